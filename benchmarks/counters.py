@@ -31,7 +31,7 @@ from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
-from teal_ip.counters.repair import believed, repair
+from teal_ip.counters.repair import repair, repaired_values
 from teal_ip.counters.worst_load import worst_load
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
@@ -296,7 +296,7 @@ def _repaired(case: Case) -> None:
                 counted = checker.corrupted_counters(truth, case.test[number - 1], share, rng)
                 values = counted.values
                 if is_repaired:
-                    values, _ = believed(estimator, case.topology, counted)
+                    values, _ = repaired_values(estimator, case.topology, counted)
                 estimated = estimator.estimate(values, robust=is_repaired)
                 errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"

@@ -10,7 +10,7 @@ from typing import Any
 
 from teal.app.options import with_options
 from teal_ip.counters.commands import EstimateReport
-from teal_ip.counters.estimate import estimate as matrices_of
+from teal_ip.counters.estimate import estimate as estimate_matrices
 from teal_ip.counters.estimate import measured_on
 from teal_ip.counters.settings import EstimateOptions
 from teal_ip.purchases.command import UpgradeReport
@@ -18,11 +18,11 @@ from teal_ip.purchases.search import plan_upgrade
 from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.routing.igp import routed
 from teal_ip.routing.settings import SimulateOptions
-from teal_ip.routing.simulate import simulate as loads_of
+from teal_ip.routing.simulate import simulate as simulate_loads
 from teal_ip.routing.simulate_command import SimulationReport
 from teal_ip.surveys.settings import SurveyOptions
 from teal_ip.surveys.survey import SurveyReport
-from teal_ip.surveys.survey import survey as survey_of
+from teal_ip.surveys.survey import survey as run_survey
 
 
 @with_options(UpgradeOptions)
@@ -45,8 +45,10 @@ def upgrade(topology: Any, traffic: Any, options: UpgradeOptions) -> UpgradeRepo
 
 @with_options(SimulateOptions)
 def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> SimulationReport:
-    """Simulate IGP routing: link loads now, under failures and with growth, with the options of
-    ``teal simulate``.  Writes no files and draws no charts.
+    """Simulate IGP routing with the options of ``teal simulate``: link loads, without failure and
+    under failures, and a forecast with growth.
+
+    Writes no files and draws no charts.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -57,13 +59,13 @@ def simulate(topology: Any, traffic: Any, options: SimulateOptions) -> Simulatio
         InputError: invalid input.
     """
     dag, matrices = routed(topology, traffic, options, options, lambda _: None)
-    return SimulationReport(**vars(loads_of(dag, matrices, options, keeps_all=True)))
+    return SimulationReport(**vars(simulate_loads(dag, matrices, options, keeps_all=True)))
 
 
 @with_options(SurveyOptions)
 def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
-    """Survey a network with the options of ``teal survey``: loads now and under failures, metrics
-    and policies that repair overloads, and capacity expansion.
+    """Survey a network with the options of ``teal survey``: loads with and without failures,
+    metrics and segment lists that remove overloads, and capacity expansion.
 
     Writes no files and draws no charts.
 
@@ -76,21 +78,24 @@ def survey(topology: Any, traffic: Any, options: SurveyOptions) -> SurveyReport:
     Raises:
         InputError: invalid input.
     """
-    return survey_of(topology, traffic, options)
+    return run_survey(topology, traffic, options)
 
 
 @with_options(EstimateOptions)
 def estimate(topology: Any, counters: Any, options: EstimateOptions) -> EstimateReport:
-    """Estimate traffic matrices from interface byte counters and check the counters, with the
-    options of ``teal estimate``.  Writes no files.
+    """Estimate traffic matrices from interface byte counters, and check the counters, with the
+    options of ``teal estimate``.
+
+    Writes no files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         counters: Counters, or a file of readings.
-        options: by name; ``history``, ``flows`` and ``truth`` may be TrafficMatrices too.
+        options: keyword options of the command; ``history``, ``flows`` and ``truth`` may also be
+            TrafficMatrices.
 
     Raises:
         InputError: invalid input.
     """
-    run = matrices_of(measured_on(topology, counters, options, lambda _: None), options)
+    run = estimate_matrices(measured_on(topology, counters, options, lambda _: None), options)
     return EstimateReport(**vars(run))

@@ -11,7 +11,7 @@ from teal_ip.routing.settings import SimulateConfig
 from teal_ip.segments.settings import SegmentsConfig
 from teal_ip.surveys.settings import SurveyConfig
 
-# Options that ``teal solve`` had before ``teal segments`` existed.
+# Options of ``teal segments`` that ``teal solve`` had in earlier releases.
 _FORMER_SOLVE_OPTIONS = (
     "routing",
     "max_segments",

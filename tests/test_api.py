@@ -88,7 +88,7 @@ def test_counters_become_matrices_that_are_checked(tmp_path: Path) -> None:
     assert run.checked is not None
     assert len(run.checked.intervals) == len(run.to_frame()) == 4
     assert not run.checked.alarms
-    assert "none of 4 intervals raises an alarm" in repr(run)
+    assert "no alarm in 4 intervals" in repr(run)
     half = dataclasses.replace(counters, ingress=counters.ingress / 2, egress=counters.egress / 2)
     doubts = teal_ip.estimate(topology, half).checked
     assert doubts is not None

@@ -62,10 +62,8 @@ def test_from_files_to_answers(
     )
     utilisation = (made.load / made.topology.capacity).max(0)
     fullest = made.topology.link_names()[int(utilisation.argmax())]
-    assert f"The fullest link is {fullest} at" in printed
-    found = [
-        float(text) for text in re.findall(r"(\d+\.\d+)% of its capacity without failure", printed)
-    ]
+    assert f"The most utilised link without failure is {fullest}, at" in printed
+    found = [float(text) for text in re.findall(r"(\d+\.\d+)% of its capacity\.", printed)]
     assert found == [pytest.approx(100 * utilisation.max(), abs=0.5)]
     # Loads under failures depend on single demands, which counters do not tell apart
     # (docs/counters.md).

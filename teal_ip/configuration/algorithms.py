@@ -1,10 +1,9 @@
 """Router configuration of flexible algorithms (RFC 9350): Cisco IOS-XR, Juniper Junos and FRR 9.
 
-Every router participates in every algorithm: it has the affinities as bits, a node segment in each
-algorithm, and the affinities of its interfaces.  Two routers, those with the most links, advertise
-the definitions, for redundancy.  The metric ``delay`` is the network's delays on IOS-XR, which
-advertises them as constants, and is measured by Junos; FRR supports the IGP metric only, and other
-metrics are rejected there.
+Every router participates in every algorithm: its configuration maps affinities to bits, and has a
+node segment for each algorithm and the affinities of its interfaces.  For redundancy, the two
+routers with the most links advertise the definitions.  With metric ``delay``, IOS-XR advertises the
+delays of the topology as constants, and Junos measures them; FRR supports the IGP metric only.
 
 The texts follow Cisco's *Segment Routing Configuration Guide*, Juniper's reference of
 ``flex-algorithm`` and FRR's user guide (isisd); tests compare them with examples, and no router has
@@ -26,10 +25,10 @@ from teal.network import Topology
 from teal.network.flex_algo import FLEX_ALGO, FlexAlgo, delay_us
 from teal_ip.configuration.policies import check_routers, prefix_of, vendor_of
 
-# Name of the IS-IS process, to be replaced by the network's own.
-_INSTANCE = "1"
+# Name of the IS-IS process; to be replaced by the name in the network.
+_ISIS_PROCESS = "1"
 # Number of routers that advertise the definitions.
-_ADVERTISING = 2
+_NUM_ADVERTISING = 2
 # Largest bit of an extended administrative group (RFC 7308).
 _MAX_BIT = 255
 # Largest index of a node segment in FRR.
@@ -39,7 +38,14 @@ _MAX_JUNOS_BIT = 31
 
 
 class _Interface(NamedTuple):
-    """An interface: name, affinities, delay in microseconds, and TE metric, 0 for none."""
+    """Interface of a router.
+
+    Attributes:
+        name: name of the interface.
+        affinities: affinities (administrative groups) of its link.
+        delay: delay, microseconds.
+        te_metric: TE metric; 0 for none.
+    """
 
     name: str
     affinities: list[str]
@@ -47,8 +53,8 @@ class _Interface(NamedTuple):
     te_metric: int
 
 
-class _Node(NamedTuple):
-    """Contents of the configuration of one router.
+class _RouterConfig(NamedTuple):
+    """Input of the configuration of one router.
 
     Attributes:
         router: row of the router table.
@@ -65,12 +71,15 @@ class _Node(NamedTuple):
     advertises: bool
 
     def uses(self, metric: str) -> bool:
-        """Whether an algorithm uses a metric."""
+        """Return whether some algorithm uses a metric."""
         return any(algorithm.metric == metric for algorithm in self.algorithms)
 
     def rules(self, algorithm: FlexAlgo, exclude: str) -> list[tuple[str, list[str]]]:
-        """Name and affinities of each rule of an algorithm; ``exclude`` is the vendor's name of the
-        exclusion rule.
+        """Return name and affinities of each rule of an algorithm.
+
+        Args:
+            algorithm: definition.
+            exclude: name of the exclusion rule in the vendor's syntax.
         """
         rules = (
             (exclude, algorithm.exclude),
@@ -80,51 +89,63 @@ class _Node(NamedTuple):
         return [(name, sorted(affinities)) for name, affinities in rules if affinities]
 
 
-def _bits(topology: Topology) -> dict[str, int]:
-    """Assign a bit to each affinity of the network: N for ``bitN``, the first free ones to others
-    in the order of names.
+def _affinity_bits(topology: Topology) -> dict[str, int]:
+    """Return the bit of each affinity of the network.
+
+    An affinity called ``bitN`` has bit N; the others get the lowest free bits, by name.
+
+    Raises:
+        InputError: more affinities than bits, or a bit above the maximum.
     """
     names = sorted(frozenset[str]().union(*topology.affinities))
-    numbers = {name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)}
-    free = iter(sorted(set(range(_MAX_BIT + 1)) - set(numbers.values())))
-    if len(names) > _MAX_BIT + 1 or max(numbers.values(), default=0) > _MAX_BIT:
-        raise InputError("affinities", "", f"bits from 0 to {_MAX_BIT}", listed(names))
-    return {name: numbers[name] if name in numbers else next(free) for name in names}
+    fixed_bits = {
+        name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)
+    }
+    free_bits = iter(sorted(set(range(_MAX_BIT + 1)) - set(fixed_bits.values())))
+    if len(names) > _MAX_BIT + 1 or max(fixed_bits.values(), default=0) > _MAX_BIT:
+        raise InputError.invalid(
+            "affinities",
+            "",
+            f"{listed(names)} do not fit into bits from 0 to {_MAX_BIT}",
+            "use fewer affinities, or smaller bits",
+        )
+    return {name: fixed_bits[name] if name in fixed_bits else next(free_bits) for name in names}
 
 
-def _iosxr(node: _Node) -> list[str]:
-    # Affinities, and algorithms.
-    lines = [f"router isis {_INSTANCE}"]
-    lines += [f" affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
-    for algorithm in node.algorithms:
+def _iosxr_lines(config: _RouterConfig) -> list[str]:
+    """Return the configuration lines of a router in the syntax of Cisco IOS-XR."""
+    # Affinities and definitions of algorithms.
+    lines = [f"router isis {_ISIS_PROCESS}"]
+    lines += [f" affinity-map {name} bit-position {bit}" for name, bit in config.bits.items()]
+    for algorithm in config.algorithms:
         lines.append(f" flex-algo {algorithm.number}")
         lines += [] if algorithm.metric == "igp" else [f"  metric-type {algorithm.metric}"]
         lines += [
             f"  affinity {rule} {' '.join(names)}"
-            for rule, names in node.rules(algorithm, "exclude-any")
+            for rule, names in config.rules(algorithm, "exclude-any")
         ]
-        lines += ["  advertise-definition", " !"] if node.advertises else [" !"]
+        lines += ["  advertise-definition", " !"] if config.advertises else [" !"]
     # Prefix SIDs of the loopback.
-    family = f"  address-family {prefix_of(node.router)[1]} unicast"
+    family = f"  address-family {prefix_of(config.router)[1]} unicast"
     lines += [" interface Loopback0", family]
     lines += [
-        f"   prefix-sid algorithm {algorithm.number} index {node.router.sid_of(algorithm.number)}"
-        for algorithm in node.algorithms
+        f"   prefix-sid algorithm {algorithm.number} index {config.router.sid_of(algorithm.number)}"
+        for algorithm in config.algorithms
     ]
     lines += ["  !", " !"]
     # Affinities and TE metrics of the interfaces.
-    for port in node.interfaces:
+    for port in config.interfaces:
         interface_lines = (
             [f"  affinity flex-algo {' '.join(port.affinities)}"] if port.affinities else []
         )
-        if node.uses("te") and port.te_metric:
+        if config.uses("te") and port.te_metric:
             interface_lines += [family, f"   te-metric flex-algo {port.te_metric}", "  !"]
         lines += [f" interface {port.name}", *interface_lines, " !"] if interface_lines else []
     lines.append("!")
     # Delay measurement.
-    if node.uses("delay"):
+    if config.uses("delay"):
         lines.append("performance-measurement")
-        for port in node.interfaces:
+        for port in config.interfaces:
             lines += [
                 f" interface {port.name}",
                 "  delay-measurement",
@@ -136,19 +157,31 @@ def _iosxr(node: _Node) -> list[str]:
     return lines
 
 
-def _frr(node: _Node) -> list[str]:
-    if unsupported := sorted({algorithm.metric for algorithm in node.algorithms} - {"igp"}):
-        expected = f"igp for {node.router.name}, a router of FRR (the default without a vendor)"
-        raise InputError(FLEX_ALGO, "metric", expected, listed(unsupported))
+def _frr_lines(config: _RouterConfig) -> list[str]:
+    """Return the configuration lines of a router in the syntax of FRR.
+
+    Raises:
+        InputError: a metric or SID that FRR does not support.
+    """
+    if unsupported := sorted({algorithm.metric for algorithm in config.algorithms} - {"igp"}):
+        raise InputError.invalid(
+            FLEX_ALGO,
+            "metric",
+            f"{config.router.name} is an FRR router, which supports metric igp only, not "
+            f"{listed(unsupported)}",
+            "set its vendor in --routers if this is wrong",
+        )
     if (
-        largest := max(node.router.sid_of(algorithm.number) or 0 for algorithm in node.algorithms)
+        largest := max(
+            config.router.sid_of(algorithm.number) or 0 for algorithm in config.algorithms
+        )
     ) > _MAX_FRR_SID:
         raise InputError(
-            "--routers", node.router.name, f"SIDs up to {_MAX_FRR_SID} on routers of FRR", largest
+            "--routers", config.router.name, f"SIDs up to {_MAX_FRR_SID} on an FRR router", largest
         )
-    # Affinities, of the router and of its interfaces.
-    lines = [f"affinity-map {name} bit-position {bit}" for name, bit in node.bits.items()]
-    for port in node.interfaces:
+    # Affinity bits, and affinities of the interfaces.
+    lines = [f"affinity-map {name} bit-position {bit}" for name, bit in config.bits.items()]
+    for port in config.interfaces:
         if port.affinities:
             lines += [
                 f"interface {port.name}",
@@ -156,77 +189,90 @@ def _frr(node: _Node) -> list[str]:
                 f"  affinity {' '.join(port.affinities)}",
             ]
             lines += [" exit-link-params", "exit"]
-    # Algorithms, and their prefix SIDs.
-    lines.append(f"router isis {_INSTANCE}")
-    for algorithm in node.algorithms:
+    # Definitions of algorithms, and their prefix SIDs.
+    lines.append(f"router isis {_ISIS_PROCESS}")
+    for algorithm in config.algorithms:
         lines += [f" flex-algo {algorithm.number}", "  dataplane sr-mpls"]
         lines += [
             f"  affinity {rule} {name}"
-            for rule, names in node.rules(algorithm, "exclude-any")
+            for rule, names in config.rules(algorithm, "exclude-any")
             for name in names
         ]
-        lines += ["  advertise-definition", " exit"] if node.advertises else [" exit"]
+        lines += ["  advertise-definition", " exit"] if config.advertises else [" exit"]
     lines += [
-        f" segment-routing prefix {prefix_of(node.router)[0]} algorithm {algorithm.number} index "
-        f"{node.router.sid_of(algorithm.number)}"
-        for algorithm in node.algorithms
+        f" segment-routing prefix {prefix_of(config.router)[0]} algorithm {algorithm.number} index "
+        f"{config.router.sid_of(algorithm.number)}"
+        for algorithm in config.algorithms
     ]
     return [*lines, "exit"]
 
 
-def _junos(node: _Node) -> list[str]:
-    if too_large := [f"{name} ({bit})" for name, bit in node.bits.items() if bit > _MAX_JUNOS_BIT]:
+def _junos_lines(config: _RouterConfig) -> list[str]:
+    """Return the configuration lines of a router in the syntax of Junos.
+
+    Raises:
+        InputError: an affinity bit that Junos does not support.
+    """
+    if too_large := [
+        f"{name} ({bit})" for name, bit in config.bits.items() if bit > _MAX_JUNOS_BIT
+    ]:
         raise InputError(
             "affinities",
             "",
-            f"bits from 0 to {_MAX_JUNOS_BIT} on routers of Junos",
+            f"bits from 0 to {_MAX_JUNOS_BIT} on Junos routers",
             listed(too_large),
         )
-    # Affinities, and the export policy of the prefix SIDs.
-    lines = [f"set protocols mpls admin-groups {name} {bit}" for name, bit in node.bits.items()]
+    # Affinity bits, definitions of algorithms, and the export policy of their prefix SIDs.
+    lines = [f"set protocols mpls admin-groups {name} {bit}" for name, bit in config.bits.items()]
     statement = "set policy-options policy-statement FLEX-ALGO term node"
-    lines.append(f"{statement} from route-filter {prefix_of(node.router)[0]} exact")
-    for algorithm in node.algorithms:
-        lines += _junos_algorithm(node, algorithm, statement)
+    lines.append(f"{statement} from route-filter {prefix_of(config.router)[0]} exact")
+    for algorithm in config.algorithms:
+        lines += _junos_algorithm_lines(config, algorithm, statement)
     lines += [f"{statement} then accept", "set protocols isis export FLEX-ALGO"]
     lines.append("set protocols isis traffic-engineering advertisement always")
     # Interfaces.
-    for port in node.interfaces:
+    for port in config.interfaces:
         lines += [
             f"set protocols mpls interface {port.name} admin-group {name}"
             for name in port.affinities
         ]
-        if node.uses("te") and port.te_metric:
+        if config.uses("te") and port.te_metric:
             lines.append(
                 f"set protocols isis interface {port.name} level 2 te-metric {port.te_metric}"
             )
-        if node.uses("delay"):
+        if config.uses("delay"):
             lines.append(f"set protocols isis interface {port.name} delay-measurement")
     return lines
 
 
-def _junos_algorithm(node: _Node, algorithm: FlexAlgo, statement: str) -> list[str]:
-    """Lines of an algorithm; ``statement`` is the policy term that exports its prefix SID."""
+def _junos_algorithm_lines(config: _RouterConfig, algorithm: FlexAlgo, statement: str) -> list[str]:
+    """Return the Junos lines of an algorithm: definition, if advertised, and prefix SID.
+
+    Args:
+        config: input of the configuration of the router.
+        algorithm: definition.
+        statement: policy term that exports the prefix SID.
+    """
     lines = list[str]()
     definition = f"set routing-options flex-algorithm {algorithm.number} definition"
-    if node.advertises:
+    if config.advertises:
         metrics = {"igp": "igp-metric", "delay": "delay-metric", "te": "te-metric"}
         lines.append(f"{definition} metric-type {metrics[algorithm.metric]}")
         lines += [
             f"{definition} admin-group {rule} {name}"
-            for rule, names in node.rules(algorithm, "exclude")
+            for rule, names in config.rules(algorithm, "exclude")
             for name in names
         ]
     segment = f"{statement} then prefix-segment algorithm {algorithm.number}"
     lines += [
-        f"{segment} index {node.router.sid_of(algorithm.number)}",
+        f"{segment} index {config.router.sid_of(algorithm.number)}",
         f"{segment} node-segment",
         f"set protocols isis source-packet-routing flex-algorithm {algorithm.number}",
     ]
     return lines
 
 
-_WRITERS = {"frr": _frr, "iosxr": _iosxr, "junos": _junos}
+_WRITERS = {"frr": _frr_lines, "iosxr": _iosxr_lines, "junos": _junos_lines}
 
 
 def algorithm_config(
@@ -238,10 +284,10 @@ def algorithm_config(
     """Return the configuration of every router, by name, in its vendor's format (FRR by default).
 
     Args:
-        topology: the network; affinities, TE metrics and delays are those of its links.
+        topology: the network, with affinities, TE metrics and delays of links.
         algorithms: definitions.
         routers: table with loopback and SIDs of all routers.
-        interfaces: names of the interfaces of each link, by link name.
+        interfaces: names of the interfaces of each link, by name of the link.
 
     Raises:
         InputError: a router without loopback or SID, a link without an interface, an affinity
@@ -252,28 +298,33 @@ def algorithm_config(
     )
     for algorithm in algorithms:
         algorithm.admits(topology)
-    live = np.flatnonzero(topology.capacity > 0)
-    names = topology.link_names()
-    if missing := [names[link] for link in live if not interfaces.get(names[link])]:
-        raise InputError(
-            "--interfaces", "", "an interface of each link", f"none of {listed(missing)}"
+    # Check that every live link has an interface.
+    live_links = np.flatnonzero(topology.capacity > 0)
+    link_names = topology.link_names()
+    if missing := [link_names[link] for link in live_links if not interfaces.get(link_names[link])]:
+        raise InputError.invalid(
+            "--interfaces", "", f"no interface for the links {listed(missing)}"
         )
-    bits = _bits(topology)
-    degree = np.bincount(topology.link_source[live], minlength=topology.num_nodes)
-    advertising = set(np.argsort(-degree, kind="stable")[:_ADVERTISING].tolist())
+    bits = _affinity_bits(topology)
+    # The routers with the most links advertise the definitions.
+    degree = np.bincount(topology.link_source[live_links], minlength=topology.num_nodes)
+    advertising = set(np.argsort(-degree, kind="stable")[:_NUM_ADVERTISING].tolist())
+    # Configuration of each router.
     texts = {}
     delay = delay_us(topology)
     for node_index, name in enumerate(topology.node_names):
-        ports = [
+        node_interfaces = [
             _Interface(
-                port,
+                interface,
                 sorted(topology.affinities[link]) if topology.affinities else [],
                 int(delay[link]),
                 0 if topology.te_metric is None else int(topology.te_metric[link]),
             )
-            for link in live[topology.link_source[live] == node_index]
-            for port in interfaces[names[link]]
+            for link in live_links[topology.link_source[live_links] == node_index]
+            for interface in interfaces[link_names[link]]
         ]
-        node = _Node(routers[name], ports, bits, algorithms, node_index in advertising)
-        texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](node)) + "\n"
+        config = _RouterConfig(
+            routers[name], node_interfaces, bits, algorithms, node_index in advertising
+        )
+        texts[name] = "\n".join(_WRITERS[vendor_of(routers[name])](config)) + "\n"
     return texts

@@ -1,9 +1,8 @@
-"""Allocations in formats for routers: SR policies, and WCMP next-hop groups.
-
-Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
+"""Export of allocations (:mod:`teal.formats.allocations`) for routers: SR policies, and WCMP
+next-hop groups.
 
 - ``sr-policy``: for each demand a policy with one weighted segment list per path.
-  Paths whose list exceeds the maximum SID depth (MSD), and those beyond the N heaviest of a policy,
+  Paths with a list above the maximum SID depth (MSD), and paths beyond the N heaviest of a policy,
   are dropped.
   Each class of a pair of nodes has its own policy: a policy is identified by headend, color and
   endpoint (RFC 9256, section 2.1), so class c, counted from the highest, has the color 100 + c;
@@ -11,12 +10,12 @@ Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
 - ``wcmp``: for each node and target a group of weighted links, for destination-based forwarding
   (WCMP; Zhou et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of
   node v has the weight f[t, e] / sum over the links out of v.  Every link then carries its load in
-  the allocation, without cyclic flows to a target: those are dropped, since destination-based
-  forwarding would never deliver them.  Classes of a pair share the groups; ``admitted`` has the sum
+  the allocation, minus cyclic flows to a target: destination-based forwarding would never deliver
+  them.  Classes of a pair share the groups; ``admitted`` has the sum
   of their rates, ``admitted_by_class`` the rate of each.
 
-If a path is dropped, the admitted rate of the demand falls by its share; under
-max_link_utilisation, which carries all demand, the demand's other paths take it over.
+A dropped path reduces the admitted rate of its demand.  Under the objective max_link_utilisation,
+which serves all demand, the other paths of the demand take its rate over.
 
 A path becomes the shortest list of segment identifiers (SIDs) that makes a packet follow exactly
 this path.  In segment routing (RFC 8402) a *node segment* sends a packet to a node along the
@@ -47,7 +46,7 @@ _EQUAL_COST_TOLERANCE = 1e-9
 
 
 class Segment(NamedTuple):
-    """One segment.
+    """Segment of a segment list.
 
     Attributes:
         kind: ``node`` or ``adjacency``.
@@ -77,66 +76,70 @@ class Igp:
         self._is_unique_shortest = self._find_unique_paths(tree_link)
 
     def _find_unique_paths(self, tree_link: IntArray) -> BoolArray:
-        """Whether the shortest path from node s to node v is unique (N, N).
+        """Return whether the shortest path from node s to node v is unique, (N, N) at [s, v].
 
-        That is so if each node of the shortest-path tree between them has one incoming link on a
-        shortest path from s.
+        It is unique if every node on it has only one incoming link on a shortest path from s.
+
+        Args:
+            tree_link: (N, N) link into node v in the shortest-path tree from s, at [s, v]; negative
+                at the root and without a path.
         """
-        nodes = len(tree_link)
-        has_one = np.empty((nodes, nodes), dtype=bool)
-        for s in range(nodes):
+        # Nodes with one incoming link on a shortest path from s.
+        num_nodes = len(tree_link)
+        is_unique = np.empty((num_nodes, num_nodes), dtype=bool)
+        for s in range(num_nodes):
             distance = self._distance[s]
             is_tight = distance[self._tail] + self._metric <= distance[self._head] * (
                 1 + _EQUAL_COST_TOLERANCE
             )
             is_tight &= np.isfinite(distance[self._head])
-            has_one[s] = np.bincount(self._head[is_tight], minlength=nodes) <= 1
-        # The parent of a root is itself; each step doubles the covered part of the path.
-        parent = np.where(tree_link >= 0, self._tail[tree_link], np.arange(nodes))
-        for _ in range(nodes.bit_length()):
-            has_one &= np.take_along_axis(has_one, parent, axis=1)
+            is_unique[s] = np.bincount(self._head[is_tight], minlength=num_nodes) <= 1
+        # Require it along the whole path, by pointer doubling; the parent of a root is itself.
+        parent = np.where(tree_link >= 0, self._tail[tree_link], np.arange(num_nodes))
+        for _ in range(num_nodes.bit_length()):
+            is_unique &= np.take_along_axis(is_unique, parent, axis=1)
             parent = np.take_along_axis(parent, parent, axis=1)
-        return has_one & np.isfinite(self._distance)
+        return is_unique & np.isfinite(self._distance)
 
     def parts(self, path: list[int]) -> Iterator[tuple[int, int]]:
-        """Divide a path into the fewest parts that are unique shortest paths, or single links.
+        """Divide a path into the fewest parts: unique shortest paths, or single links.
 
         Args:
             path: link indices, from the source.
 
         Yields:
-            first link of a part, and the first one after it; equal for a link that is no unique
-            shortest path.
+            positions in ``path`` of the first link of a part and of the link after the part; both
+            are the same for a single link that is no unique shortest path.
         """
+        # Nodes of the path, and the metric from its source to each; parts are extended greedily.
         nodes = [int(self._tail[path[0]]), *self._head[path].tolist()]
         cumulative_metric = [0.0, *np.cumsum(self._metric[path]).tolist()]
-        first = 0
-        while first < len(path):
-            is_unique = self._is_unique_shortest[nodes[first]]
-            distance = self._distance[nodes[first]]
-            end = first
+        part_begin = 0
+        while part_begin < len(path):
+            is_unique_from_begin = self._is_unique_shortest[nodes[part_begin]]
+            distance_from_begin = self._distance[nodes[part_begin]]
+            part_end = part_begin
             while (
-                end < len(path)
-                and is_unique[nodes[end + 1]]
-                and cumulative_metric[end + 1] - cumulative_metric[first]
-                <= distance[nodes[end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
+                part_end < len(path)
+                and is_unique_from_begin[nodes[part_end + 1]]
+                and cumulative_metric[part_end + 1] - cumulative_metric[part_begin]
+                <= distance_from_begin[nodes[part_end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
             ):
-                end += 1
-            yield first, end
-            first = max(end, first + 1)
+                part_end += 1
+            yield part_begin, part_end
+            part_begin = max(part_end, part_begin + 1)
 
 
 def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]:
-    """Return the shortest list of segments that follows a path exactly.
+    """Return the shortest segment list that follows a path exactly.
 
-    Among lists of equal length, the one with more node segments, which survives more failures.  The
-    greedy choice, the longest part that one segment can replace, is optimal, since every part of a
-    unique shortest path is one: no list has fewer segments, and a link needs an adjacency segment
-    in every list or in none.
+    Greedy: each segment replaces the longest possible part of the path.  This is optimal, since
+    every part of a unique shortest path is a unique shortest path.  Node segments are preferred to
+    adjacency segments, because they survive more failures.
 
     Args:
         igp: shortest paths.
-        topology: topology of the path.
+        topology: the network.
         path: link indices, from the source.
     """
     return [
@@ -147,25 +150,26 @@ def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]
     ]
 
 
-# Share of a target's flow below which a link's flow counts as 0.
-_MIN_FLOW = 1e-12
+# Flows to a target below this share of its largest flow on a link are dropped.
+_MIN_FLOW_SHARE = 1e-12
 # Color of SR policies of the highest class.
-_FIRST_COLOR = 100
-# Maximum number of dropped paths that are named.
+_HIGHEST_CLASS_COLOR = 100
+# Maximum number of dropped paths with a reason in the result.
 _MAX_REASONS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """An exported allocation.
+    """Exported allocation.
 
     Attributes:
-        data: JSON data.
+        data: JSON data of the export.
         left_out: number of dropped paths.
         reasons: reasons for up to ten of them.
-        admitted_before, admitted: Gbit/s of the allocation, and of the export.
-        utilisation_before, utilisation: largest link utilisation of the allocation, and of the
-            export.
+        admitted_before: admitted rate in the allocation, Gbit/s.
+        admitted: admitted rate in the export, Gbit/s.
+        utilisation_before: largest link utilisation in the allocation.
+        utilisation: largest link utilisation in the export.
     """
 
     data: dict[str, Any]
@@ -180,11 +184,11 @@ class Exported:
 def sr_policies(
     allocation: dict[str, Any], topology: Topology, igp: Igp, msd: int, max_lists: int
 ) -> Exported:
-    """Convert an allocation to SR policies.
+    """Convert an allocation to SR policies: one per demand, with weighted segment lists.
 
     Args:
-        allocation: the parsed .json file.
-        topology: its network.
+        allocation: parsed .json file of the allocation.
+        topology: the network.
         igp: shortest paths of the network.
         msd: maximum number of segments of a list.
         max_lists: maximum number of lists of a policy.
@@ -194,7 +198,7 @@ def sr_policies(
     """
     stored = stored_paths(allocation, topology, "allocation")
     keeps_all = _carries_all_demand(allocation)
-    colors = _colors(allocation, stored)
+    colors = _color_by_class(allocation, stored)
     export = _SrPolicyExport(topology, igp, msd, max_lists)
     for demand, paths in stored.items():
         export.add_policy(demand, paths, colors[demand[2]], keeps_all=keeps_all)
@@ -211,20 +215,22 @@ def sr_policies(
         tuple(export.reasons),
         export.admitted_before,
         export.admitted,
-        _largest(export.loads_before, topology),
-        _largest(export.loads, topology),
+        _max_utilisation(export.loads_before, topology),
+        _max_utilisation(export.loads, topology),
     )
 
 
 class _SrPolicyExport:
-    """SR policies so far, and the flow before and after dropping paths.
+    """Accumulator of SR policies, and of the flow before and after paths are dropped.
 
     Attributes:
         policies: JSON data of the policies.
         num_dropped: number of dropped paths.
-        reasons: reasons for the first ones.
-        admitted_before, admitted: Gbit/s of the allocation, and of the export.
-        loads_before, loads: (E,) Gbit/s of the allocation, and of the export.
+        reasons: reasons for the first ten of them.
+        admitted_before: admitted rate in the allocation, Gbit/s.
+        admitted: admitted rate in the export, Gbit/s.
+        loads_before: (E,) link loads of the allocation, Gbit/s.
+        loads: (E,) link loads of the export, Gbit/s.
     """
 
     def __init__(self, topology: Topology, igp: Igp, msd: int, max_lists: int) -> None:
@@ -244,35 +250,35 @@ class _SrPolicyExport:
     def add_policy(
         self, demand: Demand, paths: dict[tuple[int, ...], float], color: int, *, keeps_all: bool
     ) -> None:
-        """Append the policy of a demand.
+        """Append the policy of a demand, without the paths that exceed the limits.
 
         Args:
             demand: source, target and class.
-            paths: Gbit/s of each path, by its links.
+            paths: rate of each path by its links, Gbit/s.
             color: color of the policy.
             keeps_all: whether the other paths take over the rate of dropped ones.
         """
-        source, target, name = demand
+        source, target, class_name = demand
         nodes = self._topology.node_names
         exported_paths = self._expressible_paths(source, paths)
-        # Rescale the exported paths.
-        total = sum(paths.values())
-        carried = sum(paths[links] for links, _ in exported_paths)
-        factor = total / carried if keeps_all and carried > 0 else 1.0
+        # Scale up the remaining paths if they take over the rate of dropped ones.
+        total_rate = sum(paths.values())
+        exported_rate = sum(paths[links] for links, _ in exported_paths)
+        factor = total_rate / exported_rate if keeps_all and exported_rate > 0 else 1.0
         for links, _ in exported_paths:
-            _add(self.loads, links, paths[links] * factor)
-        self.admitted += carried * factor
+            _add_to_links(self.loads, links, paths[links] * factor)
+        self.admitted += exported_rate * factor
         # Write the policy.
         self.policies.append(
             {
                 "headend": nodes[source],
                 "color": color,
                 "endpoint": nodes[target],
-                **({"class": name} if name else {}),
-                "rate": carried * factor,
+                **({"class": class_name} if class_name else {}),
+                "rate": exported_rate * factor,
                 "segment_lists": [
                     {
-                        "weight": paths[links] / carried,
+                        "weight": paths[links] / exported_rate,
                         "segments": [
                             _segment_json(segment, self._topology, self._link_names)
                             for segment in segments
@@ -286,10 +292,18 @@ class _SrPolicyExport:
     def _expressible_paths(
         self, source: int, paths: dict[tuple[int, ...], float]
     ) -> list[tuple[tuple[int, ...], list[Segment]]]:
-        """Return links and segments of the heaviest paths within the limits; drop the others."""
+        """Return links and segments of the paths that can be exported, the heaviest first.
+
+        Paths above the maximum SID depth, or beyond the maximum number of lists, are dropped and
+        counted.
+
+        Args:
+            source: index of the first node.
+            paths: rate of each path by its links, Gbit/s.
+        """
         exported_paths: list[tuple[tuple[int, ...], list[Segment]]] = []
         for links, rate in sorted(paths.items(), key=lambda item: -item[1]):
-            _add(self.loads_before, links, rate)
+            _add_to_links(self.loads_before, links, rate)
             self.admitted_before += rate
             segments = segment_list(self._igp, self._topology, list(links))
             if rate > 0 and len(segments) <= self._msd and len(exported_paths) < self._max_lists:
@@ -297,11 +311,11 @@ class _SrPolicyExport:
             elif rate > 0:
                 self.num_dropped += 1
                 if len(self.reasons) < _MAX_REASONS:
-                    self.reasons.append(self._reason(source, links, len(segments)))
+                    self.reasons.append(self._drop_reason(source, links, len(segments)))
         return exported_paths
 
-    def _reason(self, source: int, links: tuple[int, ...], num_segments: int) -> str:
-        """Reason why a path is dropped."""
+    def _drop_reason(self, source: int, links: tuple[int, ...], num_segments: int) -> str:
+        """Return the nodes of a dropped path, and the limit that it exceeds."""
         topology = self._topology
         nodes = topology.node_names
         reason = (
@@ -314,78 +328,87 @@ class _SrPolicyExport:
 
 
 def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
-    """Convert an allocation to next-hop groups, for destination-based forwarding.
+    """Convert an allocation to weighted next-hop groups, for destination-based forwarding (WCMP).
+
+    The weight of link e out of node v towards target t is f[t, e] / sum of f[t, .] over the links
+    out of v, with f the flow to t without cycles.
 
     Args:
-        allocation: the parsed .json file.
-        topology: its network.
+        allocation: parsed .json file of the allocation.
+        topology: the network.
 
     Raises:
         InputError: unknown links.
     """
-    # Flows by target and link.
-    flows: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    rates: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    by_class: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    # Sum flows by target and link, and admitted rates by node, target and class.
+    flow_by_target: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    rate_by_pair: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    rates_by_class: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     loads = [0.0] * topology.num_links
     loads_before = [0.0] * topology.num_links
     admitted = 0.0
-    for (source, target, name), paths in stored_paths(allocation, topology, "allocation").items():
+    for (source, target, class_name), paths in stored_paths(
+        allocation, topology, "allocation"
+    ).items():
         router = topology.node_names[source]
         endpoint = topology.node_names[target]
-        rates[router][endpoint] += sum(paths.values())
-        if name:
-            by_class[router][endpoint][name] = sum(paths.values())
+        rate_by_pair[router][endpoint] += sum(paths.values())
+        if class_name:
+            rates_by_class[router][endpoint][class_name] = sum(paths.values())
         for links, rate in paths.items():
             admitted += rate
-            _add(loads_before, links, rate)
+            _add_to_links(loads_before, links, rate)
             for link in links:
-                flows[endpoint][link] += rate
-    # Groups by node and target.
+                flow_by_target[endpoint][link] += rate
+    # Remove negligible and cyclic flows, and form a group for each node and target.
     groups: list[dict[str, Any]] = []
-    for endpoint, flow_by_link in flows.items():
-        largest = max(flow_by_link.values())
+    for endpoint, flow_by_link in flow_by_target.items():
+        max_flow = max(flow_by_link.values())
         positive_flow = {
-            link: flow for link, flow in flow_by_link.items() if flow > _MIN_FLOW * largest
+            link: flow for link, flow in flow_by_link.items() if flow > _MIN_FLOW_SHARE * max_flow
         }
-        acyclic_flow = _without_cycles(positive_flow, topology)
+        acyclic_flow = _remove_cycles(positive_flow, topology)
         for link, flow in acyclic_flow.items():
             loads[link] += flow
-        groups += _groups_of_target(endpoint, acyclic_flow, topology)
-    # Rates, by class too if there are any.
+        groups += _target_groups(endpoint, acyclic_flow, topology)
+    # Write the result.
     data = {
         "format": "wcmp",
         "topology": topology.name,
         "unit": "Gbit/s",
-        "admitted": rates,
+        "admitted": rate_by_pair,
         "groups": groups,
     }
-    if by_class:
-        data["admitted_by_class"] = by_class
-    largest_before = _largest(loads_before, topology)
-    largest_after = _largest(loads, topology)
+    if rates_by_class:
+        data["admitted_by_class"] = rates_by_class
+    largest_before = _max_utilisation(loads_before, topology)
+    largest_after = _max_utilisation(loads, topology)
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
 
 
-def _groups_of_target(
+def _target_groups(
     endpoint: str, flow_by_link: dict[int, float], topology: Topology
 ) -> list[dict[str, Any]]:
-    """Return the next-hop group of each node towards a target, with weights in proportion to the
-    flow to it on each link.
+    """Return the next-hop group of each node towards a target; weights are shares of the flow.
+
+    Args:
+        endpoint: name of the target.
+        flow_by_link: flow to the target on each link, Gbit/s.
+        topology: the network.
     """
-    names = topology.link_names()
-    by_node: dict[int, dict[int, float]] = defaultdict(dict)
+    link_names = topology.link_names()
+    flow_by_node: dict[int, dict[int, float]] = defaultdict(dict)
     for link, flow in flow_by_link.items():
-        by_node[int(topology.link_source[link])][link] = flow
+        flow_by_node[int(topology.link_source[link])][link] = flow
     groups = []
-    for node, node_flow in sorted(by_node.items()):
-        total = sum(node_flow.values())
+    for node, node_flow in sorted(flow_by_node.items()):
+        total_flow = sum(node_flow.values())
         groups.append(
             {
                 "node": topology.node_names[node],
                 "target": endpoint,
                 "next_hops": [
-                    {"link": names[link], "weight": flow / total}
+                    {"link": link_names[link], "weight": flow / total_flow}
                     for link, flow in sorted(node_flow.items())
                 ],
             }
@@ -393,32 +416,32 @@ def _groups_of_target(
     return groups
 
 
-def _colors(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
-    """Color of each class by name; of "" without classes."""
+def _color_by_class(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
+    """Return the color of each class by name, from the highest class on; of "" without classes."""
     names = [
-        str(line.get("class", ""))
-        for line in _figure(allocation, "classes") or ()
-        if isinstance(line, dict)
+        str(record.get("class", ""))
+        for record in _result_field(allocation, "classes") or ()
+        if isinstance(record, dict)
     ]
     names += [name for *_, name in stored]
-    return {name: _FIRST_COLOR + rank for rank, name in enumerate(dict.fromkeys(names))}
+    return {name: _HIGHEST_CLASS_COLOR + rank for rank, name in enumerate(dict.fromkeys(names))}
 
 
 def _carries_all_demand(allocation: dict[str, Any]) -> bool:
-    return bool(_figure(allocation, "objective") == ObjectiveName.MAX_LINK_UTILISATION.value)
+    return bool(_result_field(allocation, "objective") == ObjectiveName.MAX_LINK_UTILISATION.value)
 
 
-def _figure(allocation: dict[str, Any], name: str) -> Any:
-    figures = allocation.get("figures")
-    return figures.get(name) if isinstance(figures, dict) else None
+def _result_field(allocation: dict[str, Any], name: str) -> Any:
+    result_fields = allocation.get("figures")
+    return result_fields.get(name) if isinstance(result_fields, dict) else None
 
 
-def _add(loads: list[float], links: Sequence[int], rate: float) -> None:
+def _add_to_links(loads: list[float], links: Sequence[int], rate: float) -> None:
     for link in links:
         loads[link] += rate
 
 
-def _largest(loads: list[float], topology: Topology) -> float:
+def _max_utilisation(loads: list[float], topology: Topology) -> float:
     return max(
         (load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0),
         default=0.0,
@@ -433,10 +456,10 @@ def _segment_json(
     return {"adjacency": link_names[segment.number]}
 
 
-def _without_cycles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
-    """Remove cycles from the flow to one target on each link, since they deliver nothing.
+def _remove_cycles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
+    """Return the flow to one target by link, without cycles, which deliver nothing.
 
-    From each cycle the least flow on its links is subtracted, until there is none.
+    The smallest flow on a cycle is subtracted from its links, until no cycle is left.
     """
     import networkx as nx
 

@@ -41,19 +41,19 @@ def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
 
 
 def _export_allocation(config: ExportConfig, file: Path, notify: Notify) -> Outcome:
-    """Export SR policies or next-hop groups of an allocation; report dropped paths."""
+    """Export an allocation as SR policies or next-hop groups, and report dropped paths."""
     check_out_file(config.out, (".json",), overwrite=config.overwrite)
     exported = _convert_allocation(config, file)
     with atomic_file(config.out) as temporary:
         temporary.write_text(json.dumps(exported.data) + "\n", encoding="utf-8")
     for reason in exported.reasons:
-        notify(f"left out: {reason}")
+        notify(f"path dropped: {reason}")
     after_text = f"{100 * exported.utilisation:.4g}%"
     before_text = f"{100 * exported.utilisation_before:.4g}%"
     return Outcome(
         text=f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, "
-        f"{exported.left_out:,} paths left out; fullest link at {after_text}, "
-        + ("as before" if after_text == before_text else f"{before_text} before"),
+        f"{exported.left_out:,} paths dropped; largest link utilisation {after_text}, "
+        + ("unchanged" if after_text == before_text else f"{before_text} in the allocation"),
         data={
             "out": str(config.out),
             "admitted": exported.admitted,
@@ -75,7 +75,9 @@ def _convert_allocation(config: ExportConfig, file: Path) -> Exported:
 
 
 def _export_policies(config: ExportConfig, file: Path) -> Outcome:
-    """Export the configuration of all headends, or candidate paths with labels."""
+    """Export segment lists: configuration of all headends (.conf), or candidate paths with labels
+    (.json).
+    """
     check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
     topology = topology_of(config)
     policies = read_policies(file, topology)
@@ -83,12 +85,13 @@ def _export_policies(config: ExportConfig, file: Path) -> Outcome:
     write_sr_policies(config.out, topology, policies, routers)
     count = len(policies.lists)
     return Outcome(
-        text=f"{config.out}: {count:,} policies", data={"out": str(config.out), "policies": count}
+        text=f"{config.out}: {count:,} policies written",
+        data={"out": str(config.out), "policies": count},
     )
 
 
 def _export_algorithms(config: ExportConfig) -> Outcome:
-    """Export the configuration of all routers with the algorithms."""
+    """Export the configuration of flexible algorithms on all routers."""
     check_out_file(config.out, (".conf",), overwrite=config.overwrite)
     assert config.routers is not None
     assert config.interfaces is not None
@@ -106,7 +109,7 @@ def _export_algorithms(config: ExportConfig) -> Outcome:
 
 
 def _export_metrics(config: ExportConfig, file: Path) -> Outcome:
-    """Export metric changes as lines of FRR, one block per change."""
+    """Export metric changes as configuration lines of FRR, one block per change."""
     check_out_file(config.out, (".conf",), overwrite=config.overwrite)
     topology = topology_of(config)
     changes = load_changes(file, topology.link_names())
@@ -117,15 +120,14 @@ def _export_metrics(config: ExportConfig, file: Path) -> Outcome:
     with atomic_file(config.out) as temporary:
         temporary.write_text(frr_lines(changes, interfaces), encoding="utf-8")
     return Outcome(
-        text=f"{config.out}: {len(changes)} changes",
+        text=f"{config.out}: {len(changes)} metric changes written",
         data={"out": str(config.out), "changes": len(changes)},
     )
 
 
 def _check_interfaces(table: Path, topology: Topology, interfaces: dict[str, list[str]]) -> None:
-    """Raise InputError if the table lacks a live link."""
+    """Raise InputError if a link with capacity has no interface in the table."""
     live = zip(topology.link_names(), topology.capacity > 0, strict=True)
     missing = [name for name, is_live in live if is_live and name not in interfaces]
     if missing:
-        expected = "an interface of each link"
-        raise InputError(str(table), "", expected, f"none of {listed(missing)}")
+        raise InputError.invalid(str(table), "", f"no interface for the links {listed(missing)}")

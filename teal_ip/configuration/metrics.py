@@ -1,4 +1,6 @@
-"""Metric changes as configuration lines of FRR, in a safe order for single changes."""
+"""Metric changes as configuration lines of FRR, in the order in which they can be applied one
+by one.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +14,35 @@ from teal_ip.metrics.changes import MetricChange
 def frr_lines(
     changes: Sequence[MetricChange], interfaces: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Format blocks for vtysh, one per change, in order; lines that begin with ``!`` are comments.
+    """Return configuration lines for vtysh, one block per change, in order; ``!`` begins comments.
 
     Args:
         changes: the changes.
-        interfaces: names of interfaces by the name of the link; None for the node at the other end,
-            ``to-NODE``.
+        interfaces: names of the interfaces of each link, by name of the link; None for
+            ``to-NODE``, with the node at the other end.
 
     Raises:
         InputError: a changed link without an interface in the table.
     """
     hint = (
-        "" if interfaces is not None else "; name the interfaces as your routers do (--interfaces)"
+        "" if interfaces is not None else "; replace the names of interfaces, or use --interfaces"
     )
-    lines = [f"! metrics, in the order in which to change them{hint}"]
+    lines = [f"! metric changes, to be applied in this order{hint}"]
     for index, change in enumerate(changes, 1):
         interface_names = (
             [f"to-{change.target}"] if interfaces is None else interfaces.get(change.link, ())
         )
         if not interface_names:
-            raise InputError(
+            raise InputError.invalid(
                 "--interfaces",
                 change.link,
-                "an interface of each link whose metric changes",
-                "none",
+                "the metric of this link changes, but it has no interface",
             )
-        # "-" if the deadline came before the utilisation was computed.
+        # "-" if the time limit prevented the computation of the utilisation.
         utilisation = percent(change.utilisation)
         lines.append(
-            f"! {index}: on {change.source}, was {change.before}; "
-            f"largest utilisation then {utilisation}"
+            f"! {index}: on {change.source}, metric so far {change.before}; "
+            f"largest link utilisation afterwards {utilisation}"
         )
         for name in interface_names:
             lines += [f"interface {name}", f" isis metric {change.after}", "exit"]

@@ -1,19 +1,19 @@
-"""Router configuration of SR policies: FRR, Cisco IOS-XR and Juniper Junos, and JSON in RFC 9256's
-terms.
+"""Router configuration of SR policies: FRR, Cisco IOS-XR, Juniper Junos, and JSON in the terms of
+RFC 9256.
 
 A policy is identified by headend, colour and endpoint.  Its endpoint is the loopback of the target,
 and its segment lists are stacks of MPLS labels.  The label of a node segment is the first label of
 the global block (SRGB) of the router that reads it (the headend for the first label, the end of the
-previous segment for the others) plus the index (SID) of the node.  Adjacency SIDs are 15000 plus
-the index of the link, and must be configured accordingly: routers otherwise choose their own
-labels.  Weights of lists are integers.
+previous segment for the others) plus the SID of the node.  Adjacency labels are 15000 plus the
+index of the link, and must be configured on the routers, which otherwise choose their own.  Weights
+of lists are integers.
 
-FRR's pathd uses one list at a time: split demands are rejected there, not silently turned into
-backups.  Transit policies are written for IOS-XR, whose ``autoroute`` steers the traffic crossing a
-router.  The texts follow FRR's user guide (pathd), Cisco's *Segment Routing Configuration Guide*
-and Juniper's reference of ``protocols source-packet-routing``; FRR's is loaded by ``vtysh -C`` in
-tests, the others are compared with examples.  Entry points: :func:`write_sr_policies`,
-:func:`to_json`, :func:`configuration`.
+FRR's pathd uses one list at a time: split demands are rejected there, since further lists would be
+backups only.  Transit policies are written for IOS-XR, whose ``autoroute`` steers the traffic
+crossing a router.  The texts follow FRR's user guide (pathd), Cisco's *Segment Routing
+Configuration Guide* and Juniper's reference of ``protocols source-packet-routing``; FRR's is loaded
+by ``vtysh -C`` in tests, the others are compared with examples.  Entry points:
+:func:`write_sr_policies`, :func:`to_json`, :func:`configuration`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,13 @@ _PREFERENCE = 100
 
 
 def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
-    """Routers whose SID is the index of their node, in the usual block, without addresses.
+    """Return a default table of routers, without addresses.
 
-    In a flexible algorithm it is N plus the index.
+    The SID of a router is the index of its node, and N plus the index in a flexible algorithm.
+
+    Args:
+        topology: the network of N nodes.
+        algorithm: number of the flexible algorithm; 0 for none.
     """
     nodes = topology.num_nodes
     return Routers(
@@ -60,7 +64,9 @@ def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
 
 
 def weights(lists: tuple[SegmentList, ...]) -> list[int]:
-    """Integer weights, at least 1, proportional to the shares; they sum to 1,000 if possible."""
+    """Return integer weights of at least 1 in proportion to the split ratios; the sum is about
+    1,000.
+    """
     return [max(1, round(segment_list.share * _WEIGHT_SUM)) for segment_list in lists]
 
 
@@ -72,8 +78,7 @@ def labels(
     routers: Routers,
     algorithm: int = 0,
 ) -> list[tuple[bool, int, int]]:
-    """Return the segments of a list: whether it is a node segment, the index of node or link, and
-    the label.
+    """Return the segments of a list with their MPLS labels.
 
     Args:
         topology: the network.
@@ -82,29 +87,42 @@ def labels(
         target: last node.
         routers: table with SIDs.
         algorithm: number of the flexible algorithm of the node SIDs; 0 for the IGP itself.
+
+    Returns:
+        for each segment: whether it is a node segment, index of the node or link, and label.
+
+    Raises:
+        InputError: the label of an adjacency is in a global block.
     """
-    names = topology.node_names
-    result = list[tuple[bool, int, int]]()
+    node_names = topology.node_names
+    segments = list[tuple[bool, int, int]]()
     node = source
-    for stop, link in (*segment_list.stops, (target, -1)):
-        end = stop if link < 0 else int(topology.link_source[link])
-        if end != node:
-            result.append(
-                (True, end, routers[names[node]].srgb + _sid(routers[names[end]], algorithm))
+    for next_stop, link in (*segment_list.stops, (target, -1)):
+        segment_end = next_stop if link < 0 else int(topology.link_source[link])
+        if segment_end != node:
+            segments.append(
+                (
+                    True,
+                    segment_end,
+                    routers[node_names[node]].srgb
+                    + _required_sid(routers[node_names[segment_end]], algorithm),
+                )
             )
         if link >= 0:
             if SRLB_BASE + link >= min(router.srgb for router in routers.values()):
-                expected = (
-                    f"a global block above the labels of adjacencies, {SRLB_BASE} + number of the "
-                    "link"
+                raise InputError.invalid(
+                    routers.where,
+                    "srgb",
+                    f"a global block contains the adjacency label {SRLB_BASE + link} "
+                    f"({SRLB_BASE} + index of the link)",
+                    "use global blocks above all adjacency labels",
                 )
-                raise InputError(routers.where, "srgb", expected, SRLB_BASE + link)
-            result.append((False, link, SRLB_BASE + link))
-        node = stop
-    return result
+            segments.append((False, link, SRLB_BASE + link))
+        node = next_stop
+    return segments
 
 
-def _sid(router: Router, algorithm: int) -> int:
+def _required_sid(router: Router, algorithm: int) -> int:
     sid = router.sid_of(algorithm)
     assert sid is not None, "check_routers was not called"
     return sid
@@ -113,7 +131,13 @@ def _sid(router: Router, algorithm: int) -> int:
 def to_json(
     topology: Topology, policies: SegmentPolicies, routers: Routers | None = None
 ) -> dict[str, Any]:
-    """Convert policies to JSON: colour, endpoint, candidate paths of weighted label lists."""
+    """Return policies as JSON: headend, colour, endpoint, and weighted lists of labels.
+
+    Args:
+        topology: the network.
+        policies: segment lists.
+        routers: table with SIDs; None for default ones.
+    """
     routers = routers or default_routers(topology, policies.algorithm_number)
     return {
         "sr-policies": [
@@ -125,17 +149,24 @@ def to_json(
 def _policy_json(
     topology: Topology, pair: tuple[int, int], policies: SegmentPolicies, routers: Routers
 ) -> dict[str, Any]:
-    """JSON of the policy of a pair of nodes, with one candidate path."""
+    """Return the policy of a pair of nodes as JSON, with one candidate path.
+
+    Args:
+        topology: the network.
+        pair: indices of headend and endpoint.
+        policies: segment lists.
+        routers: table with SIDs and loopbacks.
+    """
     source, target = pair
     lists = policies.lists[pair]
     names = topology.node_names
     algorithm = policies.algorithm_number
     addresses = {
-        f"{end}-address": routers[names[node]].loopback
-        for end, node in (("headend", source), ("endpoint", target))
+        f"{role}-address": routers[names[node]].loopback
+        for role, node in (("headend", source), ("endpoint", target))
         if routers[names[node]].loopback
     }
-    # Weighted lists of labels.
+    # Weighted segment lists, with a label for each segment.
     segment_lists = [
         {
             "weight": weight,
@@ -161,8 +192,23 @@ def _policy_json(
     }
 
 
-class _Policy:
-    """One policy of a headend: names, endpoint, and for each list its weight and labels."""
+class _HeadendPolicy:
+    """Policy of a headend, for the writers of configuration.
+
+    Args:
+        topology: the network.
+        pair: indices of headend and endpoint.
+        policies: segment lists.
+        routers: table with SIDs and loopbacks.
+        target: name of the endpoint that is safe on all routers.
+
+    Attributes:
+        name: name of the policy.
+        endpoint_router: router of the endpoint.
+        endpoint: loopback of the endpoint.
+        is_transit: whether the policy steers all traffic that crosses the headend.
+        lists: name, weight and stack of labels of each segment list.
+    """
 
     def __init__(
         self,
@@ -173,8 +219,8 @@ class _Policy:
         target: str,
     ) -> None:
         self.name = f"to-{target}"
-        self.end = routers[topology.node_names[pair[1]]]
-        self.endpoint = self.end.loopback
+        self.endpoint_router = routers[topology.node_names[pair[1]]]
+        self.endpoint = self.endpoint_router.loopback
         self.is_transit = policies.is_transit
         lists = policies.lists[pair]
         algorithm = policies.algorithm_number
@@ -189,24 +235,29 @@ class _Policy:
 
 
 def _router_safe_names(names: Sequence[str]) -> list[str]:
-    """Return unique words for names that every router accepts: other characters become _, and an
-    index follows.
+    """Return unique names that every router accepts: invalid characters become _, followed by the
+    index of the name.
     """
-    words = list[str]()
-    used_words = set(names)
+    safe_names = list[str]()
+    used_names = set(names)
     for index, name in enumerate(names):
-        word = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-        if word != name:
-            word = f"{word}_{index}"
-            while word in used_words:
-                word += "_"
-            used_words.add(word)
-        words.append(word)
-    return words
+        safe_name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        if safe_name != name:
+            safe_name = f"{safe_name}_{index}"
+            while safe_name in used_names:
+                safe_name += "_"
+            used_names.add(safe_name)
+        safe_names.append(safe_name)
+    return safe_names
 
 
-def _segment_lists(policies: list[_Policy], end: str) -> list[str]:
-    """Format lists in the syntax shared by FRR and IOS-XR; ``end`` is the line that ends one."""
+def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end: str) -> list[str]:
+    """Return the lines of segment lists in the common syntax of FRR and IOS-XR.
+
+    Args:
+        policies: policies of one headend.
+        end: line that ends a list.
+    """
     lines = ["segment-routing", " traffic-eng"]
     for name, _, stack in (entry for policy in policies for entry in policy.lists):
         lines.append(f"  segment-list {name}")
@@ -215,8 +266,9 @@ def _segment_lists(policies: list[_Policy], end: str) -> list[str]:
     return lines
 
 
-def _frr(policies: list[_Policy]) -> list[str]:
-    lines = _segment_lists(policies, "exit")
+def _frr_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of FRR (pathd)."""
+    lines = _frr_iosxr_segment_lists(policies, "exit")
     for policy in policies:
         lines += [f"  policy color {COLOUR} endpoint {policy.endpoint}", f"   name {policy.name}"]
         lines.append(
@@ -227,19 +279,20 @@ def _frr(policies: list[_Policy]) -> list[str]:
     return [*lines, " exit", "exit"]
 
 
-def _iosxr(policies: list[_Policy]) -> list[str]:
-    lines = _segment_lists(policies, "!")
+def _iosxr_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of Cisco IOS-XR."""
+    lines = _frr_iosxr_segment_lists(policies, "!")
     for policy in policies:
-        prefix, kind = prefix_of(policy.end)
+        prefix, family = prefix_of(policy.endpoint_router)
         lines += [
             f"  policy {policy.name}",
-            f"   color {COLOUR} end-point {kind} {policy.endpoint}",
+            f"   color {COLOUR} end-point {family} {policy.endpoint}",
         ]
         if policy.is_transit:
             lines += [
                 "   autoroute",
                 "    force-sr-include",
-                f"    include {kind} {prefix}",
+                f"    include {family} {prefix}",
                 "   !",
             ]
         lines += ["   candidate-paths", f"    preference {_PREFERENCE}"]
@@ -249,7 +302,8 @@ def _iosxr(policies: list[_Policy]) -> list[str]:
     return [*lines, " !", "!"]
 
 
-def _junos(policies: list[_Policy]) -> list[str]:
+def _junos_lines(policies: list[_HeadendPolicy]) -> list[str]:
+    """Return the configuration lines of a headend in the syntax of Junos."""
     root = "set protocols source-packet-routing"
     lines = []
     for policy in policies:
@@ -269,22 +323,22 @@ def _junos(policies: list[_Policy]) -> list[str]:
     return lines
 
 
-_WRITERS: dict[str, Callable[[list[_Policy]], list[str]]] = {
-    "frr": _frr,
-    "iosxr": _iosxr,
-    "junos": _junos,
+_WRITERS: dict[str, Callable[[list[_HeadendPolicy]], list[str]]] = {
+    "frr": _frr_lines,
+    "iosxr": _iosxr_lines,
+    "junos": _junos_lines,
 }
 # Prefixes of comments.
-_COMMENTS = {"frr": "!", "iosxr": "!", "junos": "#"}
+_COMMENT_PREFIXES = {"frr": "!", "iosxr": "!", "junos": "#"}
 
 
 def vendor_of(router: Router) -> str:
-    """Vendor whose format a router uses: FRR by default."""
+    """Return the vendor of a router's configuration: FRR by default."""
     return router.vendor or "frr"
 
 
 def prefix_of(router: Router) -> tuple[str, str]:
-    """Prefix of the loopback, such as 10.0.0.1/32, and its address family."""
+    """Return the prefix of the loopback, such as 10.0.0.1/32, and its address family."""
     family, bits = ("ipv6", 128) if ":" in router.loopback else ("ipv4", 32)
     return f"{router.loopback}/{bits}", family
 
@@ -292,16 +346,25 @@ def prefix_of(router: Router) -> tuple[str, str]:
 def check_routers(
     path: Path, topology: Topology, routers: Routers | None, algorithms: Sequence[int] = (0,)
 ) -> None:
-    """Raise InputError if the table lacks fields that a file needs: SIDs for JSON, also loopbacks
-    for a .conf file.
+    """Raise InputError if the table of routers lacks a field that the output needs.
 
-    JSON without a table uses the SIDs of :func:`default_routers`.
+    JSON needs SIDs, or no table at all, a .conf file also loopbacks.
+
+    Args:
+        path: output file.
+        topology: the network.
+        routers: table of routers; None for none.
+        algorithms: numbers of the flexible algorithms with SIDs; 0 for the IGP itself.
     """
     is_configuration = path.suffix.lower() == ".conf"
     if routers is None:
         if is_configuration:
-            expected = "--routers, with loopback and sid of each, for a .conf file"
-            raise InputError("--out", "", expected, "no table of routers")
+            raise InputError.invalid(
+                "--out",
+                "",
+                "a .conf file needs a table of routers",
+                "add --routers with loopback and sid of each router, or write a .json file",
+            )
         return
     required: dict[str, Callable[[Router], Any]] = {
         f"sid_{algorithm}" if algorithm else "sid": functools.partial(
@@ -318,12 +381,7 @@ def check_routers(
             if name not in routers or value(routers[name]) in (None, "")
         ]
         if missing:
-            raise InputError(
-                routers.where,
-                field,
-                "one of every router of the network",
-                f"none of {listed(missing)}",
-            )
+            raise InputError.invalid(routers.where, field, f"no value for {listed(missing)}")
 
 
 def configuration(
@@ -331,42 +389,48 @@ def configuration(
 ) -> dict[str, str]:
     """Return the configuration of every headend, by name, in its vendor's format (FRR by default).
 
-    The table must satisfy :func:`check_routers`.
+    Args:
+        topology: the network.
+        policies: segment lists.
+        routers: table with loopback and SID of every router.
 
     Raises:
         InputError: a split demand on a router of FRR, a transit policy on one that is not IOS-XR,
             or labels of adjacencies inside a global block.
     """
     names = topology.node_names
-    words = _router_safe_names(topology.node_names)
+    safe_names = _router_safe_names(topology.node_names)
     unsupported = sorted(
         {names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"}
     )
     if policies.is_transit and unsupported:
-        raise InputError(
+        raise InputError.invalid(
             "--out",
             "",
-            "transit policies on routers of IOS-XR alone; or .json",
-            listed(unsupported),
+            f"only IOS-XR supports transit policies, not the routers {listed(unsupported)}",
+            "write a .json file",
         )
-    split = sorted(
+    split_headends = sorted(
         {
             names[source]
             for (source, _), lists in policies.lists.items()
             if len(lists) > 1 and vendor_of(routers[names[source]]) == "frr"
         }
     )
-    if split:
-        expected = (
-            "one list for each demand (--one-list), since FRR uses one list of a policy at a time; "
-            "or .json"
+    if split_headends:
+        raise InputError.invalid(
+            "--out",
+            "",
+            "FRR uses one segment list of a policy at a time, but there are splits on "
+            f"{listed(split_headends)}",
+            "compute one list for each demand (teal segments --one-list), or write a .json file",
         )
-        raise InputError("--out", "", expected, f"splits on {listed(split)}")
     texts = {}
     for headend in sorted({source for source, _ in policies.lists}):
-        pairs = sorted(pair for pair in policies.lists if pair[0] == headend)
+        headend_pairs = sorted(pair for pair in policies.lists if pair[0] == headend)
         headend_policies = [
-            _Policy(topology, pair, policies, routers, words[pair[1]]) for pair in pairs
+            _HeadendPolicy(topology, pair, policies, routers, safe_names[pair[1]])
+            for pair in headend_pairs
         ]
         texts[names[headend]] = (
             "\n".join(_WRITERS[vendor_of(routers[names[headend]])](headend_policies)) + "\n"
@@ -377,11 +441,16 @@ def configuration(
 def write_sr_policies(
     path: Path, topology: Topology, policies: SegmentPolicies, routers: Routers | None = None
 ) -> None:
-    """Write the JSON, or for a .conf file the configuration of all headends, each under a comment
-    with its name.
+    """Write policies as JSON, or as configuration of all headends for a .conf file.
+
+    Args:
+        path: a .json or .conf file.
+        topology: the network.
+        policies: segment lists.
+        routers: table with SIDs and loopbacks; None for default SIDs, .json only.
 
     Raises:
-        InputError: the errors of :func:`check_routers` and :func:`configuration`.
+        InputError: a missing loopback or SID, or policies that a vendor does not support.
     """
     check_routers(path, topology, routers, (policies.algorithm_number,))
     if path.suffix.lower() == ".conf":
@@ -398,7 +467,7 @@ def write_texts(path: Path, texts: Mapping[str, str], routers: Routers) -> None:
     """Write the configuration of routers to one file, each under a comment with its name."""
     with atomic_file(path) as temporary:
         text = "".join(
-            f"{_COMMENTS[vendor_of(routers[name])]} {name}\n{text_of_router}"
+            f"{_COMMENT_PREFIXES[vendor_of(routers[name])]} {name}\n{text_of_router}"
             for name, text_of_router in texts.items()
         )
         temporary.write_text(text, encoding="utf-8")

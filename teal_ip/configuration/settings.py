@@ -21,13 +21,13 @@ class ExportConfig(TopologyFileConfig):
 
     An allocation becomes SR policies or WCMP next-hop groups (.json); segment lists become
     configuration (.conf), or candidate paths with labels (.json); metrics and algorithms become
-    configuration (.conf).  Paths that cannot be expressed are counted and named.
+    configuration (.conf).  Paths that routers cannot express are dropped and reported.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "what is written": ("allocation", "policies", "metrics", "flex_algo"),
-        "of an allocation": ("format", "igp", "msd", "max_lists"),
-        "names of routers": ("routers", "interfaces"),
+        "input": ("allocation", "policies", "metrics", "flex_algo"),
+        "conversion of an allocation": ("format", "igp", "msd", "max_lists"),
+        "names of routers and interfaces": ("routers", "interfaces"),
         "output": ("out", "overwrite"),
     }
 
@@ -36,23 +36,24 @@ class ExportConfig(TopologyFileConfig):
     policies: Path | None = None
     """Segment lists, a .json file of teal segments --out."""
     metrics: Path | None = None
-    """Metric changes, a .json or .csv file of teal metrics --out, exported as lines for FRR."""
+    """Metric changes, a .json or .csv file of teal metrics --out, exported as FRR configuration."""
     flex_algo: tuple[str, ...] = ()
-    """Flexible algorithm, as in teal simulate, for all routers (IOS-XR, Junos, FRR; sid_128 in
-    --routers); repeat for more."""
+    """Flexible algorithm, such as 128:metric=delay,exclude=red, for all routers (IOS-XR, Junos,
+    FRR); its SIDs are in a column such as sid_128 of --routers.  Repeat for more algorithms.
+    """
     topology: Annotated[str, TOPOLOGY]
     format: Literal["sr-policy", "wcmp"] = "sr-policy"
-    """sr-policy: for each demand, weighted segment lists that follow exactly its paths.  wcmp: for
-    each node and target, weighted links (destination-based forwarding)."""
+    """sr-policy: for each demand, weighted segment lists that follow its paths exactly.  wcmp: for
+    each node and target, weighted next hops (destination-based forwarding)."""
     igp: PathWeight = PathWeight.HOPS
     """For sr-policy: metric of the IGP's shortest paths: hops, latency or inverse-capacity."""
     msd: int = 10
-    """For sr-policy: maximum SID depth (MSD), the largest number of segments of a list."""
+    """For sr-policy: maximum SID depth (MSD), the maximum number of segments of a list."""
     max_lists: int = 16
     """For sr-policy: maximum number of segment lists of a policy."""
     interfaces: Path | None = None
-    """Table (.csv or .parquet) with the interfaces of links: router, interface, neighbour, number;
-    for metrics and algorithms."""
+    """For metrics and algorithms: table (.csv or .parquet) of the interfaces of links, with columns
+    router, interface, neighbour, number."""
     out: Path
     """Write to this .json or .conf file."""
     overwrite: Annotated[bool, OVERWRITE] = False
@@ -65,14 +66,19 @@ class ExportConfig(TopologyFileConfig):
         if len(sources) != 1:
             options = " or ".join(f"--{name.replace('_', '-')}" for name in _SOURCES)
             source_options = ", ".join(f"--{name.replace('_', '-')}" for name in sources)
-            raise InputError("export", "", f"one of {options}", source_options or "none")
+            problem = f"several inputs: {source_options}" if sources else "no input"
+            raise InputError.invalid("export", "", problem, f"give exactly one of {options}")
         for field in ("interfaces", "routers"):
             is_given = getattr(self, field) is not None
-            require(self, field, "a table, with --flex-algo", is_given or not self.flex_algo)
+            if self.flex_algo and not is_given:
+                raise InputError.invalid(
+                    "--flex-algo", "", f"algorithms need a table of {field}", f"add --{field}"
+                )
         uses_interfaces = bool(self.metrics or self.flex_algo)
-        require(
-            self,
-            "interfaces",
-            "nothing: allocations and segment lists name no interface",
-            uses_interfaces or self.interfaces is None,
-        )
+        if self.interfaces is not None and not uses_interfaces:
+            raise InputError.invalid(
+                "--interfaces",
+                "",
+                "allocations and segment lists use no interfaces",
+                "drop --interfaces",
+            )

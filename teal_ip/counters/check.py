@@ -5,16 +5,16 @@ With the repaired values u (:mod:`teal_ip.counters.repair`) and the matrix's loa
 
     z = (F x - u) / (2% u),    T = mean over all links, ingress and egress of min(z^2, 9).
 
-The alarm is raised if T exceeds a + b d, where d is the share of links whose two ends disagree by
-more than 6%: corrupted counters alone raise T, by an amount that depends on their number.  a and b
-are calibrated on trusted matrices (:meth:`Checker.calibrate`), 0 to 30% of whose counters are
-corrupted on purpose.  T and d may be averaged over the last intervals (:attr:`Checker.window`): a
-mean of several varies less, so its limit is lower and smaller persistent faults are detected.
+The alarm is raised if T exceeds a + b d, with d the share of links whose two ends differ by more
+than 6%: corrupted counters raise T even if the matrix is right.  a and b are calibrated on trusted
+matrices (:meth:`Checker.calibrate`) with 0 to 30% corrupted counters.  T and d may be averaged over
+the last intervals (:attr:`Checker.window`): the mean varies less, so its limit is lower and smaller
+persistent faults are detected.
 
-Suspects are sources or targets whose demands in the history explain the deviation best, |g'z| / |g|
-with g the load of one router's demands (from the history, since the current matrix has no trace of
-missing demands), counters that repair blames, and links that carry nothing although they are
-reported up.  Entry point: :class:`Checker`.
+Suspects are counters that repair blames, links without traffic that are reported up, and routers
+whose demands explain the deviation best: by |g'z| / |g|, with g the load of one router's demands
+from the history (demands missing from the current matrix leave no trace there).  Entry point:
+:class:`Checker`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal_ip.counters.repair import Repaired, repair
 from teal_ip.readings.readings import Readings
 
-# Unit of deviations, as a share of a value: the error that demands are expected to have.
-_UNIT = 0.02
-# Cap of one value's z^2 in the mean.
+# Expected relative error of a value: the unit of the deviations z.
+_DEVIATION_UNIT = 0.02
+# Upper bound on z^2 of one value in the mean.
 _MAX_Z2 = 9.0
-# Relative difference of a link's two ends above which they disagree.
-_DISAGREE = 0.06
-# Floor of a value in deviations, as a share of the mean value.
+# Relative difference above which the two counters of a link disagree.
+_DISAGREEMENT = 0.06
+# Floor of a value when deviations are computed, as a share of the mean value.
 _MIN_VALUE_SHARE = 1e-3
-# Shares of counters that calibration corrupts.
-_CORRUPTED = (0.0, 0.05, 0.1, 0.2, 0.3)
-# Standard deviation of trusted demands in calibration.
+# Shares of corrupted counters in calibration.
+_CORRUPTED_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3)
+# Relative error of demands in calibration.
 _DEMAND_ERROR = 0.02
-# Alarm limit over the largest statistic of calibration, which samples some hundred intervals.
-_MARGIN = 1.3
+# Alarm limit over the largest statistic of the intervals sampled in calibration.
+_LIMIT_MARGIN = 1.3
 # Maximum number of routers among the suspects.
-_SUSPECTS = 3
-# Ratios of matrix to counters that a mistaken unit explains.
+_MAX_SUSPECT_ROUTERS = 3
+# Typical ratios of matrix to counters under a mistaken unit.
 _UNIT_RATIOS = {
     8.0: "bits in the place of bytes",
     1 / 8: "bytes in the place of bits",
@@ -65,11 +65,11 @@ class Check:
 
     Attributes:
         repaired: repaired counters.
-        statistic: T of this interval.
+        statistic: T, mean of min(z^2, 9) over all values, z in units of 2% of a value.
         mean_statistic: mean of T over the window.
         limit: alarm limit a + b d, with d the mean over the window; infinite without calibration.
         alarm: whether the mean statistic exceeds the limit.
-        disagreeing: share of links whose ends disagree.
+        disagreeing: share of links whose two counters differ by more than 6%.
         suspects: names of counters, routers and links, the most suspicious first.
         unit: mistaken unit that the ratio of matrix and counters suggests, such as bits in place of
             bytes; "" for none.
@@ -96,8 +96,8 @@ class Checker:
         window: number of intervals over which statistics are averaged.
 
     Attributes:
-        slope: b of the module docstring; 0 before calibration.
-        offset: a of the module docstring; infinite before calibration.
+        slope: b of the alarm limit a + b d; 0 before calibration.
+        offset: a of the alarm limit; infinite before calibration.
     """
 
     def __init__(
@@ -119,61 +119,74 @@ class Checker:
         self.offset = math.inf
         self.slope = 0.0
         self._mean: FloatArray | None = None
-        # T and d of the last intervals.
-        self._past: deque[tuple[float, float]] = deque(maxlen=window)
+        # (T, d) of the last intervals.
+        self._window_statistics: deque[tuple[float, float]] = deque(maxlen=window)
 
     def route(self, measurements: sp.csr_array) -> None:
-        """Set F (E + 2 N, D) for the following intervals; the alarm limit stays."""
+        """Set the measurement matrix F (E + 2 N, D) for the following intervals; the alarm limit
+        stays.
+        """
         self._measurements = measurements
 
     def calibrate(self, matrices: FloatArray, *, snapshots: int = 300, seed: int = 0) -> None:
-        """Calibrate the alarm limit on trusted matrices (T, D), Gbit/s, with corrupted counters.
+        """Calibrate the alarm limit a + b d on trusted matrices with corrupted counters.
 
-        The limit is a line a + b d, 30% above the statistics of all ``snapshots``; with a window,
-        above means of as many statistics, drawn among those with the same share of corrupted
-        counters.
+        b is the slope of the regression line of T on d over simulated intervals, a is 1.3 times the
+        largest T - b d.  With a window, T - b d is averaged over as many intervals with the same
+        share of corrupted counters.
+
+        Args:
+            matrices: trusted matrices, one per row and demand per column, Gbit/s.
+            snapshots: number of simulated intervals.
+            seed: random seed.
 
         Raises:
             InputError: no matrix with traffic.
         """
         matrices = matrices[matrices.sum(1) > 0]
         if not len(matrices):
-            raise InputError("check", "history", "at least one matrix with traffic", "none")
+            raise InputError.invalid("check", "history", "no trusted matrix has traffic")
         self._mean = matrices.mean(0)
-        # Statistics of matrices with corrupted counters.
+        # Simulate intervals: (d, T) of matrices with errors against corrupted counters.
         rng = np.random.default_rng(seed)
-        points = []
+        statistic_pairs = []
         for index in range(snapshots):
             truth = matrices[rng.integers(len(matrices))]
             stuck_matrix = matrices[rng.integers(len(matrices))]
-            share = _CORRUPTED[index % len(_CORRUPTED)]
+            share = _CORRUPTED_SHARES[index % len(_CORRUPTED_SHARES)]
             counters = self.corrupted_counters(truth, stuck_matrix, share, rng)
             matrix = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
             statistic, disagreeing, _, _ = self._statistic(counters, matrix)
-            points.append((disagreeing, statistic))
-        # A line above all of them, or above the means over a window.
-        d, t = np.array(points).T
-        self.slope = max(0.0, float(np.polyfit(d, t, 1)[0])) if np.ptp(d) > 0 else 0.0
-        excess = t - self.slope * d
+            statistic_pairs.append((disagreeing, statistic))
+        # Regression slope b; a is above all points, or above their means over a window.
+        disagreements, statistics = np.array(statistic_pairs).T
+        self.slope = (
+            max(0.0, float(np.polyfit(disagreements, statistics, 1)[0]))
+            if np.ptp(disagreements) > 0
+            else 0.0
+        )
+        excess = statistics - self.slope * disagreements
         if self.window > 1:
-            excess_by_share = [excess[kind :: len(_CORRUPTED)] for kind in range(len(_CORRUPTED))]
+            excess_by_share = [
+                excess[group :: len(_CORRUPTED_SHARES)] for group in range(len(_CORRUPTED_SHARES))
+            ]
             excess = np.concatenate(
                 [
-                    rng.choice(kind, (snapshots, self.window)).mean(1)
-                    for kind in excess_by_share
-                    if len(kind)
+                    rng.choice(group, (snapshots, self.window)).mean(1)
+                    for group in excess_by_share
+                    if len(group)
                 ]
             )
-        self.offset = _MARGIN * float(excess.max())
+        self.offset = _LIMIT_MARGIN * float(excess.max())
 
     def corrupted_counters(
         self, truth: FloatArray, stuck_matrix: FloatArray, share: float, rng: np.random.Generator
     ) -> Readings:
-        """Return counters of a matrix, a share of which is wrong: zero, stuck, scaled or random.
+        """Return simulated counters of a matrix, some of them wrong: zero, stuck, scaled or random.
 
         Args:
             truth: (D,) Gbit/s.
-            stuck_matrix: (D,) matrix at the time of stuck counters, Gbit/s.
+            stuck_matrix: (D,) matrix that stuck counters still show, Gbit/s.
             share: share of wrong counters.
             rng: random generator.
         """
@@ -186,14 +199,14 @@ class Checker:
         )
         noisy_values = clean_values * (1 + self._relative * rng.normal(size=len(clean_values)))
         fault_kind = rng.integers(0, 4, len(clean_values))
-        factor = np.where(
+        scale_factor = np.where(
             rng.random(len(clean_values)) < 0.5,
             rng.uniform(0.25, 0.75, len(clean_values)),
             rng.uniform(1.3, 3, len(clean_values)),
         )
         wrong_values = np.select(
             [fault_kind == 0, fault_kind == 1, fault_kind == 2],
-            [np.zeros(len(clean_values)), stuck_values, noisy_values * factor],
+            [np.zeros(len(clean_values)), stuck_values, noisy_values * scale_factor],
             rng.uniform(0, 2 * clean_values.mean(), len(clean_values)),
         )
         counters = np.maximum(
@@ -204,17 +217,28 @@ class Checker:
     def _statistic(
         self, readings: Readings, matrix: FloatArray
     ) -> tuple[float, float, FloatArray, Repaired]:
-        """Return T, d, z (E + 2 N,) and the repaired counters."""
+        """Return the test statistic of an interval.
+
+        Args:
+            readings: the counters.
+            matrix: (D,) traffic matrix, Gbit/s.
+
+        Returns:
+            T, mean of min(z^2, 9); d, share of links whose two counters disagree; z (E + 2 N,),
+            deviations (F x - u) / (2% u) from the repaired values u; and the repaired counters.
+        """
         predicted = self._measurements @ matrix
         repaired = repair(self._topology, readings, predicted, self._relative)
-        u = repaired.values
-        scale = np.maximum(u, _MIN_VALUE_SHARE * max(float(u.mean()), 1e-300))
-        z = (predicted - u) / (_UNIT * scale)
+        repaired_values = repaired.values
+        scale = np.maximum(
+            repaired_values, _MIN_VALUE_SHARE * max(float(repaired_values.mean()), 1e-300)
+        )
+        z = (predicted - repaired_values) / (_DEVIATION_UNIT * scale)
         sent = readings.sent
         received = readings.received
         is_measured = np.isfinite(sent) & np.isfinite(received)
         larger = np.maximum(np.maximum(sent, received), 1e-300)
-        disagrees = np.abs(sent - received)[is_measured] > _DISAGREE * larger[is_measured]
+        disagrees = np.abs(sent - received)[is_measured] > _DISAGREEMENT * larger[is_measured]
         return (
             float(np.minimum(z * z, _MAX_Z2).mean()),
             float(disagrees.mean()) if is_measured.any() else 0.0,
@@ -223,15 +247,15 @@ class Checker:
         )
 
     def check(self, readings: Readings, matrix: FloatArray) -> Check:
-        """Check the next interval.
+        """Check the counters of the next interval against a matrix; the window moves on.
 
         Args:
             readings: the counters.
             matrix: (D,) traffic matrix to check, Gbit/s.
         """
         statistic, disagreeing, z, repaired = self._statistic(readings, matrix)
-        self._past.append((statistic, disagreeing))
-        mean, mean_disagreeing = np.mean(self._past, axis=0).tolist()
+        self._window_statistics.append((statistic, disagreeing))
+        mean, mean_disagreeing = np.mean(self._window_statistics, axis=0).tolist()
         limit = self.offset + self.slope * mean_disagreeing
         alarm = mean > limit
         return Check(
@@ -242,12 +266,15 @@ class Checker:
             alarm,
             disagreeing,
             tuple(self._suspects(z, readings, repaired, matrix, alarm)),
-            self._unit(readings.values, matrix),
+            self._unit_hint(readings.values, matrix),
         )
 
-    def _unit(self, counters: FloatArray, matrix: FloatArray) -> str:
-        """Return a message if the ratio of matrix and counters (E + 2 N,) suggests a mistaken unit,
-        else ""; the counters are not repaired ones, which depend on the matrix.
+    def _unit_hint(self, counters: FloatArray, matrix: FloatArray) -> str:
+        """Return a hint if the ratio of matrix to counters suggests a mistaken unit, else "".
+
+        Args:
+            counters: (E + 2 N,) counters before repair, Gbit/s: repaired ones depend on the matrix.
+            matrix: (D,) Gbit/s.
         """
         is_counted = np.nan_to_num(counters) > 0
         ratio = (
@@ -257,41 +284,59 @@ class Checker:
         )
         for factor, name in _UNIT_RATIOS.items():
             if abs(ratio / factor - 1) < _RATIO_TOLERANCE:
-                return f"the matrix is {factor:g} times what the counters say: {name}?"
+                return f"the matrix is {factor:g} times the counters: {name}?"
         return ""
 
     def _suspects(
         self, z: FloatArray, readings: Readings, repaired: Repaired, matrix: FloatArray, alarm: bool
     ) -> list[str]:
+        """Return the names of suspects: silent links, routers if an alarm is raised, blamed
+        counters.
+
+        Args:
+            z: (E + 2 N,) deviations of the matrix from the repaired values.
+            readings: the counters.
+            repaired: repaired counters.
+            matrix: (D,) traffic matrix, Gbit/s.
+            alarm: whether the alarm is raised.
+        """
         names = []
         topology = self._topology
-        links = self._topology.link_names()
+        link_names = self._topology.link_names()
         expected = (self._measurements @ matrix)[: topology.num_links]
         min_value = _MIN_VALUE_SHARE * max(float(expected.mean()), 1e-300)
-        silent = (
+        is_silent = (
             np.nan_to_num(np.fmax(readings.sent, readings.received), nan=np.inf) <= min_value
         ) & (expected > 10 * min_value)
-        down = np.flatnonzero(silent & (topology.capacity > 0)).tolist()
-        names += [f"link {links[e]}: carries nothing" for e in down]
+        silent_links = np.flatnonzero(is_silent & (topology.capacity > 0)).tolist()
+        names += [f"link {link_names[e]}: carries nothing" for e in silent_links]
         if alarm:
-            names += self._routers(z, repaired)
+            names += self._suspect_routers(z, repaired)
         return names + [
             name
             for name in repaired.blamed_names(topology)
-            if not any(name.endswith(links[e]) for e in down)
+            if not any(name.endswith(link_names[e]) for e in silent_links)
         ]
 
-    def _routers(self, z: FloatArray, repaired: Repaired) -> list[str]:
+    def _suspect_routers(self, z: FloatArray, repaired: Repaired) -> list[str]:
+        """Return the sources and targets whose demands explain the deviations best.
+
+        The score of a router is |g'z| / |g|, with g the load of its mean demands.
+
+        Args:
+            z: (E + 2 N,) deviations of the matrix from the repaired values.
+            repaired: repaired counters.
+        """
         if self._mean is None:
             return []
-        scale = _UNIT * np.maximum(
+        scale = _DEVIATION_UNIT * np.maximum(
             repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300)
         )
         clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
         scored_names = []
-        for end, name in ((0, "from"), (1, "to")):
+        for column, label in ((0, "from"), (1, "to")):
             for node in range(self._topology.num_nodes):
-                router_demand = np.where(self._pairs[:, end] == node, self._mean, 0.0)
+                router_demand = np.where(self._pairs[:, column] == node, self._mean, 0.0)
                 router_load = np.minimum(
                     (self._measurements @ router_demand) / scale, math.sqrt(_MAX_Z2)
                 )
@@ -300,7 +345,7 @@ class Checker:
                     scored_names.append(
                         (
                             abs(float(router_load @ clipped)) / norm,
-                            f"demands {name} {self._topology.node_names[node]}",
+                            f"demands {label} {self._topology.node_names[node]}",
                         )
                     )
-        return [name for _, name in sorted(scored_names, reverse=True)[:_SUSPECTS]]
+        return [label for _, label in sorted(scored_names, reverse=True)[:_MAX_SUSPECT_ROUTERS]]

@@ -28,16 +28,23 @@ from teal_ip.counters.estimate import (
 )
 from teal_ip.counters.settings import CheckConfig, EstimateConfig
 
-# Maximum number of rows of the page's table.
-_MAX_DEMANDS = 200
-# Maximum number of rows of the table in the terminal.
-_MAX_CHECKS = 20
+# Maximum number of demands in the table of the page.
+_MAX_PAGE_DEMANDS = 200
+# Maximum number of intervals in the table of the terminal.
+_MAX_SHOWN_INTERVALS = 20
 
 
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
-    """Write a page with the largest demands, their intervals and, if known, the truth, and a map of
-    the residuals.
+    """Write an HTML page of estimated matrices.
+
+    A table of the largest demands with their prediction intervals and, if given, the truth; and a
+    map of the links' residuals as shares of their capacities.
+
+    Args:
+        path: path of the page.
+        run: estimated matrices.
     """
+    # Table: means over the intervals, (D,) Gbit/s.
     topology = run.topology
     traffic = run.traffic
     mean = traffic.mean()
@@ -50,67 +57,73 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
         Column("demand", lambda d: " -> ".join(names[node] for node in traffic.pairs[d])),
         Column("mean, Gbit/s", lambda d: float(mean[d]), digits(4), most_is_best=True),
         Column(
-            "interval, mean of its ends",
+            "prediction interval (mean of its ends), Gbit/s",
             lambda d: f"{lower[d]:.4g} to {upper[d]:.4g}" if np.isfinite(width[d]) else "",
         ),
         Column("width, Gbit/s", lambda d: float(width[d]), digits(4), optional=True),
         *([] if truth is None else [Column("truth, Gbit/s", lambda d: float(truth[d]), digits(4))]),
     )
+    # Map: mean residual of each link over its capacity.
     is_live = topology.capacity > 0
-    share = np.where(
+    residual_share = np.where(
         is_live, np.abs(run.residual) / np.where(is_live, topology.capacity, 1), np.nan
     )
-    map_values = {"mean of what no matrix explains, share of the capacity": {"residual": share}}
+    map_values = {"mean unexplained traffic, share of the capacity": {"residual": residual_share}}
     section = Section(
         title=topology.name,
         facts=f"{traffic.num_matrices:,} matrices of {traffic.num_demands:,} demands",
         traffic="counters",
-        table=Table("", columns, np.argsort(-mean)[:_MAX_DEMANDS].tolist()),
+        table=Table("", columns, np.argsort(-mean)[:_MAX_PAGE_DEMANDS].tolist()),
         map=utilisation_map(drawing_of(topology), map_values),
     )
     write_page(
-        path, f"Matrices of {topology.name}, from counters", _sentences(run.describe()), [section]
+        path,
+        f"Matrices of {topology.name}, from counters",
+        _as_paragraph(run.describe()),
+        [section],
     )
 
 
 def check_table(rows: Sequence[CheckedInterval]) -> Table:
-    """Table of the intervals with an alarm, or else of those nearest to one."""
-    alarms = [row for row in rows if row.alarm]
-    nearest = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
+    """Return the table of the intervals with an alarm, or of those nearest to the limit."""
+    alarm_rows = [row for row in rows if row.alarm]
+    nearest_rows = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
     columns = (
         Column("interval", "timestamp"),
-        Column("statistic", "mean_statistic", _decimals),
-        Column("limit", "limit", _decimals),
+        Column("statistic", "mean_statistic", _three_decimals),
+        Column("limit", "limit", _three_decimals),
         Column("ends disagree", "disagreeing", percent),
-        Column("counters named", "blamed", str),
+        Column("counters replaced", "blamed", str),
         Column("suspects", lambda row: row.unit or row.suspects),
     )
     title = (
-        f"{len(alarms):,} of {len(rows):,} intervals raise an alarm"
-        if alarms
-        else "no alarm; nearest to one"
+        f"{len(alarm_rows):,} of {len(rows):,} intervals raise an alarm"
+        if alarm_rows
+        else "no alarm; intervals nearest to the limit"
     )
-    return Table(title, columns, alarms or nearest[:_MAX_CHECKS], _MAX_CHECKS)
+    return Table(
+        title, columns, alarm_rows or nearest_rows[:_MAX_SHOWN_INTERVALS], _MAX_SHOWN_INTERVALS
+    )
 
 
 def named_table(run: CheckRun) -> Table:
-    """Table of the counters that contradict the others, one row per router and interface."""
+    """Return the table of counters that contradict the others, one row per interface."""
     columns = (
         Column("router", "router"),
         Column("interface", "interface"),
         Column("counters", "kind"),
-        Column("named in", "share", percent, most_is_best=True),
-        Column("counted, over what the others say", "ratio", digits(3), optional=True),
+        Column("share of intervals", "share", percent, most_is_best=True),
+        Column("counted / repaired", "ratio", digits(3), optional=True),
     )
     return Table("counters that contradict the others", columns, run.named)
 
 
-def _decimals(value: float) -> str:
+def _three_decimals(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _sentences(text: str) -> str:
-    """Join lines into a paragraph of sentences."""
+def _as_paragraph(text: str) -> str:
+    """Return lines as a paragraph of sentences."""
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in text.splitlines())
 
 
@@ -124,8 +137,9 @@ FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
 
 
 def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
-    """Estimate; write the files to the output folder, if any, every few seconds and before an
-    interruption.
+    """Estimate from settings; write the files to the output folder, if any.
+
+    The intervals so far are also written every ten seconds, and on Ctrl-C or SIGTERM.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
@@ -145,14 +159,14 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
         run = estimate(measured, config, notify, write)
     except KeyboardInterrupt:
         if out is not None:
-            notify(f"{out}: the intervals before the interruption")
+            notify(f"{out}: results of the intervals before the interruption were written")
         raise
     write(run)
     return run
 
 
 def estimate_files(run: EstimateRun) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of matrices, tables and page, by file name."""
+    """Return the functions that write matrices, tables and page to a path, by file name."""
     files: dict[str, Callable[[Path], None]] = {
         MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
         ROWS: partial(write_csv, rows=run.intervals),
@@ -176,7 +190,7 @@ class EstimateReport(EstimateRun):
 
 
 def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
-    """Check; write the rows to the output file, if any.
+    """Check from settings; write a row per interval to the output file, if any.
 
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.

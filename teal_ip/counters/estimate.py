@@ -30,40 +30,42 @@ from teal_ip.counters.estimator import Estimate, Estimator
 from teal_ip.counters.expected_error import expected_error
 from teal_ip.counters.flow_records import Prefixes, load_flows
 from teal_ip.counters.named import NamedCounter, NamedCounters
-from teal_ip.counters.repair import believed
+from teal_ip.counters.repair import repaired_values
 from teal_ip.counters.settings import CheckOptions, CounterOptions, EstimateOptions
 from teal_ip.readings.files import interfaces_of, load_counters
 from teal_ip.readings.readings import Counters
 from teal_ip.routing.igp import load_igp
 from teal_ip.routing.simulate import measurements_of
 
-# Maximum number of counters that the summary names.
-_MAX_SUSPECTS = 5
-# Unexplained share of the counters above which the routing is doubted.
-_UNEXPLAINED = 0.25
+# Maximum number of counters named in the summary.
+_MAX_NAMED_COUNTERS = 5
+# Unexplained share of the counters above which a hint at wrong routing or units is given.
+_MAX_UNEXPLAINED = 0.25
 # Minimum time between two saves of the results so far, seconds.
-_SAVE_EVERY_S = 10.0
-# Maximum share of the run time spent on saving: after a slow save the next one waits longer.
-_SAVE_SHARE = 0.05
-# Ratio of the matrices' errors at the counters below which the other interval labels are suggested.
-_BETTER_FIT = 0.7
+_MIN_SAVE_INTERVAL_S = 10.0
+# Maximum share of the run time spent on saves: a slow save delays the next one.
+_MAX_SAVE_SHARE = 0.05
+# The other interval labels are suggested if they reduce the error at the counters below this
+# factor.
+_MAX_ERROR_RATIO = 0.7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimatedInterval:
-    """Summary of the estimate of one interval.
+    """Record of the estimate of one interval.
 
     Attributes:
         timestamp: end of the interval, or its start under ``--labels start``.
-        total: Gbit/s of all demands.
+        total: sum of all demands, Gbit/s.
         prior: source of the prior: history, tracked or gravity.
-        dispersion: Gbit/s, variance over mean of the prior's error.
-        unexplained: sum of the residuals' magnitudes over that of the counters.
+        dispersion: variance over mean of the prior's error, Gbit/s.
+        unexplained: sum of abs(counter - load of the matrix) over the sum of the counters.
         blamed: number of counters that repair replaced.
         missing: number of counters that were not measured.
-        error: sum of abs(estimate - truth) over the truth, NMAE; NaN without the truth.
-        covered: share of the demands whose interval holds the truth; NaN without.
-        covered_volume: share of the true traffic in these demands; NaN without.
+        error: NMAE, sum of abs(estimate - truth) over the sum of the truth; NaN without truth.
+        covered: share of the demands whose prediction interval contains the truth; NaN without
+            truth or intervals.
+        covered_volume: share of the true traffic in these demands; NaN without truth or intervals.
     """
 
     timestamp: str
@@ -84,14 +86,14 @@ class CheckedInterval:
 
     Attributes:
         timestamp: end of the interval, or its start under ``--labels start``.
-        statistic: T of :mod:`teal_ip.counters.check`.
+        statistic: T, mean of min(z^2, 9) over all values, z in units of 2% of a value.
         mean_statistic: mean of T over the window.
         limit: limit of the mean statistic above which the alarm is raised.
         alarm: whether the alarm is raised.
-        disagreeing: share of links whose two ends disagree.
-        blamed: number of counters that are named.
-        suspects: the most suspicious names.
-        unit: a mistaken unit that would explain the deviation.
+        disagreeing: share of links whose two counters disagree.
+        blamed: number of counters that repair replaced.
+        suspects: names of suspects, the most suspicious first.
+        unit: hint at a mistaken unit; "" for none.
     """
 
     timestamp: str
@@ -110,7 +112,7 @@ class CheckRun(NamedTuple):
 
     Attributes:
         intervals: one record per interval.
-        named: counters that contradict the others, those of most intervals first.
+        named: counters that contradict the others, by number of intervals.
     """
 
     intervals: list[CheckedInterval]
@@ -122,19 +124,21 @@ class CheckRun(NamedTuple):
         return [row for row in self.intervals if row.alarm]
 
     def describe(self) -> str:
-        """Summarise the alarms, and the counters that contradict the others most often."""
+        """Return a summary of the alarms and of the counters that contradict the others most
+        often.
+        """
         num_intervals = len(self.intervals)
         lines = [
             f"{len(self.alarms):,} of {num_intervals:,} intervals raise an alarm: "
-            "counters, matrix and topology disagree"
+            "counters, matrix and topology are inconsistent"
             if self.alarms
-            else f"none of {num_intervals:,} intervals raises an alarm"
+            else f"no alarm in {num_intervals:,} intervals"
         ]
         if self.named:
             worst_counters = [
                 f"{counter.interface} of {counter.router} ({counter.kind}, "
                 f"{100 * counter.share:.3g}% of the intervals)"
-                for counter in self.named[:_MAX_SUSPECTS]
+                for counter in self.named[:_MAX_NAMED_COUNTERS]
             ]
             lines.append(
                 f"counters that contradict the others most often: {'; '.join(worst_counters)}"
@@ -155,12 +159,13 @@ class EstimateRun:
     Attributes:
         topology: the network.
         traffic: the estimated matrices.
-        lower: (T, D) lower ends of the prediction intervals, Gbit/s; NaN without history.
-        upper: (T, D) upper ends of the prediction intervals, Gbit/s; NaN without history.
+        lower: (T, D) lower ends of the prediction intervals of each interval and demand, Gbit/s;
+            NaN without history.
+        upper: (T, D) upper ends, Gbit/s; NaN without history.
         intervals: one record per interval.
-        residual: (E,) mean of counted less explained traffic of the links, Gbit/s.
+        residual: (E,) mean over the intervals of link counter minus load, Gbit/s.
         truth: (T, D) true matrices, Gbit/s; None if not given.
-        labels: end or start: the meaning of the intervals' timestamps.
+        labels: whether timestamps are the end or the start of an interval.
         expected_error: expected NMAE of the first matrix without a history; NaN with one.
         checked: check of the matrices against the counters; None before the end, and without
             traffic.
@@ -188,8 +193,8 @@ class EstimateRun:
         return pd.DataFrame([dataclasses.asdict(row) for row in self.intervals])
 
     def to_json(self) -> dict[str, Any]:
-        """Means over the intervals and a record for each, as JSON values; numbers that JSON lacks
-        become null.
+        """Return means over the intervals, and a record of each, as JSON values; NaN becomes
+        null.
         """
         means = {
             name: float(np.mean([getattr(row, name) for row in self.intervals]))
@@ -208,17 +213,16 @@ class EstimateRun:
             f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, "
             f"{rows[0].timestamp} to {rows[-1].timestamp} ({self.labels} of the intervals); "
             f"{np.mean([row.total for row in rows]):.6g} Gbit/s on average",
-            "unexplained by the matrices: "
-            f"{100 * np.mean([row.unexplained for row in rows]):.2f}% of what was counted; "
+            "counted traffic that the matrices do not explain: "
+            f"{100 * np.mean([row.unexplained for row in rows]):.2f}%; "
             f"{sum(row.blamed for row in rows):,} readings replaced, "
             f"{sum(row.missing for row in rows):,} missing",
         ]
         if not math.isnan(self.expected_error):
             lines.append(
-                "without a history, from the part of the counters that gravity does not explain: a "
-                f"matrix has an error (NMAE) of about {self.expected_error:.1g}, so single demands "
-                "are not known; loads after the failure of a cable, which are sums of many, are "
-                "mostly within 3% of themselves (docs/counters.md)"
+                f"no history: expected error (NMAE) of a matrix {self.expected_error:.1g}, so "
+                "single demands are unreliable; link loads after the failure of a cable, sums of "
+                "many demands, are mostly within 3% (docs/counters.md)"
             )
         if self.truth is not None:
             covered, volume = (
@@ -226,8 +230,8 @@ class EstimateRun:
                 for name in ("covered", "covered_volume")
             )
             coverage = (
-                f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of "
-                "the traffic"
+                f"; prediction intervals contain {100 * covered:.1f}% of the demands and "
+                f"{100 * volume:.1f}% of the traffic"
             )
             coverage = "" if math.isnan(covered) else coverage
             lines.append(
@@ -243,7 +247,7 @@ class Measured(NamedTuple):
     """A network and its interface counters.
 
     Attributes:
-        topology: the network as its routers use it.
+        topology: the network, with current metrics and failed links.
         dag: its shortest paths.
         counters: interface counters.
     """
@@ -261,8 +265,8 @@ def measured_on(
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         counters: Counters, a pandas frame of readings, or a file.
-        options: file options and current metrics.
-        notify: called with notes.
+        options: file options and IGP metrics.
+        notify: called with notes on the input.
 
     Raises:
         InputError: invalid input.
@@ -298,46 +302,53 @@ def _interval_length(counters: Counters) -> np.timedelta64:
     return np.timedelta64(round(counters.interval_s), "s")
 
 
-def _other_labels(
-    config: CounterOptions, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array
+def _label_hint(
+    config: CounterOptions,
+    counters: Counters,
+    matrices: TrafficMatrices,
+    measurements: sp.csr_array,
 ) -> str:
-    """Return a hint if measured matrices fit the counters better with the other interval labels;
-    else "".
+    """Return a hint if matrices fit the counters better with the other interval labels, else "".
 
     Args:
         config: settings.
         counters: counters, labelled as in the settings.
-        matrices: measured matrices of the same times.
-        f: (E + 2 N, D) measurement matrix over the pairs of the matrices.
+        matrices: traffic matrices of the same times.
+        measurements: (E + 2 N, D) measurement matrix over the pairs of the matrices.
     """
     other_labels, shift = (
         ("start", -_interval_length(counters))
         if config.labels == "end"
         else ("end", _interval_length(counters))
     )
-    # Relative errors at the counters, with these labels and with the other ones.
+    # Relative errors |F x - y| / y at the counters, in intervals with a matrix under both labels.
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
-    for values, timestamp in zip(counters.values, counters.timestamps, strict=True):
-        is_counted = np.nan_to_num(values) > 0
-        candidates = [
-            _matrix_at(matrices, time, matrices.pairs) for time in (timestamp, timestamp + shift)
+    for counter_values, timestamp in zip(counters.values, counters.timestamps, strict=True):
+        is_counted = np.nan_to_num(counter_values) > 0
+        label_matrices = [
+            _matrix_of_time(matrices, time, matrices.pairs)
+            for time in (timestamp, timestamp + shift)
         ]
-        for label_errors, matrix in zip(errors, candidates, strict=True):
+        for label_errors, matrix in zip(errors, label_matrices, strict=True):
             if (
                 matrix is not None
                 and is_counted.any()
-                and all(candidate is not None for candidate in candidates)
+                and all(candidate is not None for candidate in label_matrices)
             ):
-                label_errors.append(np.abs(f @ matrix - values)[is_counted] / values[is_counted])
+                label_errors.append(
+                    np.abs(measurements @ matrix - counter_values)[is_counted]
+                    / counter_values[is_counted]
+                )
     current_error, other_error = (
         float(np.median(np.concatenate(label_lists))) if label_lists else 0.0
         for label_lists in errors
     )
-    if not other_error < _BETTER_FIT * current_error:
+    if not other_error < _MAX_ERROR_RATIO * current_error:
         return ""
     return (
-        f"matrices labelled by the {other_labels} of their intervals would fit the counters better "
-        f"(error {100 * other_error:.2g}% for {100 * current_error:.2g}%): --labels {other_labels}?"
+        f"the matrices fit the counters better if their timestamps are the {other_labels} of the "
+        f"intervals (median error {100 * other_error:.2g}% instead of {100 * current_error:.2g}%): "
+        f"--labels {other_labels}?"
     )
 
 
@@ -347,67 +358,71 @@ def estimate(
     notify: Callable[[str], None] = lambda _: None,
     save: Callable[[EstimateRun], None] = lambda _: None,
 ) -> EstimateRun:
-    """Estimate the matrices of all intervals and check them against the counters.
+    """Estimate the traffic matrix of each interval, and check the matrices against the counters.
 
     Args:
         measured: network and counters.
-        config: settings, with history, measured flows and truth.
-        notify: called with notes.
-        save: called every ten seconds, and when the run is interrupted, with the intervals so far.
+        config: settings, with history, measured demands and truth.
+        notify: called with notes and progress.
+        save: called with the intervals so far every ten seconds, and when the run is interrupted.
 
     Raises:
         InputError: invalid input.
         KeyboardInterrupt: Ctrl-C or SIGTERM, after the current interval.
     """
-    # Load history, flows and truth.
+    # Load history, measured demands and truth.
     topology, dag, counters = measured
     history = (
         load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
     )
     pairs = all_pairs(topology) if history is None else history.pairs
-    flows = _flows(config, topology, counters, notify) if config.flows else None
+    flows = _load_measured_demands(config, topology, counters, notify) if config.flows else None
     truth = load_traffic(config.truth, topology, unit=config.traffic_unit) if config.truth else None
     past_matrices = None if history is None else history.read(slice(None))
-    # Estimator, calibrated on the history.
+    # Calibrate the estimator on the history.
     measurements = measurements_of(config.policies, dag, pairs)
     estimator = _calibrated_estimator(config, topology, pairs, measurements, past_matrices, notify)
-    # Estimate all intervals.
-    estimates = _Estimates(topology, counters, pairs, config, has_truth=truth is not None)
+    # Estimate all intervals t; ``values`` (T, E + 2 N) are the counters, Gbit/s.
+    recorder = _EstimateRecorder(topology, counters, pairs, config, has_truth=truth is not None)
     values = counters.values
-    for t in _intervals_with_saves(counters.num_intervals, lambda: save(estimates.run())):
+    for t in _intervals_with_saves(counters.num_intervals, lambda: save(recorder.run())):
         # Repair the counters.
-        y = values[t]
+        counter_values = values[t]
         num_blamed = 0
         if not config.no_repair:
-            y, repaired = believed(estimator, topology, counters.at(t), config.counter_error)
+            counter_values, repaired = repaired_values(
+                estimator, topology, counters.at(t), config.counter_error
+            )
             num_blamed = repaired.num_blamed
         # Estimate the matrix.
         interval_estimate = None
-        if np.nansum(y) > 0:
-            flow_rates = _matrix_at(flows, counters.timestamps[t], pairs)
+        if np.nansum(counter_values) > 0:
+            flow_rates = _matrix_of_time(flows, counters.timestamps[t], pairs)
             if past_matrices is None and not estimator.knows_traffic:
-                estimates.expected_nmae = expected_error(
-                    measurements, topology.num_links, pairs, y, config.counter_error
+                recorder.expected_nmae = expected_error(
+                    measurements, topology.num_links, pairs, counter_values, config.counter_error
                 )
-            interval_estimate = estimator.estimate(y, flows=flow_rates, robust=not config.no_repair)
-            estimates.set_matrix(t, interval_estimate)
+            interval_estimate = estimator.estimate(
+                counter_values, flows=flow_rates, robust=not config.no_repair
+            )
+            recorder.set_matrix(t, interval_estimate)
         # Compare with the truth.
         comparison = _NO_COMPARISON
-        true_matrix = _matrix_at(truth, counters.timestamps[t], pairs)
+        true_matrix = _matrix_of_time(truth, counters.timestamps[t], pairs)
         if true_matrix is not None and interval_estimate is not None:
-            comparison = estimates.compare(t, true_matrix, has_intervals=past_matrices is not None)
-        estimates.add_row(t, interval_estimate, num_blamed, comparison)
-    # Hints, and the consistency check.
-    _hint_at_routing(estimates.rows, notify)
+            comparison = recorder.compare(t, true_matrix, has_intervals=past_matrices is not None)
+        recorder.add_row(t, interval_estimate, num_blamed, comparison)
+    # Hint at wrong routing, units or labels; then check the matrices against the counters.
+    _notify_unexplained(recorder.rows, notify)
     if truth is not None and (
-        note := _other_labels(
+        hint := _label_hint(
             config, counters, truth, measurements_of(config.policies, dag, truth.pairs)
         )
     ):
-        notify(f"--truth: {note}")
-    run = estimates.run()
+        notify(f"--truth: {hint}")
+    run = recorder.run()
     calibration_matrices = run.traffic if history is None else history
-    # The alarm is calibrated on matrices with traffic.
+    # Without traffic the alarm cannot be calibrated.
     if not calibration_matrices.mean().sum() > 0:
         return run
     checked = check_matrices(measured, run.traffic, history, CheckOptions(), config, notify)
@@ -422,8 +437,15 @@ def _calibrated_estimator(
     past_matrices: FloatArray | None,
     notify: Callable[[str], None],
 ) -> Estimator:
-    """Return the estimator for measurements (E + 2 N, D), calibrated on past matrices (T, D), if
-    any.
+    """Return the estimator of a network, calibrated on past matrices.
+
+    Args:
+        config: settings.
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+        measurements: (E + 2 N, D) measurement matrix F.
+        past_matrices: (T, D) past matrices, Gbit/s; None for none.
+        notify: called with a note on the calibration.
     """
     estimator = Estimator(
         pairs,
@@ -435,13 +457,19 @@ def _calibrated_estimator(
     )
     estimator.route(measurements)
     if past_matrices is not None:
-        notify(f"{len(past_matrices):,} past matrices: intervals from the second half of them")
+        notify(f"calibrating prediction intervals on {len(past_matrices):,} past matrices")
         estimator.calibrate()
     return estimator
 
 
 class _Comparison(NamedTuple):
-    """Errors of an estimate against the truth, as in :class:`EstimatedInterval`."""
+    """Errors of an estimate against the truth.
+
+    Attributes:
+        error: NMAE, sum of abs(estimate - truth) over the sum of the truth.
+        covered: share of the demands whose prediction interval contains the truth.
+        covered_volume: share of the true traffic in these demands.
+    """
 
     error: float
     covered: float
@@ -451,8 +479,8 @@ class _Comparison(NamedTuple):
 _NO_COMPARISON = _Comparison(math.nan, math.nan, math.nan)
 
 
-class _Estimates:
-    """Estimates of the intervals so far.
+class _EstimateRecorder:
+    """Recorder of the estimates of consecutive intervals.
 
     Attributes:
         rows: one record per interval.
@@ -481,18 +509,21 @@ class _Estimates:
         self._residual = np.zeros(topology.num_links)
 
     def set_matrix(self, t: int, estimate: Estimate) -> None:
-        """Store the matrix of interval t, its bounds and its residual."""
+        """Store the matrix of interval t, its prediction interval, and its residual at the
+        links.
+        """
         self._matrices[t] = estimate.matrix
         self._lower[t] = estimate.lower
         self._upper[t] = estimate.upper
         self._residual += np.nan_to_num(estimate.residual[: self._topology.num_links])
 
     def compare(self, t: int, true_matrix: FloatArray, *, has_intervals: bool) -> _Comparison:
-        """Store the true matrix of interval t, and return the errors of the estimate; NaN without
-        any true demand.
+        """Store the true matrix of interval t, and return the errors of the estimate.
+
+        The errors are NaN if no demand of the truth is known.
 
         Args:
-            t: the interval.
+            t: index of the interval.
             true_matrix: (D,) Gbit/s; NaN for unknown demands, which count as 0.
             has_intervals: whether the prediction intervals are known.
         """
@@ -513,7 +544,14 @@ class _Estimates:
     def add_row(
         self, t: int, estimate: Estimate | None, num_blamed: int, comparison: _Comparison
     ) -> None:
-        """Append the record of interval t; its estimate is None without traffic."""
+        """Append the record of interval t.
+
+        Args:
+            t: index of the interval.
+            estimate: the estimate; None for an interval without traffic.
+            num_blamed: number of counters that repair replaced.
+            comparison: errors against the truth.
+        """
         self.rows.append(
             EstimatedInterval(
                 timestamp=str(self._counters.timestamps[t]),
@@ -530,7 +568,7 @@ class _Estimates:
         )
 
     def run(self) -> EstimateRun:
-        """Return the run with the intervals so far."""
+        """Return the results of the intervals so far."""
         finished = slice(len(self.rows))
         traffic = TrafficMatrices(
             "estimate",
@@ -552,20 +590,23 @@ class _Estimates:
         )
 
 
-def _hint_at_routing(rows: list[EstimatedInterval], notify: Callable[[str], None]) -> None:
-    """Notify if the matrices leave much of the counters unexplained."""
+def _notify_unexplained(rows: list[EstimatedInterval], notify: Callable[[str], None]) -> None:
+    """Notify if the matrices leave more than 25% of the counters unexplained."""
     unexplained = float(np.mean([row.unexplained for row in rows]))
-    if unexplained > _UNEXPLAINED:
+    if unexplained > _MAX_UNEXPLAINED:
         notify(
-            f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: "
-            "are metrics, failed links and the units of the counters those of the network?"
+            f"no traffic matrix explains {100 * unexplained:.0f}% of the counted traffic under "
+            "this routing; check the metrics, failed links and the units of the counters"
         )
 
 
 def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Iterator[int]:
-    """Yield the indices of all intervals; call ``save`` from time to time and on interruption."""
+    """Yield the indices of all intervals, and save the results in between.
+
+    Saves at most every ten seconds, and on Ctrl-C or SIGTERM, which then ends the iteration.
+    """
     with interrupts_wait() as stop_if_requested:
-        next_save = time.monotonic() + _SAVE_EVERY_S
+        next_save = time.monotonic() + _MIN_SAVE_INTERVAL_S
         for t in progress_bar(range(num_intervals), desc="estimating", unit="interval"):
             yield t
             try:
@@ -576,13 +617,13 @@ def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Itera
             if (begin := time.monotonic()) >= next_save:
                 save()
                 end = time.monotonic()
-                next_save = end + max(_SAVE_EVERY_S, (end - begin) / _SAVE_SHARE)
+                next_save = end + max(_MIN_SAVE_INTERVAL_S, (end - begin) / _MAX_SAVE_SHARE)
 
 
-def _flows(
+def _load_measured_demands(
     config: EstimateOptions, topology: Topology, counters: Counters, notify: Callable[[str], None]
 ) -> TrafficMatrices:
-    """Load measured demands from a traffic file or from flow records."""
+    """Load measured demands from a traffic file, or from flow records if prefixes are given."""
     if config.prefixes is None:
         return _require_common_times(
             load_traffic(config.flows, topology, unit=config.traffic_unit), counters
@@ -597,7 +638,7 @@ def _flows(
     )
     for note in records.notes:
         notify(f"{config.flows}: {note}")
-    # Labelled by the ends of intervals.
+    # Flow records are labelled by the ends of intervals.
     flows = records.traffic
     if config.labels == "start":
         flows = dataclasses.replace(flows, timestamps=flows.timestamps - _interval_length(counters))
@@ -605,14 +646,14 @@ def _flows(
 
 
 def _require_common_times(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
-    """Return the flows; raise InputError if none is of an interval of the counters."""
+    """Return the flows; raise InputError if no timestamp is one of the counters."""
     if not np.isin(flows.timestamps, counters.timestamps).any():
-        times = (
-            f"{counters.timestamps[0]} to {counters.timestamps[-1]}, every {counters.interval_s:g} "
-            "s"
-        )
-        raise InputError(
-            "--flows", "times", f"those of the counters, {times}", f"{flows.timestamps[0]}, ..."
+        raise InputError.invalid(
+            "--flows",
+            "times",
+            f"no time is one of the counters ({counters.timestamps[0]} to "
+            f"{counters.timestamps[-1]}, every {counters.interval_s:g} s); the first is "
+            f"{flows.timestamps[0]}",
         )
     return flows
 
@@ -620,13 +661,13 @@ def _require_common_times(flows: TrafficMatrices, counters: Counters) -> Traffic
 def check(
     measured: Measured, traffic: Any, config: CheckOptions, notify: Callable[[str], None]
 ) -> CheckRun:
-    """Check counters and matrices against each other, for every interval with a matrix.
+    """Check counters and matrices against each other, in every interval with a matrix.
 
     Args:
         measured: network and counters.
         traffic: the matrices: TrafficMatrices, a pandas frame, a file or a name.
-        config: settings, with the trusted matrices and the alarm.
-        notify: called with notes.
+        config: settings, with trusted matrices and alarm.
+        notify: called with notes and progress.
 
     Raises:
         InputError: invalid settings or files, or no matrix with a timestamp of the counters.
@@ -640,11 +681,10 @@ def check(
     run = check_matrices(measured, matrices, history, config, config, notify)
     if not run.intervals:
         stamps = measured.counters.timestamps
-        raise InputError(
+        raise InputError.invalid(
             "--traffic",
             "timestamps",
-            f"matrices of the times of the counters, {stamps[0]} to {stamps[-1]}",
-            "none of them",
+            f"no matrix has a time of the counters, {stamps[0]} to {stamps[-1]}",
         )
     return run
 
@@ -657,15 +697,17 @@ def check_matrices(
     config: CounterOptions,
     notify: Callable[[str], None],
 ) -> CheckRun:
-    """Check every interval with a matrix; the result is empty if no timestamps match.
+    """Check the counters against matrices, in every interval with a matrix.
+
+    The result is empty if no timestamps match.  A single matrix is used for all intervals.
 
     Args:
         measured: network and counters.
         traffic: the matrices.
-        history: past trusted matrices, which calibrate the alarm; None for ``traffic``.
+        history: trusted matrices that calibrate the alarm; None for ``traffic``.
         alarm: settings of the alarm: window and seed.
         config: settings of the counters.
-        notify: called with notes.
+        notify: called with notes and progress.
     """
     # Calibrate the alarm.
     topology, dag, counters = measured
@@ -676,37 +718,37 @@ def check_matrices(
         topology, pairs, measurements, relative=config.counter_error, window=alarm.window
     )
     notify(f"calibrating the alarm on {trusted_matrices.num_matrices:,} matrices")
-    checker.calibrate(_all_over(trusted_matrices, pairs), seed=alarm.seed)
+    checker.calibrate(_all_matrices_over(trusted_matrices, pairs), seed=alarm.seed)
     # Check all intervals.
-    rows = list[CheckedInterval]()
-    named = NamedCounters(topology)
+    records = list[CheckedInterval]()
+    blamed_counters = NamedCounters(topology)
     for t in progress_bar(range(counters.num_intervals), desc="checking", unit="interval"):
         matrix = (
             traffic.read([0])[0]
             if traffic.num_matrices == 1
-            else _matrix_at(traffic, counters.timestamps[t], pairs)
+            else _matrix_of_time(traffic, counters.timestamps[t], pairs)
         )
         if matrix is None or not np.isfinite(matrix).all():
             continue
         result = checker.check(counters.at(t), matrix)
-        named.add(counters.at(t), result.repaired)
-        rows.append(_checked_interval(str(counters.timestamps[t]), result))
-    # Hint at mistaken labels.
-    if any(row.alarm for row in rows) and (
-        note := _other_labels(config, counters, traffic, measurements)
+        blamed_counters.add(counters.at(t), result.repaired)
+        records.append(_checked_interval(str(counters.timestamps[t]), result))
+    # Hint at wrong interval labels, also among the suspects.
+    if any(row.alarm for row in records) and (
+        hint := _label_hint(config, counters, traffic, measurements)
     ):
-        notify(note)
-        rows = [
-            dataclasses.replace(row, suspects="; ".join(filter(None, (note, row.suspects))))
+        notify(hint)
+        records = [
+            dataclasses.replace(row, suspects="; ".join(filter(None, (hint, row.suspects))))
             if row.alarm
             else row
-            for row in rows
+            for row in records
         ]
-    # Names of the counters that contradict the others.
+    # Aggregate the counters that contradict the others by interface.
     interfaces = (
         ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
     )
-    return CheckRun(rows, named.rows(*interfaces))
+    return CheckRun(records, blamed_counters.rows(*interfaces))
 
 
 def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
@@ -724,11 +766,18 @@ def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
     )
 
 
-def _matrix_at(
+def _matrix_of_time(
     traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray
 ) -> FloatArray | None:
-    """Matrix (D,) of a timestamp over other pairs, NaN for demands that the traffic lacks; None if
-    there is no matrix.
+    """Return the matrix of a timestamp, over the given pairs; None if there is no such matrix.
+
+    Args:
+        traffic: the matrices; None for none.
+        time: timestamp.
+        pairs: (D, 2) source and target of each demand.
+
+    Returns:
+        (D,) Gbit/s; NaN for pairs without a demand in the traffic.
     """
     if traffic is None:
         return None
@@ -738,12 +787,17 @@ def _matrix_at(
     return _rates_over(traffic, traffic.read([row]), pairs)[0]
 
 
-def _all_over(traffic: TrafficMatrices, pairs: IntArray) -> FloatArray:
-    """All matrices (T, D) over other pairs, 0 for demands that the traffic lacks."""
+def _all_matrices_over(traffic: TrafficMatrices, pairs: IntArray) -> FloatArray:
+    """Return all matrices (T, D) over the given pairs (D, 2), Gbit/s; 0 for pairs without a demand
+    in the traffic.
+    """
     return np.nan_to_num(_rates_over(traffic, traffic.read(slice(None)), pairs))
 
 
 def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) -> FloatArray:
+    """Reorder rates (B, D') of a traffic's demands to the given pairs (D, 2); NaN for other
+    pairs.
+    """
     if np.array_equal(traffic.pairs, pairs):
         return rates
     index_by_pair = {(int(s), int(t)): d for d, (s, t) in enumerate(traffic.pairs)}
@@ -752,8 +806,9 @@ def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) ->
 
 
 def save_intervals(path: Path, run: EstimateRun) -> None:
-    """Write the prediction intervals to a .npz file: lower and upper (T, D), Gbit/s, in the order
-    of matrices.npz.
+    """Write the prediction intervals to a .npz file.
+
+    Arrays ``lower`` and ``upper`` (T, D), Gbit/s, with intervals and demands as in matrices.npz.
     """
     from teal.runtime.storage import atomic_file
 

@@ -4,7 +4,8 @@ prediction intervals, and online updates.
 The prior is a vector of traffic shares.  Without a history:
 
 - *gravity*: ingress of the source times egress of the target;
-- *tracked*: m <- (1 - a) m + a x / sum x after every estimate x, starting with gravity.
+- *tracked*: exponential average m <- (1 - a) m + a x / sum x after every estimate x, starting with
+  gravity.
 
 With a history of shares h_1, ..., h_T of matrices (each sums to 1), whose counters under the
 current routing are F h_t, the prior is the mean of three: tracked shares and
@@ -19,24 +20,23 @@ current routing are F h_t, the prior is the mean of three: tracked shares and
 :func:`HistoryPrior.prior` averages the last two: no single method is best on every network.  The
 dispersion is
 
-    phi = 0.3 sum (x - p)^2 / sum p      over the history, p its mean scaled to each matrix;
+    phi = 0.3 sum (x - m)^2 / sum m      with a history, m its mean scaled to each matrix;
                                          without history total / D.
 
 Prediction intervals are conformal (split conformal prediction): the residuals |x - estimate| /
 total of the second half of the history, estimated from the first half, give each demand a quantile,
-mixed with that of all demands if there are few residuals; a demand above its mean share has a wider
-interval.  The prior's residual at the counters, averaged over the last intervals, shows when the
-history is off: demands x that differ from the prior by independent shares of standard deviation
-sigma leave residuals b with
+mixed with the pooled quantile of all demands if there are few residuals; a demand above its mean
+share has a wider interval.  The prior's residual b at the counters, averaged over the last
+intervals, shows drift from the history: if demands x differ from the prior by independent relative
+errors of standard deviation sigma, then
 
     E sum_r b_r^2 = sigma^2 sum_r sum_d F_rd^2 x_d^2,
 
 which gives sigma.  The half width w becomes sqrt(w^2 + (u z sigma x)^2), with the normal quantile z
-of the level.  The factor u is the median of |x - estimate| / |sigma x|, norms over all demands, in
-calibration: counters do not show most of a change, and the prior has followed in part what they
-show.  Large demands gain most, whose intervals else hold less often by volume than by count.
-Matrices that arrive later (:meth:`Estimator.observe`) join the history.  Entry point:
-:class:`Estimator`.
+of the level.  The drift factor u is the median of |x - estimate| / |sigma x|, norms over all
+demands, in calibration: counters show only part of a change.  The drift term widens the intervals
+of large demands most.  Matrices that arrive later (:meth:`Estimator.observe`) join the history.
+Entry point: :class:`Estimator`.
 """
 
 from __future__ import annotations
@@ -54,37 +54,49 @@ from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal_ip.counters.projection import Projected, Projection, solve_definite
 
-# Number of nearest past intervals whose mean is the analogue.
-_ANALOGUES = 20
-# Share of the values at either end that is replaced by the quantile there.
-_WINSORISED = 0.02
-# Shrinkage b of the module docstring.
+# Number of nearest past intervals in the mean of analogues.
+_NUM_ANALOGUES = 20
+# Share of values clipped at either end (winsorising).
+_WINSOR_SHARE = 0.02
+# Shrinkage b of the covariance towards a diagonal one.
 _SHRINKAGE = 0.6
 # Maximum number of entries of a history in memory, 2.4 GB; the newest matrices are kept.
-_MAX_ENTRIES = 300_000_000
+_MAX_HISTORY_ENTRIES = 300_000_000
 # Minimum share of the traffic of every demand in a prior.
 _MIN_SHARE = 1e-12
 
 
 def gravity(ingress: FloatArray, egress: FloatArray, pairs: IntArray) -> FloatArray:
-    """Gravity model: shares (D,) proportional to ingress of the source times egress of the target.
+    """Return traffic shares (D,) of the gravity model, which sum to 1.
+
+    The share of a demand is proportional to the ingress of its source times the egress of its
+    target.
 
     Args:
-        ingress: (N,) Gbit/s; NaN counts as the mean of the others.
-        egress: (N,) Gbit/s; NaN counts as the mean of the others.
-        pairs: (D, 2) source and target.
+        ingress: (N,) Gbit/s; NaN is replaced by the mean of the other nodes.
+        egress: (N,) Gbit/s; NaN is replaced by the mean of the other nodes.
+        pairs: (D, 2) source and target of each demand.
     """
-    volumes = []
+    factors = []
     for side in (ingress, egress):
         is_known = np.isfinite(side)
-        volumes.append(np.where(is_known, side, side[is_known].mean() if is_known.any() else 1.0))
-    product = volumes[0][pairs[:, 0]] * volumes[1][pairs[:, 1]]
+        factors.append(np.where(is_known, side, side[is_known].mean() if is_known.any() else 1.0))
+    product = factors[0][pairs[:, 0]] * factors[1][pairs[:, 1]]
     total = float(product.sum())
     return np.asarray(product / total) if total > 0 else np.full(len(pairs), 1 / max(1, len(pairs)))
 
 
 def scaled_to(counters: FloatArray, measurements: sp.csr_array, shares: FloatArray) -> FloatArray:
-    """Scale shares (D,) to Gbit/s such that the known counters (R,) have the measured sum."""
+    """Scale traffic shares to Gbit/s, so that the expected counters sum to the measured ones.
+
+    Args:
+        counters: (R,) Gbit/s; NaN for missing ones, which are ignored.
+        measurements: (R, D) measurement matrix F.
+        shares: (D,) share of each demand in the traffic.
+
+    Returns:
+        (D,) Gbit/s: shares * sum(counters) / sum(F shares), over the measured counters.
+    """
     is_known = np.isfinite(counters)
     expected = float((measurements @ shares)[is_known].sum())
     return np.asarray(
@@ -94,26 +106,31 @@ def scaled_to(counters: FloatArray, measurements: sp.csr_array, shares: FloatArr
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class History:
-    """Shares of past matrices, the newest last.
+    """Traffic shares of T past matrices, the newest last.
 
     Attributes:
-        shares: (T, D), each row sums to 1.
+        shares: (T, D) share of each demand in the traffic; each row sums to 1.
     """
 
     shares: FloatArray
 
     @classmethod
     def of(cls, matrices: FloatArray) -> History:
-        """Build a history from matrices (T, D), Gbit/s, without those that have no traffic; only
-        the newest are kept if there are very many.
+        """Build a history from matrices (T, D), Gbit/s, in time order.
+
+        Matrices without traffic are dropped, and the oldest ones above the memory limit.
 
         Raises:
             InputError: no matrix with traffic.
         """
         totals = matrices.sum(1)
-        nonzero = np.flatnonzero(totals > 0)[-max(1, _MAX_ENTRIES // max(1, matrices.shape[1])) :]
+        nonzero = np.flatnonzero(totals > 0)[
+            -max(1, _MAX_HISTORY_ENTRIES // max(1, matrices.shape[1])) :
+        ]
         if not len(nonzero):
-            raise InputError("estimate", "history", "at least one matrix with traffic", "none")
+            raise InputError.invalid(
+                "estimate", "history", "no past matrix has traffic", "use matrices with traffic"
+            )
         return cls(matrices[nonzero] / totals[nonzero, None])
 
     @property
@@ -123,18 +140,21 @@ class History:
 
     @cached_property
     def mean(self) -> FloatArray:
-        """Mean shares (D,)."""
+        """Mean share (D,) of each demand."""
         return np.asarray(self.shares.mean(0))
 
     @cached_property
     def winsorised(self) -> FloatArray:
-        """Shares (T, D), each demand's clipped to its quantiles at 2 and 98% (winsorised)."""
-        low, high = np.quantile(self.shares, [_WINSORISED, 1 - _WINSORISED], axis=0)
+        """Shares (T, D), with each demand clipped to its quantiles at 2 and 98%."""
+        low, high = np.quantile(self.shares, [_WINSOR_SHARE, 1 - _WINSOR_SHARE], axis=0)
         return np.clip(self.shares, low, high)
 
     def with_matrix(self, matrix: FloatArray, max_matrices: int) -> History:
-        """Return the history with another matrix (D,), limited to the newest ``max_matrices``
-        matrices.
+        """Return the history extended by a matrix.
+
+        Args:
+            matrix: (D,) Gbit/s; ignored if it has no traffic.
+            max_matrices: maximum number of matrices; the oldest are dropped.
         """
         total = float(matrix.sum())
         if total <= 0:
@@ -150,10 +170,18 @@ class History:
 
 
 class HistoryPrior:
-    """Priors from a history under one routing.
+    """Prior traffic shares from a history and the current counters, under one routing.
+
+    With the mean mu and the covariance C of the past shares:
+
+    - ``_counters`` (T, R): counters F h_t of the past shares h_t;
+    - ``_mean`` (D,): mu, of winsorised shares;
+    - ``_counter_mean`` (R,): F mu;
+    - ``_gain`` (R, D): F C, without the D x D matrix C;
+    - ``_covariance`` (R, R): F C F'.
 
     Args:
-        history: past matrices.
+        history: T past matrices.
         measurements: (R, D) measurement matrix F.
         relative: relative standard deviation of a counter.
     """
@@ -162,31 +190,35 @@ class HistoryPrior:
         self._history = history
         self._measurements = measurements
         self._relative = relative
-        # Counters of the history's shares, (T, R).
         self._counters = np.asarray((measurements @ history.shares.T).T)
-        values = history.winsorised
-        self._mean = values.mean(0)
-        centred = values - self._mean
-        count = max(1, len(values) - 1)
-        # (T, R)
+        shares = history.winsorised
+        self._mean = shares.mean(0)
+        centred = shares - self._mean
+        degrees_of_freedom = max(1, len(shares) - 1)
+        # (T, R) F (h_t - mu).
         centred_counters = centred @ measurements.T
-        trace = float((centred * centred).sum()) / count
-        scale_of_mean = trace / max(float(self._mean.sum()), 1e-300)
-        # F C and F C F' without the D x D covariance.
-        self._gain: FloatArray = (1 - _SHRINKAGE) * (centred_counters.T @ centred) / count
-        self._gain += _SHRINKAGE * scale_of_mean * (measurements * self._mean).toarray()
+        trace = float((centred * centred).sum()) / degrees_of_freedom
+        diagonal_scale = trace / max(float(self._mean.sum()), 1e-300)
+        # C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu), multiplied by F from the left.
+        self._gain: FloatArray = (
+            (1 - _SHRINKAGE) * (centred_counters.T @ centred) / degrees_of_freedom
+        )
+        self._gain += _SHRINKAGE * diagonal_scale * (measurements * self._mean).toarray()
         self._counter_mean = measurements @ self._mean
         self._covariance = np.asarray(self._measurements @ self._gain.T)
 
     def prior(self, counters: FloatArray) -> FloatArray:
-        """Return prior shares (D,), at least 0: the mean of analogues and Gaussian; they sum to
-        nearly 1.
+        """Return the prior share (D,) of each demand, at least 0: the mean of the analogue and the
+        linear MMSE estimate.
+
+        The sum is only approximately 1.
 
         Args:
             counters: (R,) Gbit/s; NaN for missing ones.
         """
         is_known = np.isfinite(counters)
-        # Divide by the total that the history's mean would need for the known counters.
+        # Estimate the total traffic: the one with which the mean shares explain the sum of
+        # counters.
         total = float(counters[is_known].sum()) / max(
             float(self._counter_mean[is_known].sum()), 1e-300
         )
@@ -194,66 +226,79 @@ class HistoryPrior:
         return (self.analogues(shares, is_known) + self.gaussian(shares, is_known)) / 2
 
     def analogues(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
-        """Mean (D,) of the nearest past matrices; arguments (R,) as in :meth:`gaussian`."""
-        past_counters = self._counters[:, is_known]
-        scale = past_counters.sum(1, keepdims=True)
-        current = shares[is_known] / max(float(shares[is_known].sum()), 1e-300)
-        distance = ((past_counters / np.where(scale > 0, scale, 1) - current) ** 2).sum(1)
-        count = min(_ANALOGUES, len(distance))
-        nearest = np.argpartition(distance, count - 1)[:count]
-        return np.asarray(self._history.shares[nearest].mean(0))
+        """Return the mean (D,) of the past shares whose counters are nearest to the current ones.
 
-    def gaussian(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
-        """Linear MMSE estimate of the shares (D,), at least 0.
+        Counters are compared as shares of their sum, by Euclidean distance.
 
         Args:
             shares: (R,) counters over the total traffic.
             is_known: (R,) whether each counter was measured.
         """
-        y = shares[is_known]
+        past_counters = self._counters[:, is_known]
+        past_total = past_counters.sum(1, keepdims=True)
+        current_shares = shares[is_known] / max(float(shares[is_known].sum()), 1e-300)
+        squared_distance = (
+            (past_counters / np.where(past_total > 0, past_total, 1) - current_shares) ** 2
+        ).sum(1)
+        num_analogues = min(_NUM_ANALOGUES, len(squared_distance))
+        nearest = np.argpartition(squared_distance, num_analogues - 1)[:num_analogues]
+        return np.asarray(self._history.shares[nearest].mean(0))
+
+    def gaussian(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
+        """Return the linear minimum mean square error estimate of the shares (D,), at least 0.
+
+        mu + C F' (F C F' + R)^-1 (y - F mu) over the measured counters, with the diagonal
+        covariance R of their errors.
+
+        Args:
+            shares: (R,) counters over the total traffic.
+            is_known: (R,) whether each counter was measured.
+        """
+        known_shares = shares[is_known]
         noise = (
-            self._relative * np.maximum(np.abs(y), 1e-3 * np.abs(y).max(initial=0.0))
+            self._relative
+            * np.maximum(np.abs(known_shares), 1e-3 * np.abs(known_shares).max(initial=0.0))
         ) ** 2 + 1e-18
-        matrix = self._covariance[np.ix_(is_known, is_known)] + np.diag(noise)
-        difference = y - self._counter_mean[is_known]
-        weights = solve_definite(matrix, difference)
+        innovation = self._covariance[np.ix_(is_known, is_known)] + np.diag(noise)
+        deviation = known_shares - self._counter_mean[is_known]
+        weights = solve_definite(innovation, deviation)
         return np.maximum(self._mean + weights @ self._gain[is_known], _MIN_SHARE)
 
 
-# Share of the last estimate in tracked shares; 0.3 drifts under fixed routing (error 0.29 instead
-# of 0.26 on Abilene).
-_TRACKING = 0.1
+# Weight of the last estimate in the exponential average of shares; 0.3 drifts under fixed routing
+# (error 0.29 instead of 0.26 on Abilene).
+_DEFAULT_TRACKING = 0.1
 # Maximum number of matrices in the history, two weeks of 5 minutes; the oldest are dropped.
 _MAX_HISTORY = 4032
-# Maximum number of matrices of the second half of a history in calibration, evenly spaced.
-_CALIBRATED_ON = 200
+# Maximum number of matrices in calibration, evenly spaced over the second half of the history.
+_MAX_CALIBRATION_MATRICES = 200
 # Minimum number of matrices in each half for prediction intervals.
-_MIN_CALIBRATION = 10
-# Number of residuals of a demand that weigh as much as the quantile of all demands.
+_MIN_HALF_MATRICES = 10
+# Number of residuals at which a demand's quantile and the pooled quantile have equal weights.
 _POOLED_WEIGHT = 30
-# Floor of a demand's mean share of the traffic, in widths.
+# Floor of a demand's mean share of the traffic, in interval widths.
 _MIN_MEAN = 1e-9
-# Share of the dispersion about the mean that remains about the prior: as accurate as all of it, in
-# half the Newton steps.
+# Dispersion about the prior over that about the mean: 0.3 is as accurate as 1, in half the Newton
+# steps.
 _PRIOR_DISPERSION = 0.3
-# Cap of a demand's growth over its mean share, in widening its interval.
+# Upper bound on the growth of a demand over its mean share, which widens its interval.
 _MAX_GROWTH = 10.0
-# Residual, in standard deviations, above which a robust estimate doubts a counter.
-_CONTRADICTED = 3.0
-# Standard deviation of a doubted counter, in units of its residual.
-_DOUBT = 3.0
+# Residual, in standard deviations, above which a robust estimate treats a counter as an outlier.
+_OUTLIER_DEVIATIONS = 3.0
+# New standard deviation of an outlier, in units of its residual.
+_OUTLIER_INFLATION = 3.0
 # Maximum Newton steps of a projection: five to fifteen suffice where counters agree, up to 100
 # where they do not.
-_MAX_STEPS = 20
-# Newton steps of an interval after which no further projection begins.
-_MAX_STEPS_OF_ALL = 60
-# Rounds of doubting and re-estimating; with 2 the error is 0.01 larger at 30% wrong counters.
+_MAX_NEWTON_STEPS = 20
+# Total Newton steps of an interval after which no further projection begins.
+_MAX_TOTAL_STEPS = 60
+# Rounds of reweighting outliers; with 2 the error is 0.01 larger at 30% wrong counters.
 _ROBUST_ROUNDS = 4
-# Weight of the current interval in the average of the prior's residual at the counters.
+# Weight of the current interval in the exponential average of the prior's residuals at counters.
 _BIAS_WEIGHT = 0.02
-# Cap of u in the module docstring, which is 1.1 to 3.4 on Abilene, GEANT and Germany50.
-_MAX_UNSEEN = 5.0
-# Relative standard deviation of a measured demand.
+# Upper bound on the drift factor u, which is 1.1 to 3.4 on Abilene, GEANT and Germany50.
+_MAX_DRIFT_FACTOR = 5.0
+# Relative standard deviation of a demand measured by flow records.
 _FLOW_ERROR = 0.01
 
 
@@ -266,12 +311,12 @@ class Estimate:
         lower: (D,) lower end of each demand's prediction interval at the level, Gbit/s; NaN without
             enough history.
         upper: (D,) upper end of each demand's prediction interval, Gbit/s.
-        residual: (R,) counted less explained traffic, Gbit/s; NaN for missing counters.
-        dispersion: phi, Gbit/s.
+        residual: (R,) counters minus loads of the matrix, Gbit/s; NaN for missing counters.
+        dispersion: phi, variance over mean of the prior's error, Gbit/s.
         prior: source of the prior: history, tracked or gravity.
-        steps: Newton steps of all projections.
-        unexplained: sum of the residuals' magnitudes over the sum of the counters.
-        doubted: number of counters that a robust estimate doubts.
+        steps: number of Newton steps of all projections.
+        unexplained: sum of abs(residual) over the sum of the counters.
+        doubted: number of outliers among the counters, in a robust estimate.
     """
 
     matrix: FloatArray
@@ -289,13 +334,13 @@ class _Fit(NamedTuple):
     """A projection and its inputs.
 
     Attributes:
-        projected: the last projection; its residual has rows of measured demands after those of the
-            counters.
+        projected: the last projection; its residual has R rows for counters, then rows for
+            measured demands.
         prior: (D,) Gbit/s.
         dispersion: phi, Gbit/s.
-        kind: source of the prior.
-        steps: Newton steps of all projections.
-        is_contradicted: (R,) whether each counter is doubted.
+        kind: source of the prior: history, tracked or gravity.
+        steps: number of Newton steps of all projections.
+        is_outlier: (R,) whether each counter was treated as an outlier.
     """
 
     projected: Projected
@@ -303,7 +348,7 @@ class _Fit(NamedTuple):
     dispersion: float
     kind: str
     steps: int
-    is_contradicted: BoolArray
+    is_outlier: BoolArray
 
 
 class Estimator:
@@ -315,7 +360,7 @@ class Estimator:
         history: (T, D) past matrices, Gbit/s, the newest last; None for none.
         relative: relative standard deviation of a counter.
         level: probability of the prediction intervals.
-        tracking: share of the last estimate in tracked shares; None for 0.1.
+        tracking: weight of the last estimate in the exponential average of shares; None for 0.1.
     """
 
     def __init__(
@@ -336,7 +381,7 @@ class Estimator:
             raise InputError("estimate", "level", "a number in (0, 1)", level)
         if history is not None and (history.ndim != 2 or history.shape[1] != len(pairs)):
             raise InputError(
-                "estimate", "history", f"matrices of {len(pairs)} demands", history.shape
+                "estimate", "history", f"an array of shape (T, {len(pairs)})", history.shape
             )
         self._pairs = pairs
         self._nodes = nodes
@@ -344,24 +389,30 @@ class Estimator:
         self._level = level
         self._matrices: FloatArray | None = None if history is None else history[history.sum(1) > 0]
         self._history = None if history is None else History.of(history)
-        self._tracking = _TRACKING if tracking is None else tracking
+        self._tracking = _DEFAULT_TRACKING if tracking is None else tracking
         self._tracked: FloatArray | None = None if self._history is None else self._history.mean
         self._projection: Projection | None = None
         self._history_prior: HistoryPrior | None = None
-        # Calibration residuals (C, D), as shares of the total.
+        # Calibration residuals (C, D) of C past matrices, as shares of the total traffic.
         self._residuals: FloatArray | None = None
-        # Half widths of the intervals and means, as shares of the total.
+        # Half widths of the intervals, and mean demands (D,), as shares of the total traffic.
         self._widths = self._mean = np.zeros(len(pairs))
-        # Weight of each demand's own quantile, and the factor u.
-        self._own_weight = 1.0
-        self._unseen = 0.0
-        self._phi_share = self._dispersion_of(self._matrices)
+        # Weight of a demand's quantile against the pooled one, and the drift factor u.
+        self._demand_weight = 1.0
+        self._drift_factor = 0.0
+        self._relative_dispersion = self._history_dispersion(self._matrices)
         self._bias = _Bias(sp.csr_array((0, len(pairs))))
-        self._state_before = self._tracked, self._bias
+        self._previous_state = self._tracked, self._bias
 
     @staticmethod
-    def _dispersion_of(matrices: FloatArray | None) -> float:
-        """Phi over the mean total of the history; 0 without history."""
+    def _history_dispersion(matrices: FloatArray | None) -> float:
+        """Return the dispersion of past matrices over their mean total; 0 for fewer than two.
+
+        phi = sum (x - m)^2 / sum m, with m the mean shares scaled to the total of each matrix.
+
+        Args:
+            matrices: (T, D) Gbit/s; None for none.
+        """
         if matrices is None or len(matrices) < 2:
             return 0.0
         total = matrices.sum(1, keepdims=True)
@@ -370,17 +421,20 @@ class Estimator:
         return dispersion / float(total.mean())
 
     def route(self, measurements: sp.csr_array) -> None:
-        """Set the measurement matrix F (R, D) for the following intervals; an unchanged one is
-        ignored.
+        """Set the measurement matrix F for the following intervals.
 
-        R = E + 2 N, as in :mod:`teal_ip.routing.measurements`.
+        A change of routing resets the average of the prior's residuals.
+
+        Args:
+            measurements: (R, D) share of each demand at each of R = E + 2 N counters: links,
+                ingress, egress.
         """
         if self._projection is not None and _is_same_matrix(
             self._projection.measurements, measurements
         ):
             return
         if measurements.shape[1] != len(self._pairs):
-            expected = f"columns of {len(self._pairs)} demands"
+            expected = f"a matrix with {len(self._pairs)} columns, one for each demand"
             raise InputError("estimate", "measurements", expected, measurements.shape)
         self._projection = Projection(measurements)
         self._bias = _Bias(measurements)
@@ -401,31 +455,31 @@ class Estimator:
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
-            flows: (D,) Gbit/s of demands that were measured themselves; NaN for the others.
+            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement.
             deviation: (R,) standard deviations, Gbit/s; None for the relative error.
-            robust: increase the standard deviation of counters that the estimate contradicts by
-                more than 3, and estimate again; for counters some of which are wrong.
+            robust: treat counters with a residual above 3 standard deviations as outliers:
+                increase their standard deviation, and estimate again.
 
         Raises:
             InputError: no routing, no measured counter, or traffic that the prior rules out.
         """
         fit = self._fit(counters, flows, deviation, robust)
-        self._state_before = self._tracked, self._bias.copy()
+        self._previous_state = self._tracked, self._bias.copy()
         matrix = fit.projected.matrix
         assert self._projection is not None
         residual = fit.projected.residual[: len(counters)]
         total = float(fit.prior.sum())
-        # Tracked shares.
+        # Exponential average of shares.
         if self._tracked is None and total > 0:
             self._tracked = fit.prior / total
         if self._tracked is not None and float(matrix.sum()) > 0:
             self._tracked = (
                 1 - self._tracking
             ) * self._tracked + self._tracking * matrix / matrix.sum()
-        # Residual of the prior at the counters.
+        # Average of the prior's residuals at the counters, without outliers.
         if total > 0:
             prior_residual = counters - self._projection.measurements @ fit.prior
-            self._bias.add(np.where(fit.is_contradicted, np.nan, prior_residual) / total)
+            self._bias.add(np.where(fit.is_outlier, np.nan, prior_residual) / total)
         counted = float(np.nansum(counters))
         lower, upper = self._interval(matrix)
         return Estimate(
@@ -437,33 +491,35 @@ class Estimator:
             fit.kind,
             fit.steps,
             float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0,
-            int(fit.is_contradicted.sum()),
+            int(fit.is_outlier.sum()),
         )
 
     def forget_last(self) -> None:
-        """Undo the updates of the last estimate, whose interval turned out to be unreliable."""
-        self._tracked, self._bias = self._state_before
+        """Undo the state updates of the last estimate, if its interval proves unreliable."""
+        self._tracked, self._bias = self._previous_state
 
     @property
     def knows_traffic(self) -> bool:
-        """Whether a history or an estimate gives a better prior than gravity."""
+        """Whether the prior comes from a history or past estimates, not from gravity."""
         return self._tracked is not None
 
     @property
     def is_used(self) -> BoolArray:
-        """Whether some demand adds to each counter (R,) under the current routing."""
+        """Whether each counter (R,) measures at least one demand under the current routing."""
         assert self._projection is not None
         return np.asarray(self._projection.measurements.sum(1)).reshape(-1) > 0
 
     def explained(self, counters: FloatArray, is_firm: BoolArray | None = None) -> FloatArray:
-        """Loads (R,), Gbit/s, of a robust estimate from these counters, without any update.
+        """Return the counters (R,), Gbit/s, that a robust estimate explains; the state stays.
 
-        Rates of links with missing counters (NaN) are predicted from all others.
+        Missing counters are predicted from the others.
 
         Args:
-            counters: (R,) as in :meth:`estimate`, which raises the same errors.
-            is_firm: (R,) counters that are never doubted, however much the others contradict them;
-                None for none.
+            counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
+            is_firm: (R,) counters that are never treated as outliers; None for none.
+
+        Raises:
+            InputError: no routing, no measured counter, or traffic that the prior rules out.
         """
         matrix = self._fit(counters, None, None, robust=True, is_firm=is_firm).projected.matrix
         assert self._projection is not None
@@ -477,44 +533,69 @@ class Estimator:
         robust: bool,
         is_firm: BoolArray | None = None,
     ) -> _Fit:
-        """Project the current prior onto the counters; arguments as in :meth:`estimate` and
-        :meth:`explained`.
+        """Project the current prior onto the counters; the state stays.
+
+        Args:
+            counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
+            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
+                none.
+            deviation: (R,) standard deviations of counters, Gbit/s; None for the relative error.
+            robust: increase the standard deviation of outliers, and project again.
+            is_firm: (R,) counters that are never treated as outliers; None for none.
+
+        Raises:
+            InputError: no routing, a wrong number of counters, no measured counter, or traffic that
+                the prior rules out.
         """
         if self._projection is None:
-            raise InputError(
-                "estimate", "routing", "a measurement matrix: call Estimator.route first", "none"
+            raise InputError.invalid(
+                "estimate", "routing", "no measurement matrix is set", "call Estimator.route first"
             )
         projection = self._projection
         if counters.shape != (projection.measurements.shape[0],):
-            expected = f"{projection.measurements.shape[0]} rates"
+            expected = f"an array of shape ({projection.measurements.shape[0]},)"
             raise InputError("estimate", "counters", expected, counters.shape)
-        # Prior and dispersion.
-        shares, kind = self._shares(counters)
+        # Prior and its dispersion; without a history, the mean demand.
+        shares, kind = self._prior_shares(counters)
         prior = scaled_to(counters, projection.measurements, shares)
         total = float(prior.sum())
-        phi = _PRIOR_DISPERSION * self._phi_share * total or total / max(1, len(prior)) or 1.0
+        dispersion = (
+            _PRIOR_DISPERSION * self._relative_dispersion * total
+            or total / max(1, len(prior))
+            or 1.0
+        )
         deviation = (
             projection.deviations(counters, self._relative) if deviation is None else deviation
         )
-        # Project; in robust estimates increase the deviations of contradicted counters and repeat.
-        projected, num_rows = self._project(counters, deviation, prior, phi, flows, _MAX_STEPS)
-        is_contradicted = np.zeros(len(counters), dtype=bool)
-        steps = projected.steps
+        # Project.  Robust: increase the standard deviations of outliers, and project again.
+        projected, num_rows = self._project(
+            counters, deviation, prior, dispersion, flows, _MAX_NEWTON_STEPS
+        )
+        is_outlier = np.zeros(len(counters), dtype=bool)
+        num_steps = projected.steps
         for _ in range(_ROBUST_ROUNDS if robust else 0):
             residual = np.abs(np.nan_to_num(projected.residual[:num_rows]))
-            is_contradicted = residual > _CONTRADICTED * deviation
+            is_outlier = residual > _OUTLIER_DEVIATIONS * deviation
             if is_firm is not None:
-                is_contradicted &= ~is_firm
-            if not is_contradicted.any() or steps >= _MAX_STEPS_OF_ALL:
+                is_outlier &= ~is_firm
+            if not is_outlier.any() or num_steps >= _MAX_TOTAL_STEPS:
                 break
-            increased_deviation = np.where(is_contradicted, _DOUBT * residual, deviation)
+            increased_deviation = np.where(is_outlier, _OUTLIER_INFLATION * residual, deviation)
             projected, num_rows = self._project(
-                counters, increased_deviation, prior, phi, flows, _MAX_STEPS
+                counters, increased_deviation, prior, dispersion, flows, _MAX_NEWTON_STEPS
             )
-            steps += projected.steps
-        return _Fit(projected, prior, phi, kind, steps, is_contradicted)
+            num_steps += projected.steps
+        return _Fit(projected, prior, dispersion, kind, num_steps, is_outlier)
 
-    def _shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
+    def _prior_shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
+        """Return the prior share (D,) of each demand, and its source.
+
+        Gravity without past traffic; the exponential average of past estimates without a history;
+        else the mean of that average and, with twice its weight, the prior from the history.
+
+        Args:
+            counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
+        """
         if self._tracked is None:
             links = len(counters) - 2 * self._nodes
             ingress = counters[links : links + self._nodes]
@@ -536,9 +617,24 @@ class Estimator:
         flows: FloatArray | None,
         max_steps: int,
     ) -> tuple[Projected, int]:
-        """Project the prior, with an additional row for each measured demand; return the number of
-        counter rows, too.
+        """Project a prior onto the counters and onto the measured demands.
+
+        A measured demand replaces the prior, and adds a row to F with a standard deviation of 1%.
+
+        Args:
+            counters: (R,) Gbit/s; NaN for missing ones.
+            deviation: (R,) standard deviations of counters, Gbit/s.
+            prior: (D,) Gbit/s.
+            phi: dispersion, Gbit/s.
+            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
+                none.
+            max_steps: maximum number of Newton steps.
+
+        Returns:
+            projection, and the number of counters R; further rows of its residual are of measured
+            demands.
         """
+        # Without measured demands, project onto the counters only.
         assert self._projection is not None
         num_rows = len(counters)
         measured_demands = (
@@ -547,11 +643,12 @@ class Estimator:
         if not len(measured_demands):
             return self._projection.project(counters, deviation, prior, phi, max_steps), num_rows
         assert flows is not None
-        units = sp.csr_array(
+        # Else append a row to F for each measured demand.
+        demand_rows = sp.csr_array(
             (np.ones(len(measured_demands)), (np.arange(len(measured_demands)), measured_demands)),
             shape=(len(measured_demands), len(prior)),
         )
-        extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, units])))
+        extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, demand_rows])))
         prior = prior.copy()
         prior[measured_demands] = flows[measured_demands]
         flow_deviation = _FLOW_ERROR * np.maximum(
@@ -566,12 +663,14 @@ class Estimator:
         ), num_rows
 
     def observe(self, matrix: FloatArray) -> None:
-        """Learn a matrix (D,), Gbit/s, that became known after its estimate; NaN entries are
-        demands without a measurement.
+        """Add a measured matrix to the history.
 
-        If some are NaN, the measured demands only update the tracked shares, by the tracking share.
+        If some demands are NaN, the measured ones update the exponential average of shares only.
+
+        Args:
+            matrix: (D,) Gbit/s; NaN for demands without a measurement.
         """
-        # Some demands.
+        # Partly measured: scale to the tracked share of these demands, and average.
         if np.isnan(matrix).any():
             is_known = np.isfinite(matrix)
             if self._tracked is not None and is_known.any():
@@ -580,7 +679,7 @@ class Estimator:
                 self._tracked = self._tracked.copy()
                 self._tracked[is_known] += self._tracking * (measured - self._tracked[is_known])
             return
-        # All demands: extend the history.
+        # Fully measured: extend the history, and update the priors.
         if not matrix.sum() > 0:
             return
         old = np.zeros((0, len(matrix))) if self._matrices is None else self._matrices
@@ -590,20 +689,23 @@ class Estimator:
             if self._history is None
             else self._history.with_matrix(matrix, _MAX_HISTORY)
         )
-        self._phi_share = self._dispersion_of(self._matrices)
+        self._relative_dispersion = self._history_dispersion(self._matrices)
         if self._projection is not None:
             self._history_prior = HistoryPrior(
                 self._history, self._projection.measurements, self._relative
             )
 
     def calibrate(self) -> None:
-        """Calibrate the prediction intervals: estimate the second half of the history from the
-        first one; requires a routing.
+        """Calibrate the prediction intervals on the history (split conformal prediction).
+
+        The second half of the history is estimated from its first half, with simulated counters;
+        the residuals give the interval widths and the drift factor.  Nothing happens without a
+        routing, or with fewer than 20 matrices.
         """
         matrices = self._matrices
-        if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_CALIBRATION:
+        if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_HALF_MATRICES:
             return
-        # Estimator that knows the first half of the history.
+        # Train an estimator on the first half of the history.
         half = len(matrices) // 2
         half_estimator = Estimator(
             self._pairs,
@@ -614,11 +716,14 @@ class Estimator:
             tracking=self._tracking,
         )
         half_estimator.route(self._projection.measurements)
-        # Errors of its estimates of the second half, from counters with noise.
+        # Residuals of its estimates of the second half from noisy counters, and the standard
+        # deviations that the bias of the prior predicts, as shares of the total.
         rng = np.random.default_rng(0)
         residuals = []
         bias_deviations = []
-        for row in np.unique(np.linspace(half, len(matrices) - 1, _CALIBRATED_ON).astype(int)):
+        for row in np.unique(
+            np.linspace(half, len(matrices) - 1, _MAX_CALIBRATION_MATRICES).astype(int)
+        ):
             truth = matrices[row]
             counters = self._projection.measurements @ truth
             counters = counters * (1 + self._relative * rng.normal(size=len(counters)))
@@ -630,62 +735,75 @@ class Estimator:
                 / truth.sum()
             )
         self._residuals = np.array(residuals)
-        # Ratio of the errors to those that the bias explains, and widths of the intervals.
+        # Drift factor u: median ratio of errors to predicted deviations; then interval widths.
         bias_norm = np.linalg.norm(bias_deviations, axis=1)
         error_norm = np.linalg.norm(self._residuals, axis=1)
-        self._unseen = float(
-            np.median(np.minimum(error_norm / np.maximum(bias_norm, 1e-300), _MAX_UNSEEN))
+        self._drift_factor = float(
+            np.median(np.minimum(error_norm / np.maximum(bias_norm, 1e-300), _MAX_DRIFT_FACTOR))
         )
         self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _MIN_MEAN)
-        self._widths, self._own_weight = _widths(np.abs(self._residuals), self._mean, self._level)
+        self._widths, self._demand_weight = _interval_widths(
+            np.abs(self._residuals), self._mean, self._level
+        )
 
     @property
     def residuals(self) -> FloatArray | None:
-        """Calibration residuals (C, D) of each demand, as shares of the total; None without
-        calibration.
-        """
+        """Calibration residuals (C, D), as shares of the total traffic; None before calibration."""
         return self._residuals
 
     def scenarios(self, matrix: FloatArray, count: int, seed: int = 0) -> FloatArray:
-        """Sample matrices (count, D) consistent with an estimate: itself, and it plus calibration
+        """Sample matrices around an estimate: the estimate, then the estimate plus calibration
         residuals.
 
-        For :func:`teal.solve_scenarios`: splits that suit all of them lose less to the estimation
+        Splits optimised for all of them (:func:`teal.solve_scenarios`) are robust to the estimation
         error.
 
         Args:
-            matrix: (D,) the estimate, Gbit/s.
+            matrix: (D,) estimate, Gbit/s.
             count: number of matrices.
-            seed: seed of the draw of residuals.
+            seed: random seed.
+
+        Returns:
+            (count, D) Gbit/s.
 
         Raises:
             InputError: no calibration.
         """
         if self._residuals is None:
-            raise InputError("estimate", "scenarios", "a history, and Estimator.calibrate", "none")
+            raise InputError.invalid(
+                "estimate",
+                "scenarios",
+                "the estimator is not calibrated",
+                "give a history of at least 20 matrices, and call Estimator.calibrate first",
+            )
         rows = np.random.default_rng(seed).integers(0, len(self._residuals), max(0, count - 1))
         return np.concatenate(
             [matrix[None], np.maximum(0.0, matrix + float(matrix.sum()) * self._residuals[rows])]
         )
 
     def _interval(self, matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the ends (D,) of the prediction intervals of an estimate (D,), Gbit/s.
+
+        Half width sqrt(w^2 + (u z sigma x)^2): the calibrated width w, wider for demands above
+        their mean share, and the drift of the prior.  NaN before calibration.
+        """
         if self._residuals is None:
             unknown = np.full_like(matrix, math.nan)
             return unknown, unknown
         total = float(matrix.sum())
-        growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MAX_GROWTH)
-        width = self._widths * total * growth ** (1 - self._own_weight)
+        demand_growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MAX_GROWTH)
+        half_width = self._widths * total * demand_growth ** (1 - self._demand_weight)
         drift = (
-            self._unseen
+            self._drift_factor
             * NormalDist().inv_cdf((1 + self._level) / 2)
             * self._bias.deviation(matrix)
         )
-        width = np.hypot(width, drift * matrix)
-        return np.maximum(0.0, matrix - width), matrix + width
+        half_width = np.hypot(half_width, drift * matrix)
+        return np.maximum(0.0, matrix - half_width), matrix + half_width
 
 
 class _Bias:
-    """Average of the priors' residuals at the counters under one routing.
+    """Exponential average of the prior's residuals at the counters, under one routing.
 
     Args:
         measurements: (R, D) measurement matrix F.
@@ -708,16 +826,24 @@ class _Bias:
         return copied
 
     def add(self, residual: FloatArray) -> None:
-        """Add the prior's residual of an interval, (R,) shares of the total; NaN for missing
-        counters.
+        """Add an interval to the average.
+
+        Args:
+            residual: (R,) residual of the prior at each counter, as shares of the total traffic;
+                NaN for missing counters.
         """
         is_known = np.isfinite(residual)
         self._sum += is_known * _BIAS_WEIGHT * (np.nan_to_num(residual) - self._sum)
         self._weight += is_known * _BIAS_WEIGHT * (1 - self._weight)
 
     def deviation(self, matrix: FloatArray) -> float:
-        """Sigma of the module docstring, for demands like those of a matrix (D,); 0 before the
-        first interval.
+        """Return the relative standard deviation of demands that explains the average residual b.
+
+        sigma^2 = sum_r b_r^2 / sum_r sum_d F_rd^2 x_d^2, with x the matrix as shares of its total;
+        0 before the first interval.
+
+        Args:
+            matrix: (D,) Gbit/s.
         """
         is_known = self._weight > 0
         total = float(matrix.sum())
@@ -728,25 +854,32 @@ class _Bias:
         return math.sqrt(bias_square / expected) if expected > 0 else 0.0
 
 
-def _widths(residual: FloatArray, mean: FloatArray, level: float) -> tuple[FloatArray, float]:
-    """Return half widths (D,) as shares of the total, and the weight n / (n + 30) of each demand's
-    own quantile.
+def _interval_widths(
+    residual: FloatArray, mean: FloatArray, level: float
+) -> tuple[FloatArray, float]:
+    """Return the half widths of conformal prediction intervals.
 
-    Few residuals say little about the tail of one demand.  So its quantile is mixed with that of
-    all demands together, whose residuals are in units of the square root of the demand's mean.
+    The quantile of one demand's n residuals is mixed, with weight n / (n + 30), with the pooled
+    quantile of all demands, whose residuals are in units of the square root of the demand's mean:
+    few residuals say little about the tail of one demand.
 
     Args:
-        residual: (n, D) magnitudes, shares of the total.
+        residual: (n, D) magnitudes of residuals, as shares of the total traffic.
         mean: (D,) mean shares, above 0.
-        level: probability.
+        level: probability of the intervals.
+
+    Returns:
+        half widths (D,) as shares of the total traffic, and the weight n / (n + 30).
     """
-    count = len(residual)
-    quantile = min(1.0, math.ceil((count + 1) * level) / count)
-    own_quantile = np.quantile(residual, quantile, axis=0)
+    num_residuals = len(residual)
+    conformal_level = min(1.0, math.ceil((num_residuals + 1) * level) / num_residuals)
+    demand_quantile = np.quantile(residual, conformal_level, axis=0)
     scale = np.sqrt(mean * float(mean.mean()))
-    pooled_quantile = float(np.quantile(residual / scale, quantile)) * scale
-    weight = count / (count + _POOLED_WEIGHT)
-    return weight * own_quantile + (1 - weight) * np.maximum(own_quantile, pooled_quantile), weight
+    pooled_quantile = float(np.quantile(residual / scale, conformal_level)) * scale
+    weight = num_residuals / (num_residuals + _POOLED_WEIGHT)
+    return weight * demand_quantile + (1 - weight) * np.maximum(
+        demand_quantile, pooled_quantile
+    ), weight
 
 
 def _is_same_matrix(a: sp.csr_array, b: sp.csr_array) -> bool:

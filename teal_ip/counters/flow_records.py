@@ -1,15 +1,15 @@
-"""Flow records -> measured demands of the routers that export them.
+"""Measured demands from flow records.
 
-Formats: nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, which from 1.7.5 on has a duration
-    instead of an end, and ``-o csv-fast``, whose times are milliseconds) and JSON (``-o json``),
-    and pmacct's JSON, one record per line.  A table of prefixes and routers locates addresses by
-    longest-prefix match.  A record enters the network at the source's router and leaves it at the
-    destination's; records within a router, or of addresses without a prefix, are excluded and
-    counted.  Bytes are spread evenly over the duration of a record, and multiplied by the sampling
-    rate (of the record, if it has one).
+Formats: nfdump's CSV (``-o csv`` of versions 1.6 and 1.7, since 1.7.5 with a duration instead of an
+end time, and ``-o csv-fast`` with times in milliseconds) and JSON (``-o json``), and pmacct's JSON,
+one record per line.  A table of prefixes and routers locates addresses by longest-prefix match.  A
+record enters the network at the router of its source address and leaves it at the router of its
+destination; records within a router, or of addresses without a prefix, are excluded and counted.
+Bytes are spread evenly over the duration of a record, and multiplied by the sampling rate (of the
+record, if it has one).
 
-A router that exports has measured demands to all others, 0 without records; the demands of a router
-that does not export are unknown.  Entry point: :func:`load_flows`.
+A router that exports records has measured demands to all others, 0 without records; demands from
+other routers are unknown.  Entry point: :func:`load_flows`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 
 _GBIT_OF_BYTE = 8e-9
-# Fields of a record: names in nfdump's CSV 1.6, 1.7, its JSON, and pmacct's JSON.
-_FIELDS = {
+# Names of each field in nfdump's CSV 1.6, CSV 1.7 and JSON, and in pmacct's JSON.
+_FIELD_NAMES = {
     "source": ("sa", "srcAddr", "src4_addr", "src6_addr", "ip_src"),
     "target": ("da", "dstAddr", "dst4_addr", "dst6_addr", "ip_dst"),
     "bytes": ("ibyt", "bytes", "in_bytes"),
@@ -41,47 +41,58 @@ _FIELDS = {
     "last": ("te", "lastSeen", "t_last", "last", "timestamp_end", "stamp_updated"),
     "duration": ("td", "duration"),
 }
-_NEEDED = ("source", "target", "bytes", "first")
-_UNSUPPORTED = {
+_REQUIRED_FIELDS = ("source", "target", "bytes", "first")
+# Fields that identify records of unsupported programs.
+_UNSUPPORTED_PROGRAMS = {
     "time_flow_start_ns": "goflow2",
     "sampler_address": "goflow2",
     "flowStartMilliseconds": "an IPFIX collector",
 }
-_PREFIXES = (
+_PREFIX_COLUMNS = (
     side_tables.Column("prefix", required=True),
     side_tables.Column("router", required=True),
 )
+# Maximum number of intervals of one record.
 _MAX_INTERVALS = 1_000_000
-# Columns of nfdump's CSV files that identify a heading.
-_TARGETS = ("da", "dstAddr")
-# Seconds by which a flow may end before it begins: exporters correct their clocks during flows.
+# Columns that identify the heading of an nfdump CSV file.
+_TARGET_COLUMNS = ("da", "dstAddr")
+# Maximum time by which a flow may end before it begins, since exporters correct their clocks, s.
 _MAX_CLOCK_STEP_S = 60.0
 
 
 class _Record(NamedTuple):
+    """Flow record.
+
+    Attributes:
+        source: source address.
+        target: destination address.
+        amount: traffic after correction for sampling, Gbit.
+        first: start, seconds since 1970.
+        last: end, seconds since 1970; before the start if the exporter's clock was set back.
+    """
+
     source: str
     target: str
-    # Gbit.
     amount: float
-    # Seconds since 1970; ``last`` is before ``first`` if the exporter's clock was set back.
     first: float
     last: float
 
 
 class Prefixes:
-    """Routers of IP addresses, by longest-prefix match.
+    """Map of IP addresses to routers, by longest-prefix match.
 
     Args:
-        routers: router index by IP prefix.
+        routers: index of the router by IP prefix.
     """
 
     def __init__(self, routers: dict[Any, int]) -> None:
+        # Routers by (IP version, prefix length) and network address.
         self._by_length: dict[tuple[int, int], dict[int, int]] = {}
         for network, router in routers.items():
             key = network.version, network.prefixlen
             self._by_length.setdefault(key, {})[int(network.network_address)] = router
-        self._order = sorted(self._by_length, key=lambda key: -key[1])
-        self._known: dict[str, int] = {}
+        self._keys_by_length = sorted(self._by_length, key=lambda key: -key[1])
+        self._router_by_address: dict[str, int] = {}
 
     @classmethod
     def load(cls, path: Path, topology: Topology) -> Prefixes:
@@ -90,7 +101,7 @@ class Prefixes:
         Raises:
             InputError: no such file, an invalid prefix, or an unknown router.
         """
-        rows = side_tables.read_side_table(path, _PREFIXES)
+        rows = side_tables.read_side_table(path, _PREFIX_COLUMNS)
         networks: list[Any] = []
         for row in rows:
             text = row.text("prefix")
@@ -103,23 +114,24 @@ class Prefixes:
         side_tables.require_once(rows, networks, "each prefix", nodes)
         routers = dict(zip(networks, nodes, strict=True))
         if not routers:
-            raise InputError(str(path), "prefixes", "at least one prefix", "none")
+            raise InputError.invalid(str(path), "prefixes", "the table has no prefix")
         return cls(routers)
 
     def router(self, address: str) -> int:
-        """Return the index of an address's router; -1 for an address without a prefix, or for an
-        invalid one.
+        """Return the index of the router of an address; -1 for an invalid address, or one in no
+        prefix.
         """
-        if address not in self._known:
-            self._known[address] = self._search(address)
-        return self._known[address]
+        if address not in self._router_by_address:
+            self._router_by_address[address] = self._longest_match(address)
+        return self._router_by_address[address]
 
-    def _search(self, address: str) -> int:
+    def _longest_match(self, address: str) -> int:
+        """Return the router of the longest prefix that contains an address; -1 for none."""
         try:
             parsed_address = ipaddress.ip_address(address)
         except ValueError:
             return -1
-        for version, length in self._order:
+        for version, length in self._keys_by_length:
             if version == parsed_address.version:
                 shift = parsed_address.max_prefixlen - length
                 router = self._by_length[version, length].get(int(parsed_address) >> shift << shift)
@@ -129,11 +141,11 @@ class Prefixes:
 
 
 class Flows(NamedTuple):
-    """Traffic measured by flow records.
+    """Demands measured by flow records.
 
     Attributes:
-        traffic: demands of the exporting routers.
-        notes: excluded records.
+        traffic: demands from the exporting routers.
+        notes: sentences on excluded records.
     """
 
     traffic: TrafficMatrices
@@ -157,7 +169,7 @@ def load_flows(
         prefixes: routers of addresses, by prefix.
         interval_s: length of an interval, seconds; each ends at a multiple of it.
         sampling: packets per sampled packet, for records without a sampling rate.
-        exporters: routers that exported these records; () for all at which some record enters.
+        exporters: names of the routers that exported the records; () for all where records enter.
 
     Raises:
         InputError: no such file, another format, a record with missing fields, or no record
@@ -166,37 +178,40 @@ def load_flows(
     if not interval_s > 0:
         raise InputError(str(path), "interval", "seconds above 0", interval_s)
     # Validate the exporters.
-    index = topology.node_index()
-    unknown = [name for name in exporters if name not in index]
-    if unknown:
-        raise InputError(str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown))
-    exporter_indices = {index[name] for name in exporters}
+    node_index = topology.node_index()
+    unknown_names = [name for name in exporters if name not in node_index]
+    if unknown_names:
+        raise InputError(
+            str(path), "exporters", f"nodes of {topology.name}", ", ".join(unknown_names)
+        )
+    exporter_indices = {node_index[name] for name in exporters}
     # Spread the records over intervals.
     amounts = _FlowAmounts(path, interval_s)
-    for record in _records(path, sampling):
+    for record in _read_records(path, sampling):
         amounts.add(record, prefixes, exporter_indices)
     if not amounts.by_interval:
-        raise InputError(
+        raise InputError.invalid(
             str(path),
             "records",
-            "records between two routers",
-            f"none; {amounts.num_without_prefix} outside all prefixes",
+            f"no record is between two routers; {amounts.num_without_prefix} have an address "
+            "outside all prefixes",
+            "complete the table of prefixes",
         )
-    # Matrices of the exporters.
+    # Demands from the exporters.
     routers = sorted(exporter_indices or {source for _, source, _ in amounts.by_interval})
     traffic = amounts.to_traffic(routers, topology.num_nodes)
     return Flows(traffic, amounts.notes())
 
 
 class _FlowAmounts:
-    """Measured traffic by interval, and numbers of excluded records.
+    """Accumulator of flow records by interval, source and target.
 
     Attributes:
-        by_interval: Gbit by index of the interval, source and target; interval i ends at (i + 1)
-            times its length.
-        num_without_prefix: records of addresses in no prefix.
-        num_within_router: records within a router, or of one that does not export.
-        num_reversed: records that end before they begin.
+        by_interval: traffic by (interval, source, target), Gbit; interval i ends at (i + 1) times
+            its length.
+        num_without_prefix: number of records with an address in no prefix.
+        num_within_router: number of records within a router, or from a router that is no exporter.
+        num_reversed: number of records that end before they begin.
     """
 
     def __init__(self, path: Path, interval_s: float) -> None:
@@ -208,14 +223,20 @@ class _FlowAmounts:
         self._interval_s = interval_s
 
     def add(self, record: _Record, prefixes: Prefixes, exporter_indices: set[int]) -> None:
-        """Spread a record over its intervals, in proportion to the time; exclude it if it is not
-        between two routers, or not of an exporter.
+        """Spread a record over its intervals, in proportion to the time.
+
+        Records within a router, of unknown addresses, or not from an exporter are only counted.
+
+        Args:
+            record: the record.
+            prefixes: routers of addresses.
+            exporter_indices: indices of the exporters; empty for all.
 
         Raises:
-            InputError: a record of too many intervals.
+            InputError: a record that lasts too many intervals.
         """
         self.num_reversed += record.last < record.first
-        # Source and target.
+        # Locate source and target.
         source = prefixes.router(record.source)
         target = prefixes.router(record.target)
         if source < 0 or target < 0:
@@ -224,27 +245,32 @@ class _FlowAmounts:
         if source == target or (exporter_indices and source not in exporter_indices):
             self.num_within_router += 1
             return
-        # Intervals.
+        # Spread the traffic.
         interval_s = self._interval_s
         begin = record.first
         end = max(record.last, record.first)
-        first = int(begin // interval_s)
-        last = int(end // interval_s)
-        if last - first > _MAX_INTERVALS:
+        first_interval = int(begin // interval_s)
+        last_interval = int(end // interval_s)
+        if last_interval - first_interval > _MAX_INTERVALS:
             raise InputError(
                 str(self._path),
                 "times",
                 f"records of at most {_MAX_INTERVALS} intervals",
-                end - begin,
+                f"a record of {end - begin:g} s",
             )
-        for interval in range(first, last + 1):
+        for interval in range(first_interval, last_interval + 1):
             overlap = min(end, (interval + 1) * interval_s) - max(begin, interval * interval_s)
             share = overlap / (end - begin) if end > begin else 1.0
             key = (interval, source, target)
             self.by_interval[key] = self.by_interval.get(key, 0.0) + share * record.amount
 
     def to_traffic(self, routers: list[int], num_nodes: int) -> TrafficMatrices:
-        """Return the matrices of all demands from these routers."""
+        """Return the demands from some routers to all others, as matrices by interval.
+
+        Args:
+            routers: indices of the routers.
+            num_nodes: number of nodes of the network.
+        """
         pairs = np.array(
             [(s, t) for s in routers for t in range(num_nodes) if s != t], dtype=np.int32
         )
@@ -268,32 +294,41 @@ class _FlowAmounts:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on excluded and reversed records."""
+        """Return sentences on excluded records, and on those that end before they begin."""
         notes = []
         if self.num_without_prefix:
-            notes.append(f"{self.num_without_prefix:,} records of addresses in no prefix")
+            notes.append(f"{self.num_without_prefix:,} records excluded: an address in no prefix")
         if self.num_within_router:
             notes.append(
-                f"{self.num_within_router:,} records within a router, or of one that does not "
-                "export"
+                f"{self.num_within_router:,} records excluded: within a router, or from a router "
+                "that is no exporter"
             )
         if self.num_reversed:
             notes.append(
-                f"{self.num_reversed:,} records end before they begin: counted when they begin"
+                f"{self.num_reversed:,} records end before they begin: counted at their start"
             )
         return tuple(notes)
 
 
-def _records(path: Path, sampling: float) -> Iterator[_Record]:
+def _read_records(path: Path, sampling: float) -> Iterator[_Record]:
+    """Yield the flow records of a file.
+
+    Args:
+        path: a .csv or .json file.
+        sampling: packets per sampled packet, for records without a sampling rate.
+
+    Raises:
+        InputError: no such file, another format, or an invalid record.
+    """
     try:
         if path.suffix.lower() == ".csv":
             with path.open(newline="", encoding="utf-8-sig") as stream:
                 for line, row in _nfdump_rows(stream, path):
-                    yield _record(row, f"line {line}", path, sampling)
+                    yield _parse_record(row, f"line {line}", path, sampling)
             return
         if path.suffix.lower() != ".json":
             raise InputError(
-                str(path), "", "a .csv or .json file of flow records", path.suffix or "no ending"
+                str(path), "", "a .csv or .json file of flow records", path.suffix or "no suffix"
             )
         text = path.read_text(encoding="utf-8")
         objects = (
@@ -304,56 +339,75 @@ def _records(path: Path, sampling: float) -> Iterator[_Record]:
         for index, record in enumerate(objects):
             if not isinstance(record, dict):
                 raise InputError(str(path), f"record {index}", "an object", repr(record)[:80])
-            _check_kind(record, path)
+            _check_supported(record, path)
             if record.get("type", "FLOW") == "FLOW":
-                yield _record(record, f"record {index}", path, sampling)
+                yield _parse_record(record, f"record {index}", path, sampling)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            str(path), "", "flow records of nfdump or pmacct", str(error).splitlines()[0]
+        raise InputError.invalid(
+            str(path),
+            "",
+            f"not readable as flow records of nfdump or pmacct ({str(error).splitlines()[0]})",
         ) from None
 
 
 def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and fields of each record of nfdump's CSV.
+    """Yield line number and fields of each record of an nfdump CSV file.
 
-    A summary follows the records of a file; if files were concatenated, the heading of the next one
-    follows the summary.
+    Summaries are skipped: in concatenated files, a summary and the next heading follow the records
+    of each file.
     """
     reader = csv.reader(stream)
     columns: list[str] = []
     is_summary = False
     for cells in reader:
-        if set(_TARGETS) & set(cells):
+        if set(_TARGET_COLUMNS) & set(cells):
             columns = cells
             is_summary = False
             continue
         if not columns:
-            _check_kind(dict.fromkeys(cells, ""), path)
-            expected = "those of nfdump's CSV, such as sa, da, ibyt"
+            _check_supported(dict.fromkeys(cells, ""), path)
+            expected = "columns of nfdump's CSV, such as sa, da, ibyt"
             raise InputError(str(path), "columns", expected, ", ".join(cells))
         row = dict(zip(columns, cells, strict=False))
-        is_summary = is_summary or not any(row.get(name) for name in _TARGETS)
+        is_summary = is_summary or not any(row.get(name) for name in _TARGET_COLUMNS)
         if cells and not is_summary:
             yield reader.line_num, row
 
 
-def _record(row: dict[str, Any], position: str, path: Path, sampling: float) -> _Record:
+def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: float) -> _Record:
+    """Parse a flow record.
+
+    Args:
+        row: fields by name.
+        position: line or record, for messages.
+        path: file, for messages.
+        sampling: packets per sampled packet, if the record has no sampling rate.
+
+    Raises:
+        InputError: a missing or invalid field.
+    """
     values: dict[str, Any] = {}
-    for field, names in _FIELDS.items():
+    for field, names in _FIELD_NAMES.items():
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
-        if values[field] is None and field in _NEEDED:
-            raise InputError(str(path), position, "one of " + ", ".join(names), "none of them")
+        if values[field] is None and field in _REQUIRED_FIELDS:
+            raise InputError.invalid(
+                str(path), position, f"no {field}: none of the fields {', '.join(names)}"
+            )
     first = seconds_of(values["first"], str(path), position)
     last = first
     if values["last"] is not None:
         last = seconds_of(values["last"], str(path), position)
     elif values["duration"] is not None:
-        last = first + _duration(values["duration"], position, path)
+        last = first + _parse_duration_s(values["duration"], position, path)
     if last < first - _MAX_CLOCK_STEP_S:
-        expected = f"an end at most {_MAX_CLOCK_STEP_S:g} s before the start (clocks of exporters)"
-        raise InputError(str(path), position, expected, f"{values['first']}, {values['last']}")
+        raise InputError.invalid(
+            str(path),
+            position,
+            f"the record ends more than {_MAX_CLOCK_STEP_S:g} s before it begins: "
+            f"{values['first']}, {values['last']}",
+        )
     try:
         amount = (
             float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
@@ -367,8 +421,8 @@ def _record(row: dict[str, Any], position: str, path: Path, sampling: float) -> 
     )
 
 
-def _duration(value: Any, position: str, path: Path) -> float:
-    """Parse seconds from a number, or from hours, minutes and seconds: 00:20:00.000."""
+def _parse_duration_s(value: Any, position: str, path: Path) -> float:
+    """Return the seconds of a duration: a number, or hours, minutes and seconds (00:20:00.000)."""
     parts = str(value).strip().split(":")
     try:
         seconds = sum(float(part) * 60.0**power for power, part in enumerate(reversed(parts)))
@@ -381,9 +435,9 @@ def _duration(value: Any, position: str, path: Path) -> float:
     return seconds
 
 
-def _check_kind(row: dict[str, Any], path: Path) -> None:
+def _check_supported(row: dict[str, Any], path: Path) -> None:
     """Raise InputError for records of a known program that is not supported."""
-    for name, program in _UNSUPPORTED.items():
+    for name, program in _UNSUPPORTED_PROGRAMS.items():
         if name in row:
             expected = "flow records of nfdump (-o csv or -o json) or pmacct"
             raise InputError(

@@ -20,14 +20,15 @@ EXTERNAL = "external"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NamedCounter:
-    """An interface with counters that contradict the others.
+    """Interface with counters that contradict the others.
 
     Attributes:
         router: name of the router.
-        interface: its names in the table of interfaces, else the neighbour, or external.
-        kind: sent, received, or both, of a link; ingress, egress, or both, of external interfaces.
-        share: share of the intervals in which one of its counters was named.
-        ratio: counted traffic in these intervals over the repaired one; NaN if the latter is 0.
+        interface: names in the table of interfaces, else the neighbour, or ``external``.
+        kind: blamed counters: sent, received or both for a link; ingress, egress or both for
+            external interfaces.
+        share: share of the intervals in which one of its counters was blamed.
+        ratio: counted over repaired traffic of the blamed counters; NaN if the repaired one is 0.
     """
 
     router: str
@@ -38,7 +39,16 @@ class NamedCounter:
 
 
 class NamedCounters:
-    """Accumulator of contradicting counters over intervals.
+    """Accumulator of blamed counters over intervals, by interface.
+
+    Arrays over the 2 E + 2 N counters (sent and received of each link, ingress and egress of each
+    node) and the I interfaces:
+
+    - ``_counter_interface``: interface of each counter: (router, link out, link in), -1 for none;
+    - ``_interface_index`` (2 E + 2 N,): index of that interface;
+    - ``_times_blamed`` (2 E + 2 N,): number of intervals in which each counter was blamed;
+    - ``_num_intervals`` (I,): number of intervals with a blamed counter of each interface;
+    - ``_counted_sum``, ``_repaired_sum`` (I,): sums over blamed counters, Gbit/s.
 
     Args:
         topology: the network.
@@ -51,51 +61,58 @@ class NamedCounters:
         for pair in topology.link_pairs():
             if len(pair) == 2:
                 reverse_link[list(pair)] = pair[::-1]
-        # A counter belongs to a router and a link that leaves it (-1 for none), one that enters it
-        # (-1 for none), or neither (external).
+        # An interface is a router with the link that leaves it and the link that enters it there;
+        # external interfaces have neither.
         source = topology.link_source.tolist()
         target = topology.link_target.tolist()
         links = [
             *zip(source, range(len(source)), reverse_link.tolist(), strict=True),
             *zip(target, reverse_link.tolist(), range(len(target)), strict=True),
         ]
-        self._interface_of_counter = [*links, *((node, -1, -1) for node in nodes * 2)]
-        self._kind = ["sent"] * len(source) + ["received"] * len(target) + ["ingress"] * len(nodes)
-        self._kind += ["egress"] * len(nodes)
-        self._interfaces = list(dict.fromkeys(self._interface_of_counter))
+        self._counter_interface = [*links, *((node, -1, -1) for node in nodes * 2)]
+        self._counter_kind = (
+            ["sent"] * len(source) + ["received"] * len(target) + ["ingress"] * len(nodes)
+        )
+        self._counter_kind += ["egress"] * len(nodes)
+        self._interfaces = list(dict.fromkeys(self._counter_interface))
         index_by_interface = {key: index for index, key in enumerate(self._interfaces)}
         self._interface_index = np.array(
-            [index_by_interface[key] for key in self._interface_of_counter]
+            [index_by_interface[key] for key in self._counter_interface]
         )
-        self._num_blamed = np.zeros(len(self._interface_of_counter), dtype=np.int64)
-        self._intervals = np.zeros(len(self._interfaces), dtype=np.int64)
-        self._counted = np.zeros(len(self._interfaces))
-        self._repaired = np.zeros(len(self._interfaces))
-        self._total = 0
+        self._times_blamed = np.zeros(len(self._counter_interface), dtype=np.int64)
+        self._num_intervals = np.zeros(len(self._interfaces), dtype=np.int64)
+        self._counted_sum = np.zeros(len(self._interfaces))
+        self._repaired_sum = np.zeros(len(self._interfaces))
+        self._num_added = 0
 
     def add(self, readings: Readings, repaired: Repaired) -> None:
-        """Add the blamed counters of an interval."""
-        links = self._topology.num_links
-        counted = np.concatenate(
+        """Add the blamed counters of an interval.
+
+        Args:
+            readings: the counters.
+            repaired: their repair.
+        """
+        num_links = self._topology.num_links
+        counters = np.concatenate(
             [readings.sent, readings.received, readings.ingress, readings.egress]
         )
         is_blamed = np.concatenate(
             [repaired.blamed_sent, repaired.blamed_received, repaired.blamed_external]
         )
-        # ``values`` has one entry a link, for both of its counters, then ingress and egress.
-        repaired_values = np.concatenate([repaired.values[:links], repaired.values])
-        self._total += 1
-        self._num_blamed += is_blamed
-        self._intervals[np.unique(self._interface_index[is_blamed])] += 1
-        np.add.at(self._counted, self._interface_index[is_blamed], counted[is_blamed])
-        np.add.at(self._repaired, self._interface_index[is_blamed], repaired_values[is_blamed])
+        # Both counters of a link have the same repaired value.
+        repaired_values = np.concatenate([repaired.values[:num_links], repaired.values])
+        self._num_added += 1
+        self._times_blamed += is_blamed
+        self._num_intervals[np.unique(self._interface_index[is_blamed])] += 1
+        np.add.at(self._counted_sum, self._interface_index[is_blamed], counters[is_blamed])
+        np.add.at(self._repaired_sum, self._interface_index[is_blamed], repaired_values[is_blamed])
 
     def rows(
         self,
         link_interfaces: Mapping[str, Sequence[str]] | None = None,
         external: Mapping[str, Sequence[str]] | None = None,
     ) -> list[NamedCounter]:
-        """Return all named counters, those of most intervals first.
+        """Return the interfaces with blamed counters, by number of intervals.
 
         Args:
             link_interfaces: names of the interfaces of each link, by the name of the link that
@@ -103,38 +120,40 @@ class NamedCounters:
             external: names of the external interfaces of each router.
         """
         topology = self._topology
-        names = self._topology.link_names()
+        link_names = self._topology.link_names()
         result = list[NamedCounter]()
-        for index in np.argsort(-self._intervals, kind="stable").tolist():
-            if not self._intervals[index]:
+        for index in np.argsort(-self._num_intervals, kind="stable").tolist():
+            if not self._num_intervals[index]:
                 break
-            # Names of the interface in the table, or the neighbour's.
+            # Names of the interface in the table, else of the neighbour.
             router, link_out, link_in = self._interfaces[index]
-            name = topology.node_names[router]
+            router_name = topology.node_names[router]
             if link_out < 0 and link_in < 0:
-                table_names = (external or {}).get(name, ())
+                table_names = (external or {}).get(router_name, ())
                 default_name = EXTERNAL
             else:
                 table_names = (
-                    (link_interfaces or {}).get(names[link_out], ()) if link_out >= 0 else ()
+                    (link_interfaces or {}).get(link_names[link_out], ()) if link_out >= 0 else ()
                 )
                 default_name = (
-                    names[link_out].partition("->")[2]
+                    link_names[link_out].partition("->")[2]
                     if link_out >= 0
-                    else f"from {names[link_in]}"
+                    else f"from {link_names[link_in]}"
                 )
-            # Named counters of the interface.
-            kinds = np.flatnonzero(
-                (self._interface_index == index) & (self._num_blamed > 0)
+            # Blamed counters of the interface.
+            blamed_counters = np.flatnonzero(
+                (self._interface_index == index) & (self._times_blamed > 0)
             ).tolist()
-            repaired = self._repaired[index]
+            repaired_sum = self._repaired_sum[index]
             result.append(
                 NamedCounter(
-                    router=name,
+                    router=router_name,
                     interface=" + ".join(table_names) or default_name,
-                    kind=" and ".join(self._kind[row] for row in kinds),
-                    share=float(self._intervals[index]) / self._total,
-                    ratio=float(self._counted[index] / repaired) if repaired > 0 else np.nan,
+                    kind=" and ".join(self._counter_kind[row] for row in blamed_counters),
+                    share=float(self._num_intervals[index]) / self._num_added,
+                    ratio=float(self._counted_sum[index] / repaired_sum)
+                    if repaired_sum > 0
+                    else np.nan,
                 )
             )
         return result

@@ -1,7 +1,8 @@
 """Generalised Kullback-Leibler projection of a prior onto counters, by Newton's method on the dual.
 
-With a dual price lambda_r of each counter, the minimiser of the package's program is x_d = p_d
-exp(phi (F' lambda)_d), and
+The program is  min over x >= 0 of  sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) /
+s_r)^2. With a dual price lambda_r of each counter, its minimiser is x_d = p_d exp(phi (F'
+lambda)_d), and
 
     gradient = F x + s^2 lambda - y,        Hessian = F diag(phi x) F' + diag(s^2),
 
@@ -9,9 +10,8 @@ of the convex dual function  sum_d x_d / phi + 1/2 sum_r s_r^2 lambda_r^2 - y' l
 limited so that no exponent changes by more than 5, and halved until the dual function decreases
 sufficiently (Armijo rule).  Five to fifteen steps are usual.
 
-The cost of the Hessian grows with the squares of the columns' lengths.  Up to 1,500 counters it is
-factored (Cholesky), above that conjugate gradients use its products.  A counter that is NaN is
-ignored.  Entry point: :meth:`Projection.project`.
+Newton systems of up to 1,500 counters are solved by Cholesky factorisation, larger ones by
+conjugate gradients.  A counter that is NaN is ignored.  Entry point: :meth:`Projection.project`.
 """
 
 from __future__ import annotations
@@ -29,53 +29,73 @@ from teal.runtime.parallel import kernel, quiet_torch
 
 _MAX_STEPS = 100
 # Maximum change of an exponent in a step.
-_LARGEST_CHANGE = 5.0
+_MAX_EXPONENT_CHANGE = 5.0
 # Share of the predicted decrease that a step must reach (Armijo rule).
 _ARMIJO = 1e-4
 # Step length below which the line search ends.
 _MIN_STEP = 1e-10
-# Tolerance of the gradient, in shares of the largest counter.
-_ACCURACY = 1e-9
-# Floor of every demand's prior, as a share of the mean prior: smaller ones take many Newton steps.
+# Convergence tolerance of the gradient, as a share of the largest counter.
+_GRADIENT_TOLERANCE = 1e-9
+# Floor of a demand's prior, as a share of the mean prior: smaller values need many Newton steps.
 _MIN_PRIOR = 1e-4
 # Maximum number of counters whose Hessian is factored.
 _MAX_FACTORISED = 1500
 # Relative tolerance of a Newton direction by conjugate gradients.
-_CG_ACCURACY = 1e-6
-# Floor of the deviation of a counter, as that of this share of the largest counter.
-_RELATIVE_FLOOR = 1e-3
+_CG_TOLERANCE = 1e-6
+# Floor of a counter in its standard deviation, as a share of the largest counter.
+_MIN_COUNTER_SHARE = 1e-3
 
 
 @kernel
-def _exponents(ptr, row, value, price, phi, result) -> None:  # type: ignore[no-untyped-def]
-    """Compute phi (F' lambda)_d of every demand."""
-    for d in range(len(result)):
+def _compute_exponents(col_ptr, counter, measurement, price, phi, exponent) -> None:  # type: ignore[no-untyped-def]
+    """Compute the exponents phi F' lambda of all demands.
+
+    Args:
+        col_ptr: (D + 1,) CSC: column d of F has the entries col_ptr[d]:col_ptr[d + 1].
+        counter: row of each entry.
+        measurement: value of each entry.
+        price: (R,) dual prices lambda.
+        phi: dispersion, Gbit/s.
+        exponent: (D,) exponents (written).
+    """
+    for d in range(len(exponent)):
         total = 0.0
-        for i in range(ptr[d], ptr[d + 1]):
-            total += value[i] * price[row[i]]
-        result[d] = phi * total
+        for i in range(col_ptr[d], col_ptr[d + 1]):
+            total += measurement[i] * price[counter[i]]
+        exponent[d] = phi * total
 
 
 @kernel
-def _curvature(ptr, row, value, weight, result) -> None:  # type: ignore[no-untyped-def]
-    """Compute the lower triangle of F diag(weight) F'; rows of a column must ascend."""
-    result[:] = 0.0
+def _compute_curvature(col_ptr, counter, measurement, weight, hessian) -> None:  # type: ignore[no-untyped-def]
+    """Compute the lower triangle of F diag(weight) F'.
+
+    Args:
+        col_ptr: (D + 1,) CSC: column d of F has the entries col_ptr[d]:col_ptr[d + 1].
+        counter: row of each entry; ascending within a column.
+        measurement: value of each entry.
+        weight: (D,) weight of each demand.
+        hessian: (R, R) lower triangle (written); the upper one is 0.
+    """
+    hessian[:] = 0.0
     for d in range(len(weight)):
         if weight[d] == 0.0:
             continue
-        for i in range(ptr[d], ptr[d + 1]):
-            scaled = weight[d] * value[i]
-            target_row = result[row[i]]
-            for j in range(ptr[d], i + 1):
-                target_row[row[j]] += scaled * value[j]
+        for i in range(col_ptr[d], col_ptr[d + 1]):
+            scaled_entry = weight[d] * measurement[i]
+            hessian_row = hessian[counter[i]]
+            for j in range(col_ptr[d], i + 1):
+                hessian_row[counter[j]] += scaled_entry * measurement[j]
 
 
 def solve_definite(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
-    """Solve matrix x = rhs by the Cholesky factor of the lower triangle of a definite matrix (R,
-    R).
+    """Solve matrix x = rhs by Cholesky factorisation.
 
-    torch respects its thread limit; threads of SciPy's OpenBLAS wait for each other in loops:
-    beside one other process, the factor of 312 rows took 20 to 150 ms instead of 1.
+    Uses torch, since SciPy's OpenBLAS threads busy-wait for each other: with one other process
+    running, factoring 312 rows took 20 to 150 ms instead of 1.
+
+    Args:
+        matrix: (R, R) positive definite; only the lower triangle is read.
+        rhs: (R,) right-hand side.
     """
     import torch
 
@@ -88,14 +108,14 @@ def solve_definite(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projected:
-    """Result of a projection.
+    """Projection of a prior onto counters.
 
     Attributes:
-        matrix: (D,) Gbit/s.
+        matrix: (D,) projected traffic matrix x, Gbit/s.
         prices: (R,) dual prices lambda; 0 for missing counters.
-        residual: (R,) y - F x, Gbit/s; NaN for missing counters.
+        residual: (R,) counters minus loads, y - F x, Gbit/s; NaN for missing counters.
         steps: number of Newton steps.
-        converged: whether the gradient is almost 0.
+        converged: whether the gradient is within its tolerance.
     """
 
     matrix: FloatArray
@@ -106,12 +126,12 @@ class Projected:
 
 
 class _Program(NamedTuple):
-    """Projection program.
+    """Data of a projection.
 
     Attributes:
-        y: (R,) Gbit/s; 0 for missing counters.
-        variance: (R,) s^2; 1 for missing counters.
-        prior: (D,) p, Gbit/s, above 0.
+        y: (R,) counters, Gbit/s; 0 for missing ones.
+        variance: (R,) variances s^2 of the counters; 1 for missing ones.
+        prior: (D,) prior p, Gbit/s, above 0.
         phi: dispersion, Gbit/s.
     """
 
@@ -121,7 +141,12 @@ class _Program(NamedTuple):
     phi: float
 
     def dual(self, x: FloatArray, price: FloatArray) -> float:
-        """Value of the dual function at prices (R,) with the matrix (D,) that they imply."""
+        """Return the value of the dual function sum(x) / phi + 1/2 sum(s^2 price^2) - y' price.
+
+        Args:
+            x: (D,) matrix p exp(phi F' price), Gbit/s.
+            price: (R,) dual prices.
+        """
         penalty = 0.5 * (self.variance * price * price).sum()
         return float(x.sum() / self.phi + penalty - self.y @ price)
 
@@ -153,20 +178,30 @@ class Projection:
             raise InputError(
                 "estimate",
                 "measurements",
-                "shares of at least 0",
+                "a matrix with entries of at least 0",
                 float(self.measurements.data.min()),
             )
         columns = sp.csc_array(self.measurements)
         columns.sort_indices()
-        self._ptr = columns.indptr.astype(np.int64)
-        self._row: IntArray = columns.indices.astype(np.int32)
-        self._value: FloatArray = columns.data.astype(np.float64)
+        self._col_ptr = columns.indptr.astype(np.int64)
+        self._counter: IntArray = columns.indices.astype(np.int32)
+        self._measurement: FloatArray = columns.data.astype(np.float64)
 
     def deviations(self, counters: FloatArray, relative: float) -> FloatArray:
-        """Standard deviations s (..., R) of counters (..., R) with this relative error."""
+        """Return the standard deviations of counters: relative error times counter.
+
+        Small and missing counters count as 0.1% of the largest one.
+
+        Args:
+            counters: (..., R) Gbit/s; NaN for missing ones.
+            relative: relative standard deviation of a counter.
+
+        Returns:
+            (..., R) Gbit/s.
+        """
         largest = np.nanmax(np.where(np.isfinite(counters), counters, 0.0), axis=-1, keepdims=True)
         return relative * np.maximum(
-            np.nan_to_num(counters), _RELATIVE_FLOOR * np.maximum(largest, 1e-300)
+            np.nan_to_num(counters), _MIN_COUNTER_SHARE * np.maximum(largest, 1e-300)
         )
 
     def project(
@@ -179,10 +214,13 @@ class Projection:
     ) -> Projected:
         """Project a prior onto counters.
 
+        Minimises sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) / s_r)^2 over x >= 0, by
+        Newton's method on the dual.
+
         Args:
-            counters: (R,) y, Gbit/s; NaN for missing ones.
-            deviation: (R,) s > 0, Gbit/s.
-            prior: (D,) p, Gbit/s.
+            counters: (R,) counters y, Gbit/s; NaN for missing ones.
+            deviation: (R,) standard deviations s > 0 of the counters, Gbit/s.
+            prior: (D,) prior p, Gbit/s.
             phi: dispersion, Gbit/s, above 0.
             max_steps: maximum number of Newton steps; the current point is returned after them.
 
@@ -191,7 +229,7 @@ class Projection:
         """
         is_known = np.isfinite(counters)
         if not is_known.any():
-            raise InputError("estimate", "counters", "at least one measured counter", "none")
+            raise InputError.invalid("estimate", "counters", "no counter was measured")
         y = np.where(is_known, counters, 0.0)
         variance = np.where(is_known, deviation, 1.0) ** 2
         scale = max(float(y.max()), 1e-300)
@@ -199,7 +237,9 @@ class Projection:
         total = float(prior.sum())
         if total <= 0:
             if scale > 1e-300 and y.any():
-                raise InputError("estimate", "prior", "traffic of some demand", "none")
+                raise InputError.invalid(
+                    "estimate", "prior", "the prior has no traffic, but the counters do"
+                )
             return Projected(
                 np.zeros_like(prior),
                 np.zeros_like(y),
@@ -209,20 +249,20 @@ class Projection:
             )
         prior = np.maximum(prior, _MIN_PRIOR * total / len(prior))
         program = _Program(y, variance, prior, phi)
-        # Start at prices 0: those of the interval before belong to another prior (30 steps instead
-        # of 10).
+        # Start at prices 0.  Prices of the previous interval belong to another prior, and take 30
+        # Newton steps instead of 10.
         point = _Point(np.zeros_like(y), np.zeros(len(prior)), prior.copy())
-        steps = 0
+        num_steps = 0
         converged = False
-        while steps < max_steps:
-            steps += 1
-            # Gradient, and convergence test.
+        while num_steps < max_steps:
+            num_steps += 1
+            # Gradient F x + s^2 lambda - y, and convergence test.
             gradient = np.where(
                 is_known, self.measurements @ point.x + variance * point.price - y, 0.0
             )
             if (
                 float(np.abs(gradient / np.sqrt(variance)).max()) <= 1e-6
-                or float(np.abs(gradient).max()) <= _ACCURACY * scale
+                or float(np.abs(gradient).max()) <= _GRADIENT_TOLERANCE * scale
             ):
                 converged = True
                 break
@@ -235,13 +275,15 @@ class Projection:
                 break
             point = new_point
         residual = np.where(is_known, y - self.measurements @ point.x, np.nan)
-        return Projected(point.x, point.price, residual, steps, converged)
+        return Projected(point.x, point.price, residual, num_steps, converged)
 
     def _line_search(
         self, program: _Program, point: _Point, direction: FloatArray, slope: float
     ) -> _Point | None:
-        """Return the first point along a direction that satisfies the Armijo rule; None if no step
-        above the smallest one does.
+        """Return the first point along a direction that satisfies the Armijo rule.
+
+        The step length is halved from 1, or less to limit the change of exponents; None if no
+        length above the minimum satisfies the rule.
 
         Args:
             program: the program.
@@ -249,29 +291,40 @@ class Projection:
             direction: (R,) Newton direction of the prices.
             slope: directional derivative of the dual function, below 0.
         """
-        change = np.empty(len(program.prior))
-        _exponents(self._ptr, self._row, self._value, direction, program.phi, change)
-        step = min(1.0, _LARGEST_CHANGE / max(float(np.abs(change).max()), 1e-300))
+        exponent_change = np.empty(len(program.prior))
+        _compute_exponents(
+            self._col_ptr, self._counter, self._measurement, direction, program.phi, exponent_change
+        )
+        step_length = min(
+            1.0, _MAX_EXPONENT_CHANGE / max(float(np.abs(exponent_change).max()), 1e-300)
+        )
         dual_before = program.dual(point.x, point.price)
-        while step > _MIN_STEP:
-            x = program.prior * np.exp(point.exponent + step * change)
-            price = point.price + step * direction
-            if program.dual(x, price) <= dual_before + _ARMIJO * step * slope:
-                return _Point(price, point.exponent + step * change, x)
-            step /= 2
+        while step_length > _MIN_STEP:
+            x = program.prior * np.exp(point.exponent + step_length * exponent_change)
+            price = point.price + step_length * direction
+            if program.dual(x, price) <= dual_before + _ARMIJO * step_length * slope:
+                return _Point(price, point.exponent + step_length * exponent_change, x)
+            step_length /= 2
         return None
 
     def _solve(
-        self, weight: FloatArray, variance: FloatArray, is_known: BoolArray, rhs: FloatArray
+        self, demand_weight: FloatArray, variance: FloatArray, is_known: BoolArray, rhs: FloatArray
     ) -> FloatArray:
-        """Solve (F diag(weight) F' + diag(variance)) z = rhs over the known counters; 0 for the
-        others.
+        """Solve the Newton system (F diag(demand_weight) F' + diag(variance)) z = rhs for z (R,).
+
+        Args:
+            demand_weight: (D,) phi x, weight of each demand.
+            variance: (R,) variances of the counters.
+            is_known: (R,) whether each counter was measured; z is 0 for the others.
+            rhs: (R,) right-hand side, 0 for missing counters.
         """
         # Cholesky factorisation of small systems.
         num_counters = len(rhs)
         if num_counters <= _MAX_FACTORISED:
             hessian = np.empty((num_counters, num_counters))
-            _curvature(self._ptr, self._row, self._value, weight, hessian)
+            _compute_curvature(
+                self._col_ptr, self._counter, self._measurement, demand_weight, hessian
+            )
             hessian[np.diag_indices(num_counters)] += variance
             if not is_known.all():
                 hessian[~is_known] = 0.0
@@ -280,12 +333,14 @@ class Projection:
             return solve_definite(hessian, rhs)
         # Conjugate gradients with a diagonal preconditioner for large ones.
         squares = self.measurements.multiply(self.measurements)
-        diagonal = np.where(is_known, squares @ weight + variance, 1.0)
+        diagonal = np.where(is_known, squares @ demand_weight + variance, 1.0)
 
         def hessian_product(z: FloatArray) -> FloatArray:
             z = np.where(is_known, z.reshape(-1), 0.0)
             return np.where(
-                is_known, self.measurements @ (weight * (self.measurements.T @ z)) + variance * z, z
+                is_known,
+                self.measurements @ (demand_weight * (self.measurements.T @ z)) + variance * z,
+                z,
             )
 
         operator = LinearOperator(
@@ -296,5 +351,5 @@ class Projection:
             matvec=lambda z: z.reshape(-1) / diagonal,
             dtype=np.float64,
         )
-        solution, _ = cg(operator, rhs, rtol=_CG_ACCURACY, M=preconditioner, maxiter=500)
+        solution, _ = cg(operator, rhs, rtol=_CG_TOLERANCE, M=preconditioner, maxiter=500)
         return np.asarray(solution)

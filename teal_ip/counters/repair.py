@@ -1,26 +1,26 @@
-"""Counter repair by weighted voting (consensus) rounds.
+"""Repair of counters by rounds of weighted voting.
 
-The unknown values are the load u of every link and the ingress and egress of every router, (E + 2
-N).  Witnesses of a value are
+The values to find are the load of every link and the ingress and egress of every router: C = E + 2
+N values.  Witnesses of a value are
 
 - its counters: both ends of a link, one for ingress or egress (weight 1; 0.4 for a zero where
   traffic is expected);
-- the load of a traffic matrix: of a measured matrix (1.05), which is right more often than a single
-  counter without any other support (at 0.9, 94% of values are within 5% instead of 98%); or of the
-  matrix that :func:`believed` estimates from the counters whose two ends agree (0.9);
-- flow conservation at a router: the balance of all other values there (0.15 + 0.85 f^2, with the
-  share f of the router's other values that are settled), at both ends of a link, and at its router
-  for ingress or egress.
+- the load of a traffic matrix: of a measured matrix (1.05: at 0.9 94% of values are within 5%,
+  instead of 98%), or of the matrix that :func:`repaired_values` estimates from links whose two
+  counters agree (0.9);
+- flow conservation at a router: the value that balances all other values there (0.15 + 0.85 f^2,
+  with f the share of the router's other values that are settled); at both ends of a link, and at
+  the router of an ingress or egress.
 
 Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value
 for an estimated one, 2.5 standard deviations of the router's sum for conservation).  In each round
-every witness of an open value scores the sum of the weights of the witnesses that agree with it;
-values whose best score passes the round's threshold are settled at the mean of the agreeing
-witnesses.  Thresholds fall, until all are settled.
+the score of a witness is the sum of the weights of the witnesses that agree with it.  A value whose
+best score reaches the threshold of the round is settled at the mean of the agreeing witnesses.
+Thresholds fall until all values are settled.
 
-Linear programs that minimise the sum of all changes repair less: they spread the error of a wrong
-counter over conservation at two routers, and distort their good values.  Entry points:
-:func:`repair`, :func:`believed`.
+Linear programs that minimise the sum of all changes are less accurate: they spread the error of one
+counter over the flow balance of two routers, and distort good values.  Entry points:
+:func:`repair`, :func:`repaired_values`.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal_ip.counters.estimator import Estimator
 from teal_ip.readings.readings import Readings
 
-# Score that settles a value, by round.
-_THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
+# Minimum score that settles a value, by round.
+_SCORE_THRESHOLDS = (3.4, 3.0, 2.6, 2.6, 2.2, 2.2, 1.9, 1.9, 1.6, 1.6, 0.0)
 # Weight of a counter that reads zero where traffic is expected.
-_WEIGHT_OF_ZERO = 0.4
-# Weights of matrix loads: above and below that of one counter.
-_WEIGHT_OF_MEASURED = 1.05
-_WEIGHT_OF_ESTIMATED = 0.9
+_ZERO_COUNTER_WEIGHT = 0.4
+# Weights of matrix loads: above that of one counter if measured, below if estimated.
+_MEASURED_MATRIX_WEIGHT = 1.05
+_ESTIMATED_MATRIX_WEIGHT = 0.9
 # Tolerances of counters, measured matrices and conservation, in standard deviations.
-_TOLERANCE = 3.0
+_COUNTER_TOLERANCE = 3.0
 _MEASURED_TOLERANCE = 6.0
 _CONSERVATION_TOLERANCE = 2.5
-# Relative tolerance of an estimated matrix.
+# Relative tolerance of the loads of an estimated matrix.
 _ESTIMATED_TOLERANCE = 0.2
-# Relative error above which a counter is blamed.
-_BLAMED = 0.08
-# Floor of a value in tolerances, as a share of the mean value.
+# Relative difference from the repaired value above which a counter is blamed.
+_BLAME_THRESHOLD = 0.08
+# Floor of a value when tolerances are computed, as a share of the mean value.
 _MIN_VALUE_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repaired:
-    """Values on which counters and flow conservation agree.
+    """Repaired counters of one interval.
+
+    A counter is blamed if it differs from the repaired value by more than 8%.
 
     Attributes:
-        values: (E + 2 N,) Gbit/s: links, ingress, egress.
+        values: (E + 2 N,) repaired values of links, ingress and egress, Gbit/s.
         support: (E + 2 N,) sum of the weights of the witnesses that agree on each value.
-        blamed_sent: (E,) whether the counter at the start of a link is off by more than 8%.
-        blamed_received: (E,) whether the counter at the end of a link is off by more than 8%.
-        blamed_external: (2 N,) whether an ingress or egress counter is off by more than 8%.
+        blamed_sent: (E,) whether the counter at the start of a link is blamed.
+        blamed_received: (E,) whether the counter at the end of a link is blamed.
+        blamed_external: (2 N,) whether an ingress or egress counter is blamed.
     """
 
     values: FloatArray
@@ -79,7 +81,7 @@ class Repaired:
         return int(self.blamed_sent.sum() + self.blamed_received.sum() + self.blamed_external.sum())
 
     def blamed_names(self, topology: Topology) -> list[str]:
-        """Names of the blamed counters: of links, then of ingress and egress."""
+        """Return the names of the blamed counters: those of links, then of ingress and egress."""
         link_names = topology.link_names()
         num_nodes = topology.num_nodes
         names = [
@@ -101,50 +103,63 @@ def repair(
     *,
     is_estimated: bool = False,
 ) -> Repaired:
-    """Repair the counters of one interval by voting.
+    """Repair the counters of one interval by rounds of weighted voting.
+
+    Each value (load of a link, ingress or egress of a router) is settled at the mean of the
+    counters, matrix load and flow balances that agree, once their weights reach the threshold of
+    the round.
 
     Args:
         topology: the network.
         readings: the counters.
-        expected: (E + 2 N,) loads of a traffic matrix; None for none.
+        expected: (E + 2 N,) links, ingress and egress of a traffic matrix, Gbit/s; None for none.
         relative: relative standard deviation of a counter.
-        is_estimated: whether that matrix is an estimate, not measured.
+        is_estimated: whether the matrix is estimated, not measured.
     """
     num_links = topology.num_links
-    count = num_links + 2 * topology.num_nodes
-    # Direct witnesses: the counters and the matrix; their median is the start.
-    counters = np.full((2, count), np.nan)
+    num_values = num_links + 2 * topology.num_nodes
+    # Direct witnesses (3, C): two counters and the matrix load; NaN for none.  Values start at
+    # their median.
+    counters = np.full((2, num_values), np.nan)
     counters[0] = np.concatenate([readings.sent, readings.ingress, readings.egress])
     counters[1, :num_links] = readings.received
-    direct = np.vstack(
-        [counters, np.full((1, count), np.nan) if expected is None else expected[None]]
+    direct_values = np.vstack(
+        [counters, np.full((1, num_values), np.nan) if expected is None else expected[None]]
     )
-    values = _median(direct)
-    # Settle the values on which enough witnesses agree, from high thresholds to low ones.
+    values = _finite_median(direct_values)
+    # Voting rounds, with falling thresholds.
     balance = _RouterBalance.of(topology)
     settings = _VoteSettings(
         relative=relative,
         min_value=_MIN_VALUE_SHARE * max(float(values.mean()), 1e-300),
         is_estimated=is_estimated,
     )
-    settled = np.zeros(count, dtype=bool)
-    support = np.zeros(count)
-    for threshold in _THRESHOLDS:
+    is_settled = np.zeros(num_values, dtype=bool)
+    support = np.zeros(num_values)
+    for threshold in _SCORE_THRESHOLDS:
         witnesses = _Witnesses.stack(
-            _direct_witnesses(direct, values, settings),
-            _conservation_witnesses(balance, values, settled, settings),
+            _direct_witnesses(direct_values, values, settings),
+            _conservation_witnesses(balance, values, is_settled, settings),
         )
         mean, score = _vote(witnesses, values)
-        newly_settled = ~settled & (score >= threshold)
-        values = np.where(newly_settled, mean, values)
-        support = np.where(newly_settled, score, support)
-        settled |= newly_settled
-        if settled.all():
+        is_newly_settled = ~is_settled & (score >= threshold)
+        values = np.where(is_newly_settled, mean, values)
+        support = np.where(is_newly_settled, score, support)
+        is_settled |= is_newly_settled
+        if is_settled.all():
             break
-    # Blame counters that are off.
-    off = np.abs(counters - values) > _BLAMED * np.maximum(values, 10 * settings.min_value)
-    off &= np.isfinite(counters)
-    return Repaired(values, support, off[0, :num_links], off[1, :num_links], off[0, num_links:])
+    # Blame counters that differ from the repaired value by more than 8%.
+    is_blamed = np.abs(counters - values) > _BLAME_THRESHOLD * np.maximum(
+        values, 10 * settings.min_value
+    )
+    is_blamed &= np.isfinite(counters)
+    return Repaired(
+        values,
+        support,
+        is_blamed[0, :num_links],
+        is_blamed[1, :num_links],
+        is_blamed[0, num_links:],
+    )
 
 
 class _VoteSettings(NamedTuple):
@@ -152,8 +167,8 @@ class _VoteSettings(NamedTuple):
 
     Attributes:
         relative: relative standard deviation of a counter.
-        min_value: floor of a value in tolerances, Gbit/s.
-        is_estimated: whether the matrix is an estimate, not measured.
+        min_value: floor of a value when tolerances are computed, Gbit/s.
+        is_estimated: whether the matrix is estimated, not measured.
     """
 
     relative: float
@@ -162,12 +177,12 @@ class _VoteSettings(NamedTuple):
 
 
 class _Witnesses(NamedTuple):
-    """Witnesses of each of C values, a row each.
+    """W witnesses of each of C values.
 
     Attributes:
-        value: (W, C) Gbit/s; NaN for none.
+        value: (W, C) value that the witness states, Gbit/s; NaN for none.
         weight: (W, C) weight in the vote.
-        tolerance: (W, C) largest difference from a witness that agrees, Gbit/s.
+        tolerance: (W, C) other witnesses agree if they differ by at most this, Gbit/s.
     """
 
     value: FloatArray
@@ -176,20 +191,20 @@ class _Witnesses(NamedTuple):
 
     @classmethod
     def stack(cls, *groups: _Witnesses) -> _Witnesses:
-        """Return the witnesses of all groups, one group after the other."""
+        """Return the witnesses of all groups in one array each."""
         return cls(*(np.vstack(arrays) for arrays in zip(*groups, strict=True)))
 
 
 class _RouterBalance(NamedTuple):
-    """Routers in whose balance each value takes part.
+    """Routers whose flow balance contains each of C = E + 2 N values.
 
-    A link leaves its start (row 0) and enters its end (row 1); ingress and egress belong to one
-    router.
+    Row 0 is the router where a link starts, or that of an ingress or egress; row 1 is the router
+    where a link ends.
 
     Attributes:
         router: (2, C) index of the router; -1 for none.
-        sign: (2, C) sign in the balance of that router, in minus out; 0 for none.
-        num_values: (N,) number of values of each router.
+        sign: (2, C) 1 for a value that enters the router, -1 for one that leaves it; 0 for none.
+        num_values: (N,) number of values in the balance of each router.
     """
 
     router: Int64Array
@@ -198,7 +213,7 @@ class _RouterBalance(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology) -> _RouterBalance:
-        """Return the balances of a network."""
+        """Return the balances of all routers of a network."""
         num_nodes = topology.num_nodes
         num_links = topology.num_links
         count = num_links + 2 * num_nodes
@@ -220,172 +235,208 @@ class _RouterBalance(NamedTuple):
 
 
 def _direct_witnesses(
-    direct: FloatArray, values: FloatArray, settings: _VoteSettings
+    direct_values: FloatArray, values: FloatArray, settings: _VoteSettings
 ) -> _Witnesses:
-    """Return the witnesses of counters and matrix.
+    """Return the witnesses of C values from counters and from the matrix.
+
+    A witness is an independent source of a value, with a weight in the vote and a tolerance within
+    which other witnesses agree with it.
 
     Args:
-        direct: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
+        direct_values: (3, C) both counters and the load of the matrix, Gbit/s; NaN for none.
         values: (C,) current values, Gbit/s.
         settings: tolerances.
     """
     min_value = settings.min_value
     # A counter that reads zero where traffic is expected has a small weight.
-    weight = np.zeros_like(direct)
+    weight = np.zeros_like(direct_values)
     weight[:2] = 1.0
-    weight[2] = _WEIGHT_OF_ESTIMATED if settings.is_estimated else _WEIGHT_OF_MEASURED
+    weight[2] = _ESTIMATED_MATRIX_WEIGHT if settings.is_estimated else _MEASURED_MATRIX_WEIGHT
     is_expected = values > 10 * min_value
-    weight[:2] = np.where((direct[:2] <= min_value) & is_expected, _WEIGHT_OF_ZERO, weight[:2])
-    # Tolerances are multiples of the standard deviation.
-    reference = np.maximum(np.abs(np.nan_to_num(direct)), min_value)
+    weight[:2] = np.where(
+        (direct_values[:2] <= min_value) & is_expected, _ZERO_COUNTER_WEIGHT, weight[:2]
+    )
+    # Tolerances: multiples of the standard deviation, or 20% for an estimated matrix.
+    reference = np.maximum(np.abs(np.nan_to_num(direct_values)), min_value)
     tolerance = settings.relative * reference
-    tolerance[:2] *= _TOLERANCE
+    tolerance[:2] *= _COUNTER_TOLERANCE
     tolerance[2] *= (
         _ESTIMATED_TOLERANCE / settings.relative if settings.is_estimated else _MEASURED_TOLERANCE
     )
-    return _Witnesses(direct, weight, tolerance)
+    return _Witnesses(direct_values, weight, tolerance)
 
 
 def _conservation_witnesses(
-    balance: _RouterBalance, values: FloatArray, settled: BoolArray, settings: _VoteSettings
+    balance: _RouterBalance, values: FloatArray, is_settled: BoolArray, settings: _VoteSettings
 ) -> _Witnesses:
-    """Return the witnesses of flow conservation at both routers of each value.
+    """Return the witnesses of C values from flow conservation: one for each router of a value.
+
+    A witness is an independent source of a value.  This one is the value that balances inflow and
+    outflow of the router, given all other values there.  Its weight is 0.15 + 0.85 f^2, with f the
+    share of the router's other values that are settled.
 
     Args:
-        balance: routers of each value.
+        balance: router (2, C) of each value, -1 for none; sign (2, C) of the value in the balance
+            of that router; number of values (N,) of each router.
         values: (C,) current values, Gbit/s.
-        settled: (C,) whether a value is settled.
+        is_settled: (C,) whether a value is settled.
         settings: tolerances.
     """
     router, sign, num_values = balance
     relative = settings.relative
-    # Balance of each router.
+    # Per router: number of settled values, inflow minus outflow, and sum of squared values.
     num_settled = np.zeros(len(num_values))
-    net = np.zeros(len(num_values))
-    gross = np.zeros(len(num_values))
+    net_inflow = np.zeros(len(num_values))
+    square_sum = np.zeros(len(num_values))
     for side in (0, 1):
         has_router = router[side] >= 0
         router_index = router[side][has_router]
-        np.add.at(num_settled, router_index, settled[has_router].astype(float))
-        np.add.at(net, router_index, (sign[side] * values)[has_router])
-        np.add.at(gross, router_index, values[has_router] ** 2)
-    # Value that balances a router, given all its other values.
-    scale = np.maximum(values, settings.min_value)
+        np.add.at(num_settled, router_index, is_settled[has_router].astype(float))
+        np.add.at(net_inflow, router_index, (sign[side] * values)[has_router])
+        np.add.at(square_sum, router_index, values[has_router] ** 2)
+    # Per value and side: the balancing value; NaN if it is clearly negative.
+    reference = np.maximum(values, settings.min_value)
     implied_value = np.full(router.shape, np.nan)
     weight = np.zeros(router.shape)
     tolerance = np.zeros(router.shape)
     for side in (0, 1):
         has_router = router[side] >= 0
         router_index = np.where(has_router, router[side], 0)
-        implied = values - sign[side] * net[router_index]
+        implied = values - sign[side] * net_inflow[router_index]
         num_others = np.maximum(num_values[router_index] - 1, 1)
-        share = (num_settled[router_index] - settled) / num_others
-        spread = (
+        settled_share = (num_settled[router_index] - is_settled) / num_others
+        balance_tolerance = (
             _CONSERVATION_TOLERANCE
             * relative
-            * np.sqrt(np.maximum(gross[router_index] - values**2, 0.0))
+            * np.sqrt(np.maximum(square_sum[router_index] - values**2, 0.0))
         )
         implied_value[side] = np.where(
-            has_router & (implied >= -spread), np.maximum(implied, 0.0), np.nan
+            has_router & (implied >= -balance_tolerance), np.maximum(implied, 0.0), np.nan
         )
-        weight[side] = 0.15 + 0.85 * share**2
-        tolerance[side] = np.maximum(spread, _TOLERANCE * relative * scale)
+        weight[side] = 0.15 + 0.85 * settled_share**2
+        tolerance[side] = np.maximum(balance_tolerance, _COUNTER_TOLERANCE * relative * reference)
     return _Witnesses(implied_value, weight, tolerance)
 
 
 def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the mean (C,) of the witnesses that agree with the best one of each value, and the
-    best one's score (C,): the sum of the weights of the witnesses that agree with it.
+    """Return the outcome of a weighted vote on C values.
+
+    Each value has W witnesses (counters, matrix load, flow balances).  The score of a witness is
+    the sum of the weights of the witnesses that agree with it; the one with the largest score wins.
 
     Args:
         witnesses: the witnesses.
-        values: (C,) current values, Gbit/s: the means of values without witnesses.
+        values: (C,) current values, Gbit/s; kept where no witness exists.
+
+    Returns:
+        (C,) mean of the witnesses that agree with the best one, weighted by precision, Gbit/s; and
+        (C,) score of the best one.
     """
     weight = np.where(np.isfinite(witnesses.value), witnesses.weight, 0.0)
-    filled = np.nan_to_num(witnesses.value)
-    distance = np.abs(filled[:, None] - filled[None])
-    # Whether the value of the first witness is within the tolerance of the second.
-    agrees = distance <= witnesses.tolerance[None]
+    known_value = np.nan_to_num(witnesses.value)
+    # (W, W, C) difference of two witnesses, and whether the first is within the tolerance of the
+    # second.
+    difference = np.abs(known_value[:, None] - known_value[None])
+    agrees = difference <= witnesses.tolerance[None]
     score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
-    best = score.argmax(0)
-    best_score = np.take_along_axis(score, best[None], 0)[0]
+    best_witness = score.argmax(0)
+    best_score = np.take_along_axis(score, best_witness[None], 0)[0]
     # Mean of the agreeing witnesses, weighted by their precision.
-    agreeing_weight = np.take_along_axis(agrees, best[None, None], 0)[0] * weight
+    agreeing_weight = np.take_along_axis(agrees, best_witness[None, None], 0)[0] * weight
     precision = agreeing_weight / np.maximum(witnesses.tolerance**2, 1e-300)
-    total = precision.sum(0)
-    mean = np.where(total > 0, (precision * filled).sum(0) / np.where(total > 0, total, 1), values)
+    precision_sum = precision.sum(0)
+    mean = np.where(
+        precision_sum > 0,
+        (precision * known_value).sum(0) / np.where(precision_sum > 0, precision_sum, 1),
+        values,
+    )
     return mean, best_score
 
 
-def believed(
+def repaired_values(
     estimator: Estimator, topology: Topology, readings: Readings, relative: float = 0.01
 ) -> tuple[FloatArray, Repaired]:
-    """Return the values (E + 2 N,) of an interval for an estimate, NaN for missing ones, and their
-    repair.
+    """Return the counters of an interval, repaired for the estimate of its matrix.
 
-    The load of a link whose two counters disagree is predicted by a robust estimate from the links
-    whose counters agree and, while the traffic is unknown, from ingress and egress.  The prediction
-    is one of the witnesses.
+    Links whose two counters disagree are predicted from those whose counters agree and, without
+    past traffic, from ingress and egress.  The prediction is a witness of the repair.
 
     Args:
-        estimator: supplies prior and routing; it is not updated.
-        topology, readings, relative: as in :func:`repair`.
+        estimator: estimator with prior and routing; its state stays.
+        topology: the network.
+        readings: the counters.
+        relative: relative standard deviation of a counter.
+
+    Returns:
+        (E + 2 N,) values of links, ingress and egress, Gbit/s, NaN for missing ones; and the
+        repair.
     """
-    # Predict links whose counters disagree.
+    # Predict links whose counters differ by more than 3 standard deviations of the difference.
     sent = readings.sent
     received = readings.received
     values = readings.values
     num_links = topology.num_links
-    disagree = np.abs(sent - received) > math.sqrt(2) * _TOLERANCE * relative * np.fmax(
-        sent, received
-    )
+    end_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * relative
+    ends_disagree = np.abs(sent - received) > end_tolerance * np.fmax(sent, received)
     agreeing_values = values.copy()
-    agreeing_values[:num_links][disagree] = np.nan
-    # Ingress and egress have only one counter, so a wrong one would be predicted as it is.
+    agreeing_values[:num_links][ends_disagree] = np.nan
+    # Ingress and egress have one counter only.  With past traffic predict them, too; else replace
+    # the blamed ones.
     if estimator.knows_traffic:
         agreeing_values[num_links:] = np.nan
     else:
-        first = repair(topology, readings, None, relative)
-        agreeing_values[num_links:][first.blamed_external] = first.values[num_links:][
-            first.blamed_external
+        first_repair = repair(topology, readings, None, relative)
+        agreeing_values[num_links:][first_repair.blamed_external] = first_repair.values[num_links:][
+            first_repair.blamed_external
         ]
-    expected = estimator.explained(agreeing_values) if np.nansum(agreeing_values) > 0 else None
-    # Repair with the prediction.
-    repaired_counters = repair(topology, readings, expected, relative, is_estimated=True)
+    predicted_values = (
+        estimator.explained(agreeing_values) if np.nansum(agreeing_values) > 0 else None
+    )
+    # Repair with the prediction as a witness; replace blamed counters.
+    repaired_counters = repair(topology, readings, predicted_values, relative, is_estimated=True)
     is_blamed_link = repaired_counters.blamed_sent | repaired_counters.blamed_received
     min_value = _MIN_VALUE_SHARE * float(repaired_counters.values.mean())
-    # Both ends of a link may be dead.
+    # A link that should carry traffic is silent if either end counts (almost) nothing.
     is_silent = (np.minimum(sent, received) <= min_value) & estimator.is_used[:num_links]
-    agrees = np.isfinite(sent) & np.isfinite(received) & ~disagree & ~is_blamed_link & ~is_silent
-    is_replaced = np.concatenate([is_blamed_link, repaired_counters.blamed_external])
-    repaired = np.where(is_replaced & np.isfinite(values), repaired_counters.values, values)
-    if not np.nansum(values) > 0:
-        return repaired, repaired_counters
-    # An external counter has no second reading, and conservation does not show that all counters of
-    # a router are halved: predict them from the links of routers without disagreement.
-    has_reliable_links = np.tile(_has_agreeing_links(topology, agrees), 2)
-    is_firm = np.concatenate([agrees, np.zeros(len(has_reliable_links), dtype=bool)])
-    predicted = estimator.explained(
-        np.concatenate([repaired[:num_links], values[num_links:]]), is_firm
-    )[num_links:]
-    off = np.abs(values[num_links:] - predicted) > _BLAMED * np.maximum(predicted, 10 * min_value)
-    blamed = np.where(has_reliable_links, off, repaired_counters.blamed_external)
-    repaired[num_links:] = np.where(
-        has_reliable_links, np.where(off, predicted, values[num_links:]), repaired[num_links:]
+    ends_agree = (
+        np.isfinite(sent) & np.isfinite(received) & ~ends_disagree & ~is_blamed_link & ~is_silent
     )
-    return repaired, dataclasses.replace(repaired_counters, blamed_external=blamed)
+    is_replaced = np.concatenate([is_blamed_link, repaired_counters.blamed_external])
+    new_values = np.where(is_replaced & np.isfinite(values), repaired_counters.values, values)
+    if not np.nansum(values) > 0:
+        return new_values, repaired_counters
+    # Ingress and egress counters have no second reading, and flow balance does not reveal a router
+    # whose counters are all halved.  Predict them from the links of routers where all ends agree.
+    has_reliable_links = np.tile(_has_agreeing_links(topology, ends_agree), 2)
+    is_firm = np.concatenate([ends_agree, np.zeros(len(has_reliable_links), dtype=bool)])
+    predicted = estimator.explained(
+        np.concatenate([new_values[:num_links], values[num_links:]]), is_firm
+    )[num_links:]
+    is_off = np.abs(values[num_links:] - predicted) > _BLAME_THRESHOLD * np.maximum(
+        predicted, 10 * min_value
+    )
+    blamed_external = np.where(has_reliable_links, is_off, repaired_counters.blamed_external)
+    new_values[num_links:] = np.where(
+        has_reliable_links, np.where(is_off, predicted, values[num_links:]), new_values[num_links:]
+    )
+    return new_values, dataclasses.replace(repaired_counters, blamed_external=blamed_external)
 
 
-def _has_agreeing_links(topology: Topology, agrees: BoolArray) -> BoolArray:
-    """Whether the two ends of every link of each router (N,) agree; argument (E,)."""
+def _has_agreeing_links(topology: Topology, ends_agree: BoolArray) -> BoolArray:
+    """Return whether the two counters of every link of each router (N,) agree.
+
+    Args:
+        topology: the network.
+        ends_agree: (E,) whether the two counters of each link agree.
+    """
     result = np.ones(topology.num_nodes, dtype=bool)
-    for ends in (topology.link_source, topology.link_target):
-        result[ends[~agrees & (topology.capacity > 0)]] = False
+    for link_end in (topology.link_source, topology.link_target):
+        result[link_end[~ends_agree & (topology.capacity > 0)]] = False
     return result
 
 
-def _median(values: FloatArray) -> FloatArray:
-    """Median (C,) of the rows' finite values; 0 without any."""
+def _finite_median(values: FloatArray) -> FloatArray:
+    """Return the median (C,) of the finite values in each column of (R, C); 0 without any."""
     is_known = np.isfinite(values)
     ordered = np.sort(np.where(is_known, values, np.inf), axis=0)
     count = is_known.sum(0)

@@ -1,14 +1,14 @@
 """Traffic estimation from the counters that clients send to the service, in a separate process.
 
-The worker process holds one :class:`NetworkEstimator` for each network whose counters were sent, so
-no other request waits for the seconds that an estimate may take.  It starts with the first counters
-and restarts if it dies.  The queue is fair: the next interval is that of the client with the least
-worker time so far.  An interval that, by the service times before, would miss its deadline is
-rejected on arrival, and an estimate that nobody waits for any more is cancelled.
+The worker process holds a :class:`NetworkEstimator` for each network with counters, since an
+estimate may take seconds and must not delay other requests.  It starts with the first counters, and
+restarts if it dies.  Scheduling is fair: the next interval is that of the client with the least
+worker time so far.  An interval that is predicted to miss its deadline is rejected on arrival.  An
+estimate is cancelled once no client waits for it.
 
-Measured matrices are the history of a network; without any, estimates start with gravity.  An
-interval whose counters contradict each other, or the matrix sent with them, raises an alarm: it is
-answered, but its matrix is not kept, so the last good one stays current.  Entry point:
+Measured matrices form the history of a network; without a history, estimates start with gravity.
+Counters that contradict each other, or the matrix sent with them, raise an alarm: the interval is
+answered, but its matrix is discarded, so the last good one stays current.  Entry point:
 :class:`Counting` (entry point ``teal.service``).
 """
 
@@ -45,29 +45,29 @@ from teal.serving.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
 from teal.serving.engine.requests import CounterReadings
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
-from teal_ip.counters.repair import believed
+from teal_ip.counters.repair import repaired_values
 from teal_ip.readings.readings import Readings, without_own_traffic
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
-# Minimum number of measured matrices that form a history.
+# Minimum number of measured matrices of a history.
 _MIN_HISTORY = 20
-# Share of the counted traffic that no matrix explains, above which the alarm is raised.
+# Unexplained share of the counted traffic above which the alarm is raised.
 _MAX_UNEXPLAINED = 0.1
-# Share of counters that repair replaces or the estimate doubts, above which the alarm is raised.
-_MAX_BLAMED = 0.3
+# Share of counters that are blamed or outliers above which the alarm is raised.
+_MAX_BLAMED_SHARE = 0.3
 # Maximum number of suspects in a response.
-_MAX_NAMES = 8
+_MAX_SUSPECTS = 8
 
 
 class Interval(NamedTuple):
-    """Counters of an interval, and the routing during it.
+    """Counters of an interval, with the routing at that time.
 
     Attributes:
         readings: the counters.
         error: relative standard deviation of a counter.
-        capacity: (E,) current capacities; the IGP routes over links with capacity.
+        capacity: (E,) current capacities, Gbit/s; the IGP routes over links with capacity.
         splits: (D, K) installed split ratios; None for the IGP.
-        matrix: (1, D) matrix sent with the counters; None to estimate it.
+        matrix: (1, D) matrix sent with the counters, Gbit/s; None to estimate it.
     """
 
     readings: Readings
@@ -84,12 +84,14 @@ def interval_of(
     splits: FloatArray | None,
     matrix: FloatArray | None,
 ) -> Interval:
-    """Convert the counters of a request to those of an interval.
+    """Convert the counters of a request to arrays over links and nodes.
 
     Args:
         sent_counters: counters of the request, by names of links and nodes.
         topology: the network.
-        capacity, splits, matrix: as in :class:`Interval`.
+        capacity: (E,) current capacities, Gbit/s.
+        splits: (D, K) installed split ratios; None for the IGP.
+        matrix: (1, D) matrix sent with the counters, Gbit/s; None to estimate it.
 
     Raises:
         ServiceError: unknown links or nodes, or no ingress and egress.
@@ -100,41 +102,43 @@ def interval_of(
     received = np.full(topology.num_links, np.nan)
     ingress = np.full(num_nodes, np.nan)
     egress = np.full(num_nodes, np.nan)
-    # Links.
-    links: dict[tuple[int, int], list[int]] = {}
+    # Links: indices of parallel links by their end nodes, then both counters of each link.
+    links_by_ends: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     ):
-        links.setdefault(ends, []).append(link)
+        links_by_ends.setdefault(ends, []).append(link)
     for reading in sent_counters.links:
-        parallel_links = links.get(
+        parallel_links = links_by_ends.get(
             (node_index.get(reading.source, -1), node_index.get(reading.target, -1)), []
         )
         if reading.number >= len(parallel_links):
             raise wrong(
-                f"counters.links: there is no link {reading.number} from {reading.source!r} to "
-                f"{reading.target!r}"
+                f"counters.links: the network has no link {reading.number} from "
+                f"{reading.source!r} to {reading.target!r}"
             )
         link = parallel_links[reading.number]
         sent[link] = np.nan if reading.sent is None else reading.sent
         received[link] = np.nan if reading.received is None else reading.received
     # Ingress and egress.
-    for border in sent_counters.nodes:
-        if border.node not in node_index:
-            raise wrong(f"counters.nodes: there is no node {border.node!r}")
-        node = node_index[border.node]
-        ingress[node] = np.nan if border.ingress is None else border.ingress
-        egress[node] = np.nan if border.egress is None else border.egress
+    for node_counters in sent_counters.nodes:
+        if node_counters.node not in node_index:
+            raise wrong(f"counters.nodes: the network has no node {node_counters.node!r}")
+        node = node_index[node_counters.node]
+        ingress[node] = np.nan if node_counters.ingress is None else node_counters.ingress
+        egress[node] = np.nan if node_counters.egress is None else node_counters.egress
     if np.isnan(ingress).all() and np.isnan(egress).all():
-        raise wrong("counters.nodes: what enters or leaves the network at some node")
-    # Nodes without external counters have no traffic of their own if their links balance.
-    unnamed = ~np.isin(topology.node_names, [border.node for border in sent_counters.nodes])
+        raise wrong("counters.nodes: no ingress or egress of any node; add at least one")
+    # Nodes without ingress and egress counters are transit-only if their links balance.
+    is_without_counters = ~np.isin(
+        topology.node_names, [node_counters.node for node_counters in sent_counters.nodes]
+    )
     is_transit_only = without_own_traffic(
-        topology.with_capacity(capacity), unnamed, sent[None], received[None]
+        topology.with_capacity(capacity), is_without_counters, sent[None], received[None]
     )
     ingress[is_transit_only] = egress[is_transit_only] = 0.0
-    counters = Readings(sent, received, ingress, egress)
-    return Interval(counters, sent_counters.counter_error, capacity, splits, matrix)
+    readings = Readings(sent, received, ingress, egress)
+    return Interval(readings, sent_counters.counter_error, capacity, splits, matrix)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,8 +146,8 @@ class CounterEstimate:
     """Traffic matrix from the counters of an interval.
 
     Attributes:
-        rates: (1, D) Gbit/s, the matrix to keep: the estimate, or the matrix of the request.
-        figures: :class:`teal.serving.engine.responses.CountedInfo`.
+        rates: (1, D) the estimate, or the matrix of the request, Gbit/s.
+        figures: fields of :class:`teal.serving.engine.responses.CountedInfo` in the response.
     """
 
     rates: FloatArray
@@ -160,11 +164,11 @@ class NetworkEstimator:
 
     Args:
         topology: the network.
-        paths: its candidate paths, of all pairs of nodes.
+        paths: its candidate paths for all pairs of nodes.
         history: (T, D) previously measured matrices, Gbit/s.
 
     Attributes:
-        paths: candidate paths; more may be appended.
+        paths: candidate paths, replaced when paths are added.
     """
 
     def __init__(self, topology: Topology, paths: PathSet, history: FloatArray) -> None:
@@ -174,11 +178,11 @@ class NetworkEstimator:
         self._matrices = list(history)
         self._estimator: Estimator | None = None
         self._checker: Checker | None = None
-        # Key of the live links, and their measurement matrix F under the IGP.
+        # Cached F under the IGP, with the bytes of the live-link mask as its key.
         self._igp: tuple[bytes, sp.csr_array] | None = None
 
     def observe(self, rates: FloatArray) -> None:
-        """Learn measured matrices (B, D)."""
+        """Add measured matrices (B, D), Gbit/s, to the history."""
         self._matrices = [*self._matrices, *rates][-MAX_KEPT_MATRICES:]
         if self._estimator is not None:
             for row in rates:
@@ -191,21 +195,24 @@ class NetworkEstimator:
             ServiceError: a matrix to be checked with too few known ones, or counters without a
                 consistent estimate.
         """
-        # A matrix from the request: check it.
+        # With a matrix: check it.
         measurements = self._measurements(interval)
         topology = self._topology
         if interval.matrix is not None:
-            return self._checked(interval.readings, measurements, interval.matrix)
-        # No matrix: repair and estimate.
-        estimator = self._estimating(measurements, interval.error)
+            return self._check_matrix(interval.readings, measurements, interval.matrix)
+        # Without a matrix: repair the counters, and estimate.
+        estimator = self._current_estimator(measurements, interval.error)
         try:
-            values, repaired = believed(estimator, topology, interval.readings, interval.error)
-            estimate = estimator.estimate(values, robust=True)
+            counter_values, repaired = repaired_values(
+                estimator, topology, interval.readings, interval.error
+            )
+            estimate = estimator.estimate(counter_values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
+        # Alarm if much is unexplained, or many counters are wrong; then the state is restored.
         num_counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
-        share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
-        alarm = estimate.unexplained > _MAX_UNEXPLAINED or share > _MAX_BLAMED
+        wrong_share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
+        alarm = estimate.unexplained > _MAX_UNEXPLAINED or wrong_share > _MAX_BLAMED_SHARE
         if alarm:
             estimator.forget_last()
         return CounterEstimate(
@@ -216,20 +223,28 @@ class NetworkEstimator:
                 "unexplained": estimate.unexplained,
                 "alarm": alarm,
                 "replaced": repaired.num_blamed,
-                "suspects": repaired.blamed_names(topology)[:_MAX_NAMES],
+                "suspects": repaired.blamed_names(topology)[:_MAX_SUSPECTS],
             },
         )
 
-    def _checked(
+    def _check_matrix(
         self, readings: Readings, measurements: sp.csr_array, matrix: FloatArray
     ) -> CounterEstimate:
-        """Check the matrix of a request, with an alarm calibrated on previous matrices."""
+        """Check the matrix of a request; the alarm is calibrated on previous matrices.
+
+        Args:
+            readings: the counters.
+            measurements: (E + 2 N, D) measurement matrix F.
+            matrix: (1, D) Gbit/s.
+
+        Raises:
+            ServiceError: too few previous matrices.
+        """
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
                 raise wrong(
-                    f"counters: a matrix is checked against them once {_MIN_HISTORY} matrices are "
-                    "known, not after "
-                    f"{len(self._matrices)}"
+                    f"counters: {len(self._matrices)} matrices are known, too few to check a "
+                    f"matrix against counters; send {_MIN_HISTORY} matrices first"
                 )
             self._checker = Checker(self._topology, self._pairs, measurements)
             self._checker.calibrate(np.array(self._matrices))
@@ -245,14 +260,22 @@ class NetworkEstimator:
                 "unexplained": float(np.abs(predicted - check.repaired.values).sum()) / total,
                 "alarm": check.alarm,
                 "replaced": check.repaired.num_blamed,
-                "suspects": [*([check.unit] if check.unit else []), *check.suspects][:_MAX_NAMES],
+                "suspects": [*([check.unit] if check.unit else []), *check.suspects][
+                    :_MAX_SUSPECTS
+                ],
             },
         )
 
-    def _estimating(self, measurements: sp.csr_array, relative: float) -> Estimator:
+    def _current_estimator(self, measurements: sp.csr_array, relative: float) -> Estimator:
+        """Return the estimator of the network under a routing; create it at the first call.
+
+        Args:
+            measurements: (E + 2 N, D) measurement matrix F.
+            relative: relative standard deviation of a counter.
+        """
         if self._estimator is None:
-            enough = len(self._matrices) >= _MIN_HISTORY
-            history = np.array(self._matrices) if enough else None
+            has_history = len(self._matrices) >= _MIN_HISTORY
+            history = np.array(self._matrices) if has_history else None
             self._estimator = Estimator(
                 self._pairs, self._topology.num_nodes, history=history, relative=relative
             )
@@ -260,6 +283,7 @@ class NetworkEstimator:
         return self._estimator
 
     def _measurements(self, interval: Interval) -> sp.csr_array:
+        """Return F (E + 2 N, D) of an interval, under its splits or under the IGP (cached)."""
         if interval.splits is not None:
             splits = np.pad(
                 interval.splits, ((0, 0), (0, self.paths.num_paths - interval.splits.shape[1]))
@@ -276,40 +300,40 @@ class NetworkEstimator:
 
 
 def warm_up() -> None:
-    """Estimate and check the counters of an interval of B4, so that all kernels are compiled."""
+    """Compile all kernels: run estimates and a check for an interval of the topology B4."""
     topology = load_topology("b4")
     paths = compute_paths(topology, num_paths=1, cache=False)
     rng = np.random.default_rng(0)
-    series = rng.lognormal(0, 0.1, (_MIN_HISTORY + 1, paths.num_demands))
+    random_matrices = rng.lognormal(0, 0.1, (_MIN_HISTORY + 1, paths.num_demands))
     first_paths = np.ones((paths.num_demands, 1))
     igp_matrix = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), paths.pairs)
     path_matrix = path_measurements(paths, first_paths, topology.num_nodes)
-    # Estimates with and without a history, over the IGP and over splits; then a check of a matrix.
+    # Estimates without and with a history, under the IGP and under splits; then a check.
     for history, splits, matrix in (
-        (series[:1], None, None),
-        (series[:-1], None, None),
-        (series[:-1], first_paths, None),
-        (series[:-1], None, series[-1:]),
+        (random_matrices[:1], None, None),
+        (random_matrices[:-1], None, None),
+        (random_matrices[:-1], first_paths, None),
+        (random_matrices[:-1], None, random_matrices[-1:]),
     ):
-        values = (igp_matrix if splits is None else path_matrix) @ series[-1]
-        links, ingress, egress = np.split(values, [topology.num_links, -topology.num_nodes])
-        readings = Readings(links, links.copy(), ingress, egress)
+        values = (igp_matrix if splits is None else path_matrix) @ random_matrices[-1]
+        link_rates, ingress, egress = np.split(values, [topology.num_links, -topology.num_nodes])
+        readings = Readings(link_rates, link_rates.copy(), ingress, egress)
         interval = Interval(readings, 0.01, topology.capacity, splits, matrix)
         NetworkEstimator(topology, paths, history).take(interval)
 
 
-# Weight of the newest estimate in the moving average of a network's service time.
-_NEWEST_WEIGHT = 0.2
-# Interval at which a cancelled estimate is signalled again, seconds.
-_RESIGNAL_S = 0.05
-# Cancellation signal; a process that has not installed its handler yet ignores it.
-_STOP = signal.SIGURG
+# Weight of the newest service time in the exponential average of a network.
+_SERVICE_TIME_WEIGHT = 0.2
+# Time until the cancellation signal is sent again, seconds.
+_CANCEL_RETRY_S = 0.05
+# Signal that cancels an estimate; by default, before the handler is installed, it is ignored.
+_CANCEL_SIGNAL = signal.SIGURG
 # Niceness of the worker process: allocations have priority.
 _NICENESS = 10
 
 
-class _Stopped(Exception):  # noqa: N818, it is no error
-    """Cancellation of an estimate that nobody waits for."""
+class _Cancelled(Exception):  # noqa: N818, it is no error
+    """Raised in the worker to cancel an estimate for which no client waits."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -319,8 +343,8 @@ class _QueuedInterval:
     Attributes:
         key: key of the network's registration.
         client: client whose quota it uses.
-        work: computes the estimate; called in the thread that talks to the process.
-        answer: the result; also done if nobody waits for it any more.
+        work: computes the estimate, in the thread that owns the connection to the worker.
+        answer: the result; cancelled if the client no longer waits.
     """
 
     key: str
@@ -330,7 +354,9 @@ class _QueuedInterval:
 
 
 class Counting:
-    """Queue of estimates of all networks.  All methods run on one event loop.
+    """Queue of estimates of all networks, computed in one worker process.
+
+    All methods run on one event loop.
 
     Args:
         most_waiting: maximum number of queued intervals; more are rejected.
@@ -342,7 +368,7 @@ class Counting:
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="counting")
-        self._process: _Process | None = None
+        self._process: _WorkerProcess | None = None
         # The first entry may be running.
         self._queue: list[_QueuedInterval] = []
         self._drain_task: asyncio.Task[None] | None = None
@@ -372,13 +398,15 @@ class Counting:
             deadline: deadline on the clock of time.perf_counter().
 
         Raises:
-            ServiceError: see :meth:`NetworkEstimator.take`; or no result by the deadline.
+            ServiceError: a full queue, no result by the deadline, too few matrices for a check, or
+                counters without a consistent estimate.
         """
-        self._refuse_late(key, client, deadline)
+        self._reject_if_late(key, client, deadline)
         answer = asyncio.get_running_loop().create_future()
 
         def work() -> CounterEstimate:
-            process = self._running()
+            """Send network and interval to the worker, and return its estimate."""
+            process = self._running_worker()
             if process.begun.get(key) is None:
                 matrices.refresh()
                 process.call("begin", key, topology, paths, matrices.rates())
@@ -387,8 +415,8 @@ class Counting:
             process.begun[key] = paths
             try:
                 return process.call("take", key, interval)
-            except _Stopped:
-                # The state of the network's estimator is lost, too.
+            except _Cancelled:
+                # The worker has dropped the estimator of the network.
                 del process.begun[key]
                 raise
 
@@ -400,9 +428,16 @@ class Counting:
         except TimeoutError:
             raise overloaded() from None
 
-    def _refuse_late(self, key: str, client: str, deadline: float) -> None:
-        """Raise ServiceError if the queue is full, or if the interval would miss its deadline; one
-        client may use three quarters of queue and time.
+    def _reject_if_late(self, key: str, client: str, deadline: float) -> None:
+        """Raise ServiceError if the queue is full, or the interval is predicted to miss its
+        deadline.
+
+        One client may use at most three quarters of the queue and of the time.
+
+        Args:
+            key: key of the network's registration.
+            client: client whose quota the interval uses.
+            deadline: deadline on the clock of time.perf_counter().
         """
         queued = [entry for entry in self._queue if not entry.answer.done()]
         num_by_client = Counter(entry.client for entry in queued)
@@ -410,23 +445,30 @@ class Counting:
             self._most_waiting
         ):
             raise overloaded()
-        # With an empty queue always try: an estimate that took long once may be short now.
+        # An empty queue accepts every interval: service times vary.
         if not queued:
             return
-        remaining = deadline - time.perf_counter()
-        client_time, total = (
+        # Predicted time of the queue with the new interval: of this client, and in total.
+        remaining_s = deadline - time.perf_counter()
+        client_time_s, total_time_s = (
             sum(self._service_times.get(entry.key, 0.0) for entry in entries)
             + self._service_times.get(key, 0.0)
             for entries in ([entry for entry in queued if entry.client == client], queued)
         )
-        excess = max(total - remaining, client_time - CLIENT_SHARE * remaining)
-        if excess > 0:
-            raise overloaded(math.ceil(max(1.0, excess)))
+        excess_s = max(total_time_s - remaining_s, client_time_s - CLIENT_SHARE * remaining_s)
+        if excess_s > 0:
+            raise overloaded(math.ceil(max(1.0, excess_s)))
 
     async def _drain(self) -> None:
+        """Compute the queued estimates until none is open.
+
+        The next one is of the client with the least worker time.  An estimate whose client no
+        longer waits is cancelled by a signal, repeated until the worker reacts.
+        """
         loop = asyncio.get_running_loop()
-        while queued := [entry for entry in self._queue if not entry.answer.done()]:
-            entry = min(queued, key=lambda entry: self._client_times.get(entry.client, 0.0))
+        while open_entries := [entry for entry in self._queue if not entry.answer.done()]:
+            entry = min(open_entries, key=lambda entry: self._client_times.get(entry.client, 0.0))
+            # Compute it in the thread; cancel it if the answer is no longer wanted.
             begin = time.perf_counter()
             job = loop.run_in_executor(self._thread, entry.work)
             try:
@@ -434,39 +476,44 @@ class Counting:
                 while not job.done():
                     if self._process is not None:
                         self._process.stop()
-                    await asyncio.wait({job}, timeout=_RESIGNAL_S)
+                    await asyncio.wait({job}, timeout=_CANCEL_RETRY_S)
             finally:
-                # The event loop ends.
+                # The event loop ends: kill the worker.
                 if not job.done() and self._process is not None:
                     self._process.end()
+            # Account the time to the client, and update the average service time of the network.
             seconds = time.perf_counter() - begin
             self._client_times[entry.client] = self._client_times.get(entry.client, 0.0) + seconds
             error = job.exception()
             if error is None:
                 service_time = self._service_times.get(entry.key, seconds)
-                self._service_times[entry.key] = service_time + _NEWEST_WEIGHT * (
+                self._service_times[entry.key] = service_time + _SERVICE_TIME_WEIGHT * (
                     seconds - service_time
                 )
+            # Answer, and remove finished and cancelled entries.
             if not entry.answer.done():
                 if error is None:
                     entry.answer.set_result(job.result())
                 else:
                     entry.answer.set_exception(error)
-            self._queue = [queued for queued in self._queue if not queued.answer.done()]
+            self._queue = [entry for entry in self._queue if not entry.answer.done()]
         self._queue = []
         self._client_times = {}
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        """Learn measured matrices (B, D), in the background."""
-        self._tell("observe", key, rates)
+        """Add measured matrices (B, D), Gbit/s, to the history of a network, in the background."""
+        self._call_in_background("observe", key, rates)
 
     def forget(self, key: str) -> None:
         """Drop the state of a deregistered network."""
         self._service_times.pop(key, None)
-        self._tell("forget", key)
+        self._call_in_background("forget", key)
 
-    def _tell(self, method: str, key: str, *arguments: Any) -> None:
+    def _call_in_background(self, method: str, key: str, *arguments: Any) -> None:
+        """Call a method of the worker without waiting, if it knows the network; log errors."""
+
         def work() -> None:
+            """Call the method in the thread that owns the connection."""
             process = self._process
             if process is None or process.begun.get(key) is None:
                 return
@@ -479,17 +526,18 @@ class Counting:
 
         self._thread.submit(work)
 
-    def _running(self) -> _Process:
+    def _running_worker(self) -> _WorkerProcess:
+        """Return the worker process; start one if none runs."""
         if self._process is None or self._process.has_ended:
-            self._process = _Process()
+            self._process = _WorkerProcess()
         return self._process
 
 
-class _Process:
+class _WorkerProcess:
     """Client side of the worker process, used by one thread.
 
     Attributes:
-        begun: paths of each network that the process knows.
+        begun: candidate paths of each network that the worker knows, by key.
         has_ended: whether the process has ended.
     """
 
@@ -498,7 +546,7 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self._connection, child_connection = context.Pipe()
         self._process = context.Process(
-            target=_estimates, args=(child_connection,), name="counting", daemon=True
+            target=_worker_main, args=(child_connection,), name="counting", daemon=True
         )
         self._process.start()
         child_connection.close()
@@ -506,7 +554,7 @@ class _Process:
         self.has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method of :class:`_Estimates`, or raise its error."""
+        """Return the result of a method of the worker's state, or raise its exception."""
         try:
             self._connection.send((method, arguments))
             outcome = self._connection.recv()
@@ -514,7 +562,7 @@ class _Process:
             # The process may still run without its connection.
             self.end()
             raise ServiceError(
-                503, "unavailable", "the process for counters has ended; try again", 1.0
+                503, "unavailable", "the estimation process has ended; try again", 1.0
             ) from None
         if isinstance(outcome, Exception):
             raise outcome
@@ -526,38 +574,38 @@ class _Process:
         self._process.kill()
 
     def stop(self) -> None:
-        """Cancel the running estimate, if any."""
+        """Send the cancellation signal for the running estimate, if any."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid or 0, _STOP)
+            os.kill(self._process.pid or 0, _CANCEL_SIGNAL)
 
 
-def _estimates(connection: Connection) -> None:
-    """Main loop of the worker process: answer calls until the service ends."""
+def _worker_main(connection: Connection) -> None:
+    """Run the worker process: execute calls from the connection until the service ends."""
     ignore_interrupts()
     os.nice(_NICENESS)
     limit_threads(1)
-    estimates = _Estimates()
-    signal.signal(_STOP, lambda *_: estimates.stop())
+    state = _WorkerState()
+    signal.signal(_CANCEL_SIGNAL, lambda *_: state.stop())
     # The connection closes when the service ends.
     with contextlib.suppress(EOFError, OSError):
         while True:
             method, arguments = connection.recv()
             try:
-                outcome = getattr(estimates, method)(*arguments)
-            except (TealError, _Stopped) as error:
+                outcome = getattr(state, method)(*arguments)
+            except (TealError, _Cancelled) as error:
                 outcome = error
             except Exception:
-                # The error itself may not be picklable.
+                # Send the traceback as text, since the exception may not be picklable.
                 outcome = RuntimeError(traceback.format_exc())
             connection.send(outcome)
 
 
-class _Estimates:
+class _WorkerState:
     """Estimators of all networks, by network key, in the worker process."""
 
     def __init__(self) -> None:
         self._estimators: dict[str, NetworkEstimator] = {}
-        self._may_stop = False
+        self._may_cancel = False
 
     def begin(self, key: str, topology: Topology, paths: PathSet, history: FloatArray) -> None:
         self._estimators[key] = NetworkEstimator(topology, paths, history.astype(np.float64))
@@ -572,17 +620,18 @@ class _Estimates:
         del self._estimators[key]
 
     def take(self, key: str, interval: Interval) -> CounterEstimate:
+        """Return the estimate for an interval; the cancellation signal may interrupt it."""
         try:
-            self._may_stop = True
+            self._may_cancel = True
             return self._estimators[key].take(interval)
-        except _Stopped:
-            # The state may be inconsistent: it may have stopped between two updates.
+        except _Cancelled:
+            # Drop the estimator: the cancellation may have hit it between two updates.
             del self._estimators[key]
             raise
         finally:
-            self._may_stop = False
+            self._may_cancel = False
 
     def stop(self) -> None:
-        if self._may_stop:
-            self._may_stop = False
-            raise _Stopped
+        if self._may_cancel:
+            self._may_cancel = False
+            raise _Cancelled

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import TopologyFileConfig, require
+from teal.errors import InputError
 from teal.option import OVERWRITE, TOPOLOGY
 from teal_ip.routing.settings import IgpConfig
 
@@ -25,28 +26,28 @@ _COUNTER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterOptions(IgpConfig, TopologyFileConfig):
-    """Interpretation of interface byte counters and files."""
+    """Interpretation of files of interface byte counters."""
 
     interfaces: Path | None = None
-    """Table (.csv or .parquet) that maps interfaces to links: router, interface, neighbour (empty:
-    external) and, for parallel links, number, counted from 1 as in the names of links.  Interfaces
-    of one link are summed.  Default: an interface named like a neighbour (b, or b#2 for the second
-    of parallel links) is the link to it, and any other one is external."""
+    """Table (.csv or .parquet) that maps interfaces to links: columns router, interface, neighbour
+    (empty for external interfaces) and, for parallel links, number, counted from 1 as in the names
+    of links.  Interfaces of one link are summed.  Default: an interface named like a neighbour (b,
+    or b#2 for the second of parallel links) is the link to it, any other one is external."""
     ignore_interfaces: str = ""
-    """Regular expression of names of interfaces to ignore, such as 'lo\\d*|.*\\.\\d+'; a column
-    ignore (yes) of the table of interfaces does the same for single ones."""
+    """Regular expression for names of interfaces to ignore, such as 'lo\\d*|.*\\.\\d+'; for single
+    interfaces, use a column ignore (yes) in the table of interfaces."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     labels: Literal["end", "start"] = "end"
-    """Whether timestamps of matrices, read or written, are the start or the end of the interval;
-    timestamps of counter readings are always the end."""
+    """Timestamps of matrices, read or written: start or end of the interval.  Timestamps of counter
+    readings are always the end."""
     interval: float = 0.0
     """Length of an interval, seconds; 0 for the median time between two readings."""
     counter_error: float = 0.01
     """Relative standard deviation of a counter."""
     policies: Path | None = None
-    """Installed segment lists, a .json file of teal segments; all other demands follow the IGP's
-    shortest paths."""
+    """Installed segment lists, a .json file written by teal segments --out; demands without a list
+    follow the IGP's shortest paths."""
     traffic_unit: str = ""
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
 
@@ -70,28 +71,29 @@ class CounterConfig(CounterOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CounterOptions):
-    """Additional knowledge for the estimation, and its parameters."""
+    """Additional input of the estimation, and its parameters."""
 
     TRAFFIC_OPTIONS: ClassVar[tuple[str, ...]] = ("history", "flows", "truth")
 
     history: str = ""
-    """Past traffic matrices, a file as for teal solve: a week of them halves the errors, and gives
-    demands prediction intervals."""
+    """Past traffic matrices, a file as for teal solve: a week of them halves the errors, and
+    enables prediction intervals.
+    """
     flows: str = ""
-    """Measured demands (flow records, tunnel counters): a .csv, .parquet or .npz file of traffic;
-    its demands, and only those, count as measured in the intervals of its times."""
+    """Measured demands (from flow records or tunnel counters): a .csv, .parquet or .npz file of
+    traffic.  Demands and times that it lacks are estimated."""
     prefixes: Path | None = None
-    """Table (.csv: prefix, router) that locates addresses; --flows is then a file of flow records:
-    nfdump's .csv or .json, or pmacct's .json."""
+    """Table (.csv: prefix, router) that maps addresses to routers; --flows is then a file of flow
+    records: nfdump's .csv or .json, or pmacct's .json."""
     sampling: float = 1.0
     """Packets per sampled packet, for flow records without a sampling rate."""
     exporters: tuple[str, ...] = ()
-    """Router that exported the flow records; repeat for more.  Default: all at which some record
-    enters."""
+    """Router that exported the flow records; repeat for more routers.  Default: all routers where a
+    record enters the network."""
     no_repair: bool = False
-    """Do not repair the counters."""
+    """Use the counters without repair."""
     tracking: float = 0.1
-    """Weight, 0 to 1, of each estimate in the prior of the next interval."""
+    """Weight (0 to 1) of each estimate in the prior of the next interval."""
     level: float = 0.9
     """Probability of the prediction interval of each demand."""
     truth: str = ""
@@ -103,15 +105,12 @@ class EstimateOptions(CounterOptions):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "sampling", "a number of at least 1", self.sampling >= 1)
-        require(
-            self, "prefixes", "together with --flows", bool(self.flows) or self.prefixes is None
-        )
-        require(
-            self,
-            "exporters",
-            "together with --prefixes",
-            self.prefixes is not None or not self.exporters,
-        )
+        if self.prefixes is not None and not self.flows:
+            raise InputError.invalid("--prefixes", "", "no flow records are given", "add --flows")
+        if self.exporters and self.prefixes is None:
+            raise InputError.invalid(
+                "--exporters", "", "no flow records with prefixes are given", "add --prefixes"
+            )
         require(self, "tracking", "a number in [0, 1]", 0 <= self.tracking <= 1)
         require(self, "level", "a number in (0, 1)", 0 < self.level < 1)
 
@@ -120,15 +119,15 @@ class EstimateOptions(CounterOptions):
 class EstimateConfig(EstimateOptions, CounterConfig):
     """Estimate traffic matrices from the byte counters of interfaces.
 
-    Each interval's matrix is the one nearest to its prior (from past matrices if there are any,
-    else from gravity and previous estimates) that explains the counters, after repair of counters
-    that contradict the others.
+    Counters that contradict the others are repaired.  The matrix of an interval explains the
+    counters with the smallest distance (Kullback-Leibler) from a prior: from past matrices if
+    given, else from gravity and previous estimates.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "counters": (*_COUNTER_OPTIONS, "no_repair"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
-        "what is known besides": (
+        "additional input": (
             "history",
             "flows",
             "prefixes",
@@ -154,8 +153,8 @@ class CheckOptions(CounterOptions):
     history: str = ""
     """Past trusted traffic matrices, to calibrate the alarm; default: those of --traffic."""
     window: int = 1
-    """Number of intervals over which the statistic is averaged: more detect smaller persistent
-    faults, but later."""
+    """Number of intervals over which the statistic is averaged: a longer window detects smaller
+    persistent faults, but later."""
     seed: int = 0
     """Seed of the calibration."""
 
@@ -169,9 +168,9 @@ class CheckOptions(CounterOptions):
 class CheckConfig(CheckOptions, CounterConfig):
     """Check counters, traffic matrix and topology for consistency.
 
-    Counters that contradict all others are named and repaired; an alarm says that the matrix does
-    not explain the counters, at a level that is calibrated on past matrices.  The exit code is 4 if
-    any interval raises an alarm.
+    Counters that contradict the others are reported and repaired.  An interval raises an alarm if
+    its matrix does not explain the counters; the limit is calibrated on past matrices.  The exit
+    code is 4 if any interval raises an alarm.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -1,13 +1,14 @@
-"""Worst-case utilisation of fixed splits over all traffic matrices that the counters allow.
+"""Worst-case link utilisation of fixed splits over all traffic matrices that the counters allow.
 
-For each link e with shares a_e (D,) of the demands, under the new splits,
+For each link e, with a_e (D,) the share of each demand on it under the splits,
 
     max  a_e' x / c_e
-    s.t.  x >= 0,  |F x - y| <= eps y,  and with a ball  sum_d |x_d - x0_d| <= g sum x0.
+    s.t.  x >= 0,  |F x - y| <= eps y,  and optionally  sum_d |x_d - x0_d| <= g sum x0,
 
-Each is a linear program (HiGHS), max cost' z over z >= 0 with A z <= b.  By weak duality any y >= 0
-with A' y >= cost proves the bound b' y, which is recomputed from the solver's duals, independently
-of the solver's status.  Entry point: :func:`worst_load`.
+the latter an l1 ball around an estimate x0.  Each is a linear program (HiGHS): max cost' z over
+z >= 0 with A z <= b.  By weak duality any u >= 0 with A' u >= cost proves the upper bound b' u; u
+is the solver's dual, repaired to be feasible, whatever the solver's status.  Entry point:
+:func:`worst_load`.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from teal.errors import InputError
 from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import solve_lp
 
-# Violation of a dual row, relative to the largest cost, above which the dual is repaired.
+# Violation of a dual constraint, relative to the largest cost, above which the dual is repaired.
 _DUAL_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstLoad:
-    """Worst case of given splits.
+    """Worst-case link utilisation of fixed splits.
 
     Attributes:
-        utilisation: largest link utilisation of some allowed matrix.
+        utilisation: link utilisation of the worst matrix that was found.
         bound: certified upper bound on the utilisation.
-        link: index of the link.
-        matrix: (D,) worst-case matrix, Gbit/s.
+        link: index of the most utilised link.
+        matrix: (D,) that matrix, Gbit/s.
     """
 
     utilisation: float
@@ -52,17 +53,19 @@ def worst_load(
     near: FloatArray | None = None,
     ball: float | None = None,
 ) -> WorstLoad:
-    """Return the largest link utilisation over all matrices that the counters allow (module
-    docstring).
+    """Return the largest link utilisation over all matrices that the counters allow.
+
+    For each link e: max a_e' x / c_e over x >= 0 with |F x - y| <= eps y and, with a ball,
+    sum_d |x_d - x0_d| <= g sum x0.
 
     Args:
-        shares: (E, D) share of each demand on the links under the splits.
-        capacity: (E,) Gbit/s; links of 0 are ignored.
+        shares: (E, D) share a of each demand on each link under the splits.
+        capacity: (E,) capacity c, Gbit/s; links with capacity 0 are ignored.
         measurements: (R, D) measurement matrix F under the routing of the counters.
-        counters: (R,) y, Gbit/s; NaN for missing ones.
-        tolerance: eps, relative error of a counter.
-        near: (D,) x0, an estimate; with ``ball``.
-        ball: g, calibrated error of the estimate, as a share of the traffic.
+        counters: (R,) counters y, Gbit/s; NaN for missing ones.
+        tolerance: largest relative error eps of a counter.
+        near: (D,) estimate x0, Gbit/s; given together with ``ball``.
+        ball: radius g of the l1 ball around the estimate, as a share of its traffic.
 
     Raises:
         InputError: a ball without an estimate, or counters that no matrix explains within the
@@ -70,33 +73,37 @@ def worst_load(
         SolverError: HiGHS failed.
     """
     if (near is None) != (ball is None):
-        raise InputError("worst_load", "ball", "together with an estimate", ball)
+        raise InputError.invalid(
+            "worst_load", "ball", "near and ball are given together only", "give both, or neither"
+        )
     num_demands = shares.shape[1]
     scale = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
-    rows, limit = _constraints(measurements, counters, tolerance, scale, near, ball)
+    matrix_rows, rhs = _constraints(measurements, counters, tolerance, scale, near, ball)
     # One linear program for each link.
     best = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
-    bound = 0.0
+    certified_bound = 0.0
     for link in np.flatnonzero((capacity > 0) & (np.diff(shares.indptr) > 0)).tolist():
-        cost = np.zeros(rows.shape[1])
+        cost = np.zeros(matrix_rows.shape[1])
         cost[:num_demands] = shares[[link]].toarray()[0]
-        result = solve_lp(-cost, (rows, limit))
+        result = solve_lp(-cost, (matrix_rows, rhs))
         if result.is_infeasible:
-            expected = (
-                f"counters that some matrix explains within {tolerance:.3g} (raise the tolerance, "
-                "or repair the counters)"
+            raise InputError.invalid(
+                "worst_load",
+                "counters",
+                f"no traffic matrix fits the counters within a relative error of {tolerance:.3g}",
+                "raise the tolerance, or repair the counters",
             )
-            raise InputError("worst_load", "counters", expected, "none")
-        matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
-        value = float(cost[:num_demands] @ matrix) / capacity[link]
-        bound = max(
-            bound, _certified_bound(cost, rows, limit, result.duals) * scale / capacity[link]
+        worst_matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
+        utilisation = float(cost[:num_demands] @ worst_matrix) / capacity[link]
+        certified_bound = max(
+            certified_bound,
+            _certified_bound(cost, matrix_rows, rhs, result.duals) * scale / capacity[link],
         )
-        if value > best.utilisation:
-            best = WorstLoad(value, 0.0, link, matrix)
+        if utilisation > best.utilisation:
+            best = WorstLoad(utilisation, 0.0, link, worst_matrix)
     if best.link < 0:
-        raise InputError("worst_load", "shares", "a link that carries some demand", "none")
-    return dataclasses.replace(best, bound=max(bound, best.utilisation))
+        raise InputError.invalid("worst_load", "shares", "no link with capacity carries a demand")
+    return dataclasses.replace(best, bound=max(certified_bound, best.utilisation))
 
 
 def _constraints(
@@ -107,16 +114,21 @@ def _constraints(
     near: FloatArray | None,
     ball: float | None,
 ) -> tuple[sp.csr_array, FloatArray]:
-    """Return A and b of the allowed matrices A z <= b: counters within the tolerance, and the ball
-    around the estimate.
+    """Return A and b of the constraints A z <= b on matrices that the counters allow.
 
     Args:
-        measurements, counters, tolerance, near, ball: as in :func:`worst_load`.
-        scale: Gbit/s that count as 1 in the program.
+        measurements: (R, D) measurement matrix F.
+        counters: (R,) counters y, Gbit/s; NaN for missing ones.
+        tolerance: largest relative error of a counter.
+        scale: unit of traffic in the program, Gbit/s.
+        near: (D,) estimate x0, Gbit/s; None for no ball.
+        ball: radius of the l1 ball around the estimate, as a share of its traffic.
 
     Returns:
-        A (rows, D), or (rows, 2 D) with a ball, whose further columns bound abs(x - x0); and b.
+        A (rows, D) and b (rows,), z = x; with a ball A (rows, 2 D) and z = (x, t), where t bounds
+        abs(x - x0).
     """
+    # Counters: (1 - eps) y <= F x <= (1 + eps) y.
     counter_index = np.flatnonzero(np.isfinite(counters))
     counter_rows = sp.csr_array(measurements[counter_index])
     y = counters[counter_index]
@@ -124,6 +136,7 @@ def _constraints(
     lower = (1 - tolerance) * y / scale
     blocks: list[list[sp.csr_array | None]] = [[counter_rows], [-counter_rows]]
     rhs = [upper, -lower]
+    # Ball: -t <= x - x0 <= t, sum t <= g sum x0.
     if near is not None and ball is not None:
         num_demands = measurements.shape[1]
         eye = sp.eye_array(num_demands, format="csr")
@@ -141,23 +154,30 @@ def _constraints(
 
 
 def _certified_bound(
-    cost: FloatArray, rows: sp.csr_array, limit: FloatArray, dual: FloatArray
+    cost: FloatArray, matrix: sp.csr_array, rhs: FloatArray, dual: FloatArray
 ) -> float:
-    """Dual bound limit' y in float64, for duals y >= 0 repaired to be feasible (rows' y >= cost).
+    """Return the dual bound rhs' u of max cost' z over z >= 0 with matrix z <= rhs.
 
-    A violated dual row is covered by more of the primal row with that column's largest entry: for x
-    >= 0 this proves a bound as long as every column has a positive entry in some row.
+    The dual u = max(dual, 0) is repaired to satisfy matrix' u >= cost: for each violated column,
+    the dual of the row with its largest entry is increased.  Infinite if a violated column has no
+    positive entry.
+
+    Args:
+        cost: (n,) objective.
+        matrix: (rows, n) constraint matrix.
+        rhs: (rows,) right-hand sides.
+        dual: (rows,) approximate dual solution.
     """
-    y = np.maximum(dual, 0.0)
-    violation = cost - rows.T @ y
+    repaired_dual = np.maximum(dual, 0.0)
+    violation = cost - matrix.T @ repaired_dual
     violated_columns = np.flatnonzero(
         violation > _DUAL_TOLERANCE * max(float(np.abs(cost).max()), 1e-300)
     )
-    columns = sp.csc_array(rows)
+    columns = sp.csc_array(matrix)
     for column in violated_columns.tolist():
         entries = columns.data[columns.indptr[column] : columns.indptr[column + 1]]
         if not len(entries) or entries.max() <= 0:
             return float("inf")
         row = columns.indices[columns.indptr[column] + int(entries.argmax())]
-        y[row] += violation[column] / float(entries.max())
-    return float(limit @ y)
+        repaired_dual[row] += violation[column] / float(entries.max())
+    return float(rhs @ repaired_dual)

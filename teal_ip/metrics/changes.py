@@ -37,18 +37,18 @@ class MetricChange:
     utilisation: float
 
 
-def write_changes(path: Path, changes: Sequence[MetricChange], figures: dict[str, Any]) -> None:
-    """Write changes in order.
+def write_changes(path: Path, changes: Sequence[MetricChange], result: dict[str, Any]) -> None:
+    """Write metric changes in order; JSON files have the whole result.
 
     Args:
         path: path of a .json or .csv file.
         changes: the changes.
-        figures: figures of the result, for JSON.
+        result: the result as JSON values, for a .json file.
     """
     with atomic_file(path) as temporary:
         match path.suffix.lower():
             case ".json":
-                temporary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+                temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             case _ if changes:
                 write_csv(temporary, changes)
             case _:
@@ -57,7 +57,7 @@ def write_changes(path: Path, changes: Sequence[MetricChange], figures: dict[str
 
 
 def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
-    """Load the changes of a file, in order.
+    """Load metric changes in order.
 
     Args:
         path: file written by :func:`write_changes`.
@@ -85,19 +85,30 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
             for entry in entries
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "changes as teal metrics --out writes them, .json or .csv"
-        raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
+        raise InputError.invalid(
+            str(path),
+            "",
+            f"no metric changes can be read ({type(error).__name__}: {error})",
+            "use a .json or .csv file written by teal metrics --out",
+        ) from None
     known_links = set(links)
     for change in changes:
         if change.link not in known_links:
-            expected = "a link of the network"
-            raise InputError(str(path), f"link {change.link}", expected, "none of this name")
+            raise InputError.invalid(
+                str(path), f"link {change.link}", "the network has no link of this name"
+            )
     return changes
 
 
 def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
-    """Load the metrics after all changes of a file, by link index; arguments and errors as in
-    :func:`load_changes`.
+    """Load the new metrics of a file of changes, by link index.
+
+    Args:
+        path: file written by :func:`write_changes`.
+        links: names of the links of the network, by index.
+
+    Raises:
+        InputError: no such file, another format, or an unknown link.
     """
     link_index = {name: link for link, name in enumerate(links)}
     return {link_index[change.link]: change.after for change in load_changes(path, links)}

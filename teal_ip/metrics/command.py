@@ -44,21 +44,22 @@ from teal_ip.segments.static_lists import fewest_policies
 
 # Default of the largest metric.
 _DEFAULT_MAX_METRIC = 100
-# Largest metric of the start from prices.
-_PRICE_RANGE = 50.0
-# Time limit of the prices, and of the bounds, seconds; and as a share of the deadline.
-_PRICE_SECONDS = 2.0
-_PRICE_TIME = 0.1
+# Largest metric of the starting point from dual prices.
+_MAX_PRICE_METRIC = 50.0
+# Time limit of the dual prices, and of the bounds under failures: seconds, and share of the
+# deadline.
+_PRICE_LIMIT_S = 2.0
+_PRICE_TIME_SHARE = 0.1
 # Length of the warm-up search on three nodes, seconds.
 _WARM_UP_S = 0.02
-# Time limit of the order of the changes after Ctrl-C, seconds.
-_ORDER_SECONDS = 2.0
-# Gap over the optimum with two segments, within which policies are counted.
+# Time limit for ordering the changes after Ctrl-C, seconds.
+_ORDER_AFTER_INTERRUPT_S = 2.0
+# Segment lists are counted that reach the two-segment optimum within this relative gap.
 _POLICY_GAP = 0.01
-# Time limit of the policies of one set of metrics, seconds; and for both as a share of the
-# deadline.
-_POLICY_SECONDS = 20.0
-_POLICY_TIME = 0.5
+# Time limit for counting segment lists: seconds for one set of metrics, share of the deadline for
+# both.
+_POLICY_LIMIT_S = 20.0
+_POLICY_TIME_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,15 +68,15 @@ class MetricsReport:
 
     Attributes:
         topology: the network, with the new metrics.
-        before: largest utilisation with the current metrics.
+        before: largest link utilisation with the current metrics.
         utilisation: largest utilisation with the new metrics.
-        changes: metric changes, in a safe order.
-        on_the_way: largest utilisation during the changes.
+        changes: metric changes, in the order in which they can be applied one by one.
+        on_the_way: largest utilisation while the changes are applied.
         optimum: lower bound on the largest utilisation over any two-segment lists with the current
             metrics, for the matrix with most demand; no metrics are proven to reach it.
-        policies_before: demands that need a list to come within 1% of the optimum now; -1 unless
-            requested.
-        policies: demands that need a list with the new metrics; -1 unless requested.
+        policies_before: number of demands that need a segment list for a utilisation within 1% of
+            the optimum, with the current metrics; -1 unless requested.
+        policies: the same number with the new metrics; -1 unless requested.
         moves: number of moves of the search.
     """
 
@@ -90,27 +91,29 @@ class MetricsReport:
     moves: int
 
     def to_json(self) -> dict[str, Any]:
-        """All figures and changes as JSON values."""
-        hidden = ("topology", "changes")
-        figures = {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden
+        """Return utilisations, counts and changes as JSON values."""
+        other_fields = ("topology", "changes")
+        metrics = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in other_fields
         }
-        return dict(json_value({**figures, "changes": self.changes}))
+        return dict(json_value({**metrics, "changes": self.changes}))
 
     def describe(self) -> str:
         """Summarise the report in a few lines."""
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
-            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at "
-            "best, under the same failures",
+            f"({self.moves:,} moves tried); lower bound with segment lists, under the same "
+            f"failures: {100 * self.optimum:.2f}%",
             (
-                f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the "
-                "way, one by one"
+                f"{len(self.changes)} metrics change, one by one; largest utilisation meanwhile "
+                f"{100 * self.on_the_way:.2f}%"
             ),
         ]
         if self.policies >= 0:
             lines.append(
-                "demands that need a segment list to come within 1% of the optimum: "
+                "demands that need a segment list for a utilisation within 1% of the optimum: "
                 f"{self.policies_before} with the current metrics, "
                 f"{self.policies} with the new ones"
             )
@@ -118,14 +121,14 @@ class MetricsReport:
 
 
 def change_table(report: MetricsReport) -> Table:
-    """Table of the changes, in order."""
+    """Return the table of metric changes, in order."""
     columns = (
         Column("link", "link"),
-        Column("metric now", "before", str),
-        Column("metric to come", "after", str),
+        Column("current metric", "before", str),
+        Column("new metric", "after", str),
         Column("largest utilisation after this change", "utilisation", percent),
     )
-    return Table("metrics to change, in this order", columns, report.changes)
+    return Table("metric changes, in order", columns, report.changes)
 
 
 def improve(
@@ -134,18 +137,20 @@ def improve(
     config: MetricsOptions,
     notify: Callable[[str], None] = lambda _: None,
 ) -> MetricsReport:
-    """Search for metrics, and order the changes; Ctrl-C ends the search with the best so far.
+    """Search for IGP metrics with a small largest utilisation, and order the changes.
+
+    Ctrl-C ends the search with the incumbent.
 
     Args:
         dag: shortest paths with the current metrics.
         traffic: the matrices.
         config: the options.
-        notify: called with the progress.
+        notify: called with progress messages.
 
     Raises:
         InputError: invalid input.
     """
-    # Matrices and failures.
+    # Read the matrices, and define the search problem.
     topology = dag.topology
     rows = chosen_rows(config.index, config.limit, traffic)
     demand = traffic.read(rows)
@@ -153,48 +158,65 @@ def improve(
     start = search.start
     largest_demand = demand[int(demand.sum(1).argmax())]
     _warm_up(with_policies=config.with_policies)
-    # Bound over segment lists.
+    # Lower bound over segment lists, whose dual prices are a starting point of the search.
     full_deadline = Deadline.after(seconds(config.deadline, "--deadline"))
-    end = full_deadline.share(1 - _POLICY_TIME) if config.with_policies else full_deadline
-    prices, optimum = _prices(dag, traffic.pairs, largest_demand, end.share(_PRICE_TIME))
-    before = _utilisations(search, start)
+    search_deadline = (
+        full_deadline.share(1 - _POLICY_TIME_SHARE) if config.with_policies else full_deadline
+    )
+    prices, optimum = _price_metrics(
+        dag, traffic.pairs, largest_demand, search_deadline.share(_PRICE_TIME_SHARE)
+    )
+    utilisation_before = _utilisation_by_failure(search, start)
     failure_bound = _bound_under_failures(
-        dag, traffic.pairs, demand, search.failures, before, end.share(_PRICE_TIME)
+        dag,
+        traffic.pairs,
+        demand,
+        search.failures,
+        utilisation_before,
+        search_deadline.share(_PRICE_TIME_SHARE),
     )
     optimum = max(optimum, failure_bound)
     notify(
-        f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}"
+        f"lower bound on the largest utilisation with segment lists: {100 * optimum:.2f}%; "
+        f"searching for {config.deadline}"
     )
     # Search, and order the changes.
-    earlier = None if config.start is None else _earlier_metrics(search, config.start, notify)
-    result = _search_all_matrices(
-        search, end.share(_SEARCH_TIME), prices, config.seed, earlier, before
+    earlier_metric = (
+        None if config.start is None else _earlier_metrics(search, config.start, notify)
     )
-    order, after = _order_changes(search, result, end)
+    result = _search_all_matrices(
+        search,
+        search_deadline.share(_SEARCH_TIME_SHARE),
+        prices,
+        config.seed,
+        earlier_metric,
+        utilisation_before,
+    )
+    order, utilisation_after = _order_changes(search, result, search_deadline)
     metric = start.copy()
     metric[order] = result.metric[order]
-    # Policies with the current and with the new metrics.
+    # Count segment lists with the current and the new metrics; keep the metrics that need fewer.
     policies_before = policies = -1
     if config.with_policies:
-        policies_before, policies = _compare_policies(
+        policies_before, policies = _count_policies_before_after(
             dag, metric, traffic.pairs, largest_demand, full_deadline
         )
         if policies > policies_before:
             notify(
-                f"the new metrics need {policies} policies, the current ones {policies_before}: "
-                "nothing changes"
+                f"the new metrics need {policies} segment lists, the current ones "
+                f"{policies_before}: the current metrics are kept"
             )
             metric = start
             order = []
-            after = []
+            utilisation_after = []
             policies = policies_before
     # Report.
-    utilisations = [result.before, *after]
+    utilisations = [result.before, *utilisation_after]
     return MetricsReport(
         dataclasses.replace(topology, metric=metric.astype(np.int64)),
         result.before,
         utilisations[-1],
-        _metric_changes(topology, start, metric, order, after),
+        _metric_changes(topology, start, metric, order, utilisation_after),
         float(np.nanmax(utilisations)),
         optimum,
         policies_before,
@@ -206,8 +228,13 @@ def improve(
 def _search_problem(
     dag: EcmpDag, pairs: IntArray, demand: FloatArray, config: MetricsOptions
 ) -> MetricSearch:
-    """Return the search problem for demands (M, D) over pairs (D, 2), with failures and limits of
-    the options.
+    """Return the search problem with the failures and limits of the options.
+
+    Args:
+        dag: shortest paths with the current metrics.
+        pairs: (D, 2) source and target of each demand.
+        demand: (M, D) Gbit/s.
+        config: the options.
     """
     topology = dag.topology
     volume = volumes(pairs, demand, topology.num_nodes)
@@ -233,7 +260,7 @@ def _earlier_metrics(search: MetricSearch, path: Path, notify: Callable[[str], N
         metric[link] = value
     check_metric(topology, metric)
     utilisation = largest_utilisation(search, metric)
-    notify(f"{path}: {100 * utilisation:.2f}%, from which the search continues")
+    notify(f"{path}: largest utilisation {100 * utilisation:.2f}%; the search continues from there")
     return metric
 
 
@@ -244,7 +271,7 @@ def _metric_changes(
     order: Sequence[int],
     utilisations: Sequence[float],
 ) -> list[MetricChange]:
-    """Return the changes from one set of metrics (E,) to another, in order.
+    """Return the metric changes in order.
 
     Args:
         topology: the network.
@@ -266,91 +293,118 @@ def _metric_changes(
     ]
 
 
-def _utilisations(search: MetricSearch, metric: FloatArray) -> FloatArray:
-    """Largest link utilisation (M, 1 + F) of each matrix, without failure and under each."""
+def _utilisation_by_failure(search: MetricSearch, metric: FloatArray) -> FloatArray:
+    """Return the largest link utilisation (M, 1 + F) under metrics (E,), for each matrix without
+    failure and under each of F failures.
+    """
     failures = [[], *(list(links) for links in search.failures)]
     loads = IgpFailures(EcmpDag.of(search.topology, metric), search.volume)
     return loads.under(failures).utilisation.T
 
 
-# Share of the time for the search; the remaining time orders the changes.
-_SEARCH_TIME = 0.7
-# Number of matrices that are searched over at a time.
-_FEW = 4
+# Share of the remaining time for the search; the rest is for ordering the changes.
+_SEARCH_TIME_SHARE = 0.7
+# Number of the worst matrices that are added to the search at a time.
+_NUM_WORST_MATRICES = 4
 
 
 def _search_all_matrices(
     search: MetricSearch,
-    end: Deadline,
+    deadline: Deadline,
     prices: FloatArray,
     seed: int,
-    earlier: FloatArray | None,
+    earlier_metric: FloatArray | None,
     utilisation: FloatArray,
 ) -> MetricResult:
-    """Return the best metrics for all matrices: search over the worst ones, and add matrices that
-    exceed the result.
+    """Search for metrics that minimise the largest utilisation over all matrices.
+
+    Constraint generation: search over the worst matrices only, evaluate the result for all, add the
+    matrices that exceed it, and repeat.
 
     Args:
         search: search problem with all matrices.
-        end: time limit.
-        prices: starting metrics if all may change.
+        deadline: time limit.
+        prices: (E,) starting metrics from dual prices, used if all metrics may change.
         seed: random seed.
-        earlier: metrics of an earlier search.
+        earlier_metric: (E,) metrics of an earlier search; None for none.
         utilisation: (M, 1 + F) largest link utilisation with the current metrics.
     """
-    rows = worst_rows(utilisation, _FEW)
-    best = search.start if earlier is None else earlier
+    matrices = worst_rows(utilisation, _NUM_WORST_MATRICES)
+    best = search.start if earlier_metric is None else earlier_metric
     num_moves = 0
     best_utilisation = largest_utilisation(search, best)
     while True:
-        # Few changes around the most utilised link, if their number is limited.
-        partial_search = dataclasses.replace(search, volume=search.volume[rows])
+        # If the number of changes is limited: beam search around the most utilised link.
+        partial_search = dataclasses.replace(search, volume=search.volume[matrices])
         start_metric = best
         if search.at_most < search.topology.num_links:
             few_changes, num_trials = near_changes(
-                partial_search, Deadline(time.perf_counter() + end.remaining_s / 2, end)
+                partial_search, Deadline(time.perf_counter() + deadline.remaining_s / 2, deadline)
             )
             start_metric = min(
                 few_changes, best, key=lambda metric: largest_utilisation(partial_search, metric)
             )
             num_moves += num_trials
-        # Anneal over these matrices.
+        # Simulated annealing over these matrices.
         result = improve_metrics(
-            partial_search, end.remaining_s / 2, [prices], seed, best_so_far=start_metric
+            partial_search, deadline.remaining_s / 2, [prices], seed, best_so_far=start_metric
         )
         num_moves += result.moves
-        # Evaluate the result for all matrices.
-        by_matrix = _utilisations(search, result.metric).max(1)
+        # Evaluate the result for all matrices: (M,) largest utilisation of each.
+        by_matrix = _utilisation_by_failure(search, result.metric).max(1)
         if by_matrix.max() < best_utilisation:
             best = result.metric
             best_utilisation = float(by_matrix.max())
-        # Add the worst matrices that exceed the result.
-        exceeding = np.setdiff1d(np.flatnonzero(by_matrix > result.utilisation * (1 + 1e-9)), rows)
-        if not len(exceeding) or end.is_over or result.was_interrupted:
+        # Add the worst of the matrices that exceed the result.
+        exceeding = np.setdiff1d(
+            np.flatnonzero(by_matrix > result.utilisation * (1 + 1e-9)), matrices
+        )
+        if not len(exceeding) or deadline.is_over or result.was_interrupted:
             break
-        rows = np.concatenate([rows, exceeding[np.argsort(-by_matrix[exceeding])[:_FEW]]])
+        matrices = np.concatenate(
+            [matrices, exceeding[np.argsort(-by_matrix[exceeding])[:_NUM_WORST_MATRICES]]]
+        )
     return MetricResult(
         best, best_utilisation, float(utilisation.max()), num_moves, result.was_interrupted
     )
 
 
 def _order_changes(
-    search: MetricSearch, result: MetricResult, end: Deadline
+    search: MetricSearch, result: MetricResult, deadline: Deadline
 ) -> tuple[list[int], list[float]]:
-    """Order the useful changes of a search; Ctrl-C ends the ordering like the deadline."""
-    end = Deadline.after(_ORDER_SECONDS) if result.was_interrupted else end
+    """Order the useful changes of a search.
+
+    Ctrl-C has the effect of the deadline.  After a search that Ctrl-C ended, the time is limited.
+
+    Returns:
+        links in order of their changes, and largest link utilisation after each change.
+    """
+    deadline = Deadline.after(_ORDER_AFTER_INTERRUPT_S) if result.was_interrupted else deadline
     try:
-        return useful_changes(search, result.metric, end)
+        return useful_changes(search, result.metric, deadline)
     except KeyboardInterrupt:
         return useful_changes(search, result.metric, Deadline.after(0.0))
 
 
-def _prices(
-    dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline
+def _price_metrics(
+    dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline: Deadline
 ) -> tuple[FloatArray, float]:
-    """Metrics (E,) proportional to the dual prices of two-segment routing, and its bound."""
+    """Return starting metrics from the dual prices of two-segment routing, and its dual bound.
+
+    The metric of link e is 1 + (r - 1) q_e / max(q), with q_e the dual price plus a uniform term in
+    proportion to 1 / capacity, so that links without a price get different metrics, too; r = 50.
+
+    Args:
+        dag: shortest paths with the current metrics.
+        pairs: (D, 2) source and target of each demand.
+        demand: (D,) Gbit/s.
+        deadline: time limit.
+
+    Returns:
+        metrics (E,), and lower bound on the largest utilisation over two-segment lists.
+    """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
-    result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS, end))
+    result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_LIMIT_S, deadline))
     live = problem.capacity > 0
     uniform = (
         float((problem.capacity * result.prices).sum())
@@ -358,11 +412,11 @@ def _prices(
         / max(1, int(live.sum()))
     )
     mixed = result.prices + uniform
-    return 1 + (_PRICE_RANGE - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
+    return 1 + (_MAX_PRICE_METRIC - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
 
 
-# Number of failures, the worst ones, whose bounds are computed.
-_BOUNDED = 10
+# Number of failures, the worst ones, for which a lower bound is computed.
+_NUM_BOUNDED_FAILURES = 10
 
 
 def _bound_under_failures(
@@ -371,9 +425,11 @@ def _bound_under_failures(
     demand: FloatArray,
     failures: Sequence[Sequence[int]],
     utilisation: FloatArray,
-    end: Deadline,
+    deadline: Deadline,
 ) -> float:
-    """Largest lower bound over any two-segment lists of a failure under its worst matrix.
+    """Return a lower bound on the largest utilisation under failures, over any two-segment lists.
+
+    The bound is the largest of the worst failures' bounds, each under its worst matrix.
 
     Args:
         dag: shortest paths with the current metrics.
@@ -381,13 +437,15 @@ def _bound_under_failures(
         demand: (M, D) Gbit/s.
         failures: links of each of F failures.
         utilisation: (M, 1 + F) largest link utilisation, without failure and under each.
-        end: time limit, after which no further failure is evaluated.
+        deadline: time limit, after which no further failure is evaluated.
     """
     largest = 0.0
-    for failure in (np.argsort(-utilisation[:, 1:].max(0), kind="stable")[:_BOUNDED]).tolist():
+    for failure in (
+        np.argsort(-utilisation[:, 1:].max(0), kind="stable")[:_NUM_BOUNDED_FAILURES]
+    ).tolist():
         by_matrix = utilisation[:, 1 + failure]
         # A failure that disconnects all demand has no bound.
-        if end.is_over or by_matrix.max() <= 0:
+        if deadline.is_over or by_matrix.max() <= 0:
             break
         matrix = demand[int(by_matrix.argmax())]
         problem = SegmentProblem.of(
@@ -396,15 +454,17 @@ def _bound_under_failures(
         largest = max(
             largest,
             solve(
-                problem, 0.01, Deadline(time.perf_counter() + _PRICE_SECONDS / _BOUNDED, end)
+                problem,
+                0.01,
+                Deadline(time.perf_counter() + _PRICE_LIMIT_S / _NUM_BOUNDED_FAILURES, deadline),
             ).bound,
         )
     return largest
 
 
 def _warm_up(*, with_policies: bool) -> None:
-    """Warm up each step on three nodes before the clock starts, so that no deadline counts
-    compilation.
+    """Run each step once on a ring of three nodes, so that the kernels are compiled before the
+    time limits start.
     """
     ring = np.array([0, 1, 2], dtype=np.int32)
     ones = np.ones(3)
@@ -416,41 +476,49 @@ def _warm_up(*, with_policies: bool) -> None:
     pairs = all_pairs(topology)
     demand = np.ones(6)
     unlimited = Deadline()
-    _prices(dag, pairs, demand, unlimited)
+    _price_metrics(dag, pairs, demand, unlimited)
     search = MetricSearch(topology, volumes(pairs, demand[None], 3), (), 2, ones, 3)
-    # The first run may spend all its time on the initial state.
+    # Two runs, since the first one may spend all its time on the initial state.
     for _ in range(2):
         result = improve_metrics(search, _WARM_UP_S)
     near_changes(dataclasses.replace(search, at_most=1), Deadline.after(_WARM_UP_S))
     useful_changes(search, np.where(np.arange(3) == 0, 2.0, result.metric), unlimited)
     if with_policies:
-        _policies(dag, pairs, demand, unlimited)
+        _count_policies(dag, pairs, demand, unlimited)
 
 
-def _compare_policies(
-    dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, end: Deadline
+def _count_policies_before_after(
+    dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, deadline: Deadline
 ) -> tuple[int, int]:
-    """Return the numbers of policies with the current and with new metrics (E,)."""
-    before = _policies(dag, pairs, demand, end.share(0.5))
-    return before, _policies(EcmpDag.of(dag.topology, metric), pairs, demand, end)
+    """Return the number of segment lists needed with the current and with new metrics (E,)."""
+    num_before = _count_policies(dag, pairs, demand, deadline.share(0.5))
+    return num_before, _count_policies(EcmpDag.of(dag.topology, metric), pairs, demand, deadline)
 
 
-def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, end: Deadline) -> int:
-    """Number of demands (D,) that need a segment list to come within 1% of the optimum with two
-    segments.
+def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline: Deadline) -> int:
+    """Return the number of demands that need a segment list for a largest utilisation within 1% of
+    the optimum with two segments.
+
+    Args:
+        dag: shortest paths.
+        pairs: (D, 2) source and target of each demand.
+        demand: (D,) Gbit/s.
+        deadline: time limit.
     """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(
-        problem, _POLICY_GAP / 10, Deadline(time.perf_counter() + _POLICY_SECONDS, end.share(0.5))
+        problem,
+        _POLICY_GAP / 10,
+        Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline.share(0.5)),
     )
     allowed = result.value * (1 + _POLICY_GAP)
     return fewest_policies(
-        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_SECONDS, end)
+        problem, result, allowed, Deadline(time.perf_counter() + _POLICY_LIMIT_S, deadline)
     ).policies
 
 
 def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
-    """Search; write the changes to the output file, if any.
+    """Optimise the metrics from settings; write the changes to the output file, if any.
 
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.
@@ -461,7 +529,7 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
     report = improve(dag, traffic, config, notify)
     if config.out is not None:
         write_changes(config.out, report.changes, report.to_json())
-        notify(f"{config.out}: {len(report.changes)} changes")
+        notify(f"{config.out}: {len(report.changes)} metric changes written")
     return report
 
 

@@ -1,9 +1,10 @@
 """Local search for few metric changes around the most utilised link (beam search).
 
-A change matters if it makes a link as short as the current path, or one longer or shorter: these
-metrics are tried for each link near the most utilised one, first under the worst scenarios, then,
-the best of them, under all.  A beam of the best few is kept after each change, since two changes
-may repair an overload that neither repairs alone.  Entry point: :func:`near_changes`.
+Candidates are links near the most utilised one, with metrics at which a path over the link is as
+long as the current shortest path, or longer or shorter by one.  All candidates are evaluated under
+the worst failures, the best of them under all.  The beam keeps the best few metrics after each
+change, since two changes may remove an overload that neither removes alone.  Entry point:
+:func:`near_changes`.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from teal.runtime.interruptible import Deadline
 from teal_ip.metrics.search import MetricSearch
 from teal_ip.routing.igp_failures import IgpFailures
 
-# Hops from the ends of the most utilised link.
-_NEAR = 1
-# Number of failures, the worst ones, under which every change is tried.
-_FIRST_SCENARIOS = 8
-# Beam width: metrics that are kept after each change.
-_KEPT = 4
-# Power of utilisations in the second part of the score.
+# Maximum number of hops between a candidate link and the most utilised one.
+_MAX_HOPS_AWAY = 1
+# Number of failures, the worst ones, under which every candidate is evaluated.
+_NUM_WORST_FAILURES = 8
+# Number of metrics that are kept after each change.
+_BEAM_WIDTH = 4
+# Exponent of utilisations in the second part of the score.
 _POWER = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Tried:
-    """Evaluated metrics.
+class EvaluatedMetrics:
+    """Metrics with their score.
 
     Attributes:
         metric: (E,) metrics.
-        score: largest utilisation, then the sum of the tenth powers of those of all scenarios.
+        score: largest link utilisation u, then the sum of u^10 over failures and matrices.
     """
 
     metric: FloatArray
@@ -43,77 +44,100 @@ class Tried:
 
 
 def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, int]:
-    """Return the best metrics (E,) with at most ``search.at_most`` changes, added one at a time,
-    and the number of trials.
+    """Search for few metric changes by beam search, one more change in each round.
+
+    Args:
+        search: search problem; at most ``search.at_most`` metrics change.
+        deadline: time limit.
+
+    Returns:
+        best metrics (E,), and number of evaluated candidates.
     """
-    sets = [[], *(list(member) for member in search.failures)]
-    best = Tried(search.start, _score(search, search.start, sets))
+    failures = [[], *(list(member) for member in search.failures)]
+    best = EvaluatedMetrics(search.start, _score(search, search.start, failures))
     beam = [best]
-    trials = 0
+    num_trials = 0
     for _ in range(search.at_most):
-        candidates: dict[bytes, Tried] = {}
+        candidates: dict[bytes, EvaluatedMetrics] = {}
+        # Evaluate each change of each member of the beam under the worst failures.
         for member in beam:
-            worst_failures, busiest = _worst_failures(search, member.metric, sets)
+            worst_failures, busiest = _worst_failures(search, member.metric, failures)
             for link, value in _candidate_values(search, member.metric, busiest):
                 if deadline.is_over:
-                    return best.metric, trials
+                    return best.metric, num_trials
                 metric = member.metric.copy()
                 metric[link] = value
-                trials += 1
-                candidates[metric.tobytes()] = Tried(metric, _score(search, metric, worst_failures))
-        shortlist = sorted(candidates.values(), key=lambda member: member.score)[: 4 * _KEPT]
+                num_trials += 1
+                candidates[metric.tobytes()] = EvaluatedMetrics(
+                    metric, _score(search, metric, worst_failures)
+                )
+        # Evaluate the best candidates under all failures, and keep the best of them.
+        shortlist = sorted(candidates.values(), key=lambda member: member.score)[: 4 * _BEAM_WIDTH]
         evaluated = [
-            Tried(member.metric, _score(search, member.metric, sets)) for member in shortlist
+            EvaluatedMetrics(member.metric, _score(search, member.metric, failures))
+            for member in shortlist
         ]
-        beam = sorted(evaluated, key=lambda member: member.score)[:_KEPT]
+        beam = sorted(evaluated, key=lambda member: member.score)[:_BEAM_WIDTH]
         if not beam:
             break
         best = min(best, beam[0], key=lambda member: member.score)
-    return best.metric, trials
+    return best.metric, num_trials
 
 
-def _score(search: MetricSearch, metric: FloatArray, sets: list[list[int]]) -> tuple[float, float]:
+def _score(
+    search: MetricSearch, metric: FloatArray, failures: list[list[int]]
+) -> tuple[float, float]:
     utilisation = (
-        IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets).utilisation
+        IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(failures).utilisation
     )
     return float(utilisation.max()), float((utilisation**_POWER).sum())
 
 
 def _worst_failures(
-    search: MetricSearch, metric: FloatArray, sets: list[list[int]]
+    search: MetricSearch, metric: FloatArray, failures: list[list[int]]
 ) -> tuple[list[list[int]], int]:
-    """Return the worst failures, and the most utilised link of all."""
-    results = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(sets)
-    largest = results.utilisation.max(1)
-    worst = int(largest.argmax())
-    order = np.argsort(-largest, kind="stable")[:_FIRST_SCENARIOS]
-    return [sets[s] for s in order], int(
-        results.busiest[worst, results.utilisation[worst].argmax()]
+    """Return the failures with the largest link utilisation under metrics (E,), and the index of
+    the most utilised link of all.
+    """
+    results = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(failures)
+    by_failure = results.utilisation.max(1)
+    worst_failure = int(by_failure.argmax())
+    order = np.argsort(-by_failure, kind="stable")[:_NUM_WORST_FAILURES]
+    return [failures[s] for s in order], int(
+        results.busiest[worst_failure, results.utilisation[worst_failure].argmax()]
     )
 
 
 def _candidate_values(
     search: MetricSearch, metric: FloatArray, busiest: int
 ) -> Iterator[tuple[int, float]]:
-    """Yield links near a link, nearest first, with metrics at which they gain or lose traffic."""
+    """Yield pairs (link, metric) that may move traffic, for links near the most utilised one.
+
+    Args:
+        search: search problem.
+        metric: (E,) current metrics.
+        busiest: index of the most utilised link.
+    """
     topology = search.topology
     source = topology.link_source
     target = topology.link_target
     hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
-    # To each destination, from each node.
+    # (N, N) distance from node u to destination t, at [t, u].
     distance = EcmpDag.of(topology, metric).dags.distance
+    # (E,) hops from either end of each link to the nearer end of the busiest link.
     ends = (source[busiest], target[busiest])
     hops_away = np.min([hops[end][side] for end in ends for side in (source, target)], axis=0)
     for link in np.argsort(hops_away, kind="stable").tolist():
-        if hops_away[link] > _NEAR:
+        if hops_away[link] > _MAX_HOPS_AWAY:
             break
         if topology.capacity[link] <= 0:
             continue
         alternatives = np.flatnonzero((source == source[link]) & (np.arange(len(source)) != link))
-        # The current path, and the best one without the link.
+        # Lengths of the shortest path and of the best path over another link, to each destination.
         path_lengths = [distance[:, source[link]]]
         if len(alternatives):
             path_lengths.append((metric[alternatives] + distance[:, target[alternatives]]).min(1))
+        # Metrics with which a path over the link is equally long, and one more or less.
         ties = np.concatenate([length - distance[:, target[link]] for length in path_lengths])
         candidates = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
         for value in candidates[

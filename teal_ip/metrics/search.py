@@ -1,13 +1,13 @@
 """IGP metric optimisation by simulated annealing, with incremental shortest paths and ECMP loads.
 
-Score of metrics: (1 / p) log sum u^p over the utilisations u of all links, in all matrices and all
-scenarios (no or some failed links), p = 10; the incumbent has the smallest largest utilisation.  A
-move changes one or a few links.  Only destinations whose shortest paths may change are recomputed:
-those where a rising link is a next hop, or a falling one is as short as the current path; the test
-is exact.
+Score of metrics: log ||u||_p = (1 / p) log sum u^p over the utilisations u of all links, in all
+matrices and all scenarios, p = 10.  A scenario is a set of failed links; scenario 0 has none.  The
+incumbent has the smallest largest utilisation.  A move changes the metrics of one or a few links.
+Only destinations whose shortest paths may change are recomputed: those where a link whose metric
+rises is a next hop, or a link whose metric falls becomes as short as the current path.
 
 Moves (after Fortz and Thorup, "Internet traffic engineering by optimizing OSPF weights", INFOCOM
-2000, and measured here): make several next hops of a node equally good towards a destination of
+2000): make several next hops of a node equally good towards a destination of
 traffic on a busy link; raise a busy link to tie with an alternative or exceed it, or lower the
 alternative; small steps; a random value.  Entry points: :func:`improve_metrics`,
 :func:`useful_changes`.
@@ -33,149 +33,200 @@ from teal.runtime.memory import require
 from teal.runtime.parallel import as_int64, inner_kernel, kernel
 from teal_ip.routing.igp_failures import IgpFailures
 
-# Power p of the score; with 24 the search sees the most utilised links only and gets trapped.
-_POWER = 10.0
+# Exponent p of the score; with 24 only the most utilised links count, and the search gets trapped.
+_NORM_POWER = 10.0
 # A busy link is drawn with probability proportional to u^8.
-_BUSY_POWER = 8.0
-# Shares of the kinds of moves in all, cumulative: small step, random value, equal next hops; the
-# remaining ones tie a link with an alternative.
-_SMALL_STEPS = 0.12
-_RANDOM_VALUES = 0.25
-_EQUAL_HOPS = 0.55
+_BUSY_LINK_POWER = 8.0
+# Cumulative probabilities of the kinds of moves: a small step, a random value, equal next hops;
+# else, tie a busy link with its best alternative.
+_UP_TO_SMALL_STEP = 0.12
+_UP_TO_RANDOM_VALUE = 0.25
+_UP_TO_EQUAL_HOPS = 0.55
 # Maximum number of links of a move.
 _MAX_CHANGED = 8
 
 
 @kernel
-def score_of(load: FloatArray, inverse: FloatArray) -> tuple[float, float]:
-    """Score and largest utilisation of loads (S, M, E) with 1 / capacity (S, E)."""
+def norm_score(load: FloatArray, inverse_capacity: FloatArray) -> tuple[float, float]:
+    """Return log ||u||_p of the link utilisations u, p = 10, and the largest utilisation.
+
+    Args:
+        load: (S, M, E) link loads under each scenario and matrix, Gbit/s.
+        inverse_capacity: (S, E) 1 / capacity; 0 for failed links.
+    """
     # Largest utilisation.
     largest = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
             for e in range(load.shape[2]):
-                largest = max(largest, load[s, m, e] * inverse[s, e])
+                largest = max(largest, load[s, m, e] * inverse_capacity[s, e])
     if largest <= 0.0:
         return -np.inf, 0.0
-    # Sum of u^10, relative to the largest one so that nothing overflows.
+    # Sum (u / largest)^10; the ratio avoids overflow.
     total = 0.0
     for s in range(load.shape[0]):
         for m in range(load.shape[1]):
             for e in range(load.shape[2]):
-                u = load[s, m, e] * inverse[s, e] / largest
-                u2 = u * u
-                u4 = u2 * u2
-                total += u4 * u4 * u2
-    return math.log(largest) + math.log(total) / _POWER, largest
+                ratio = load[s, m, e] * inverse_capacity[s, e] / largest
+                ratio_2 = ratio * ratio
+                ratio_4 = ratio_2 * ratio_2
+                total += ratio_4 * ratio_4 * ratio_2
+    return math.log(largest) + math.log(total) / _NORM_POWER, largest
 
 
 @kernel
-def load_all(links, metric, distance, by_destination, load, volume, after, keys, nodes, passing):  # type: ignore[no-untyped-def]
-    """Compute distances and loads of all scenarios."""
+def compute_loads(  # type: ignore[no-untyped-def]
+    links, metric, distance, load_by_destination, load, volume, dag, keys, heap_nodes, node_traffic
+):
+    """Compute distances and link loads of S scenarios and M matrices.
+
+    Args:
+        links: the E links of the network; ``metric`` is overwritten.
+        metric: (S, E) metrics; infinite for failed links.
+        distance: (S, N, N) distance from node u to destination t, at [s, t, u] (written).
+        load_by_destination: (S, M, N, E) link loads of the traffic to each destination, Gbit/s
+            (written).
+        load: (S, M, E) link loads, Gbit/s (written).
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        dag: shortest-path DAG towards one destination, in row 0 (scratch).
+        keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
+        heap_nodes: (2 E + 2,) nodes in the heap (scratch).
+        node_traffic: (N,) Gbit/s through each node to one destination (scratch).
+    """
     load[:] = 0.0
-    by_destination[:] = 0.0
+    load_by_destination[:] = 0.0
     for s in range(len(load)):
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
-            grow_dag(t, as_int64(0), links, after, keys, nodes)
-            distance[s, t] = after.distance[0]
+            grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
+            distance[s, t] = dag.distance[0]
             for m in range(len(volume)):
-                passing[:] = volume[m, t]
-                load_inwards(0, links.head, after, passing, by_destination[s, m, t])
+                node_traffic[:] = volume[m, t]
+                load_inwards(0, links.head, dag, node_traffic, load_by_destination[s, m, t])
                 for e in range(load.shape[2]):
-                    load[s, m, e] += by_destination[s, m, t, e]
+                    load[s, m, e] += load_by_destination[s, m, t, e]
 
 
 @inner_kernel
-def _propose(links, metric, distance, load, inverse, has_demand, max_metric, rng, changed, values):  # type: ignore[no-untyped-def]
-    """Propose a move for the scenario without failure: fill ``changed`` with links and ``values``
-    with their metrics; return the number of links.
+def _propose(  # type: ignore[no-untyped-def]
+    links,
+    metric,
+    distance,
+    load,
+    inverse_capacity,
+    is_destination,
+    max_metric,
+    rng,
+    changed_link,
+    new_metric,
+):
+    """Propose a move from the current metrics: new metrics of one or a few links.
+
+    The move is drawn at random: a small step or a random metric of a random link; equally good next
+    hops of a node upstream of a busy link; or a tie of a busy link with its best alternative.
+
+    Args:
+        links: the E links of the network, in CSR form.
+        metric: (E,) current metrics.
+        distance: (N, N) distance from node u to destination t without failure, at [t, u].
+        load: (M, E) link loads without failure, Gbit/s.
+        inverse_capacity: (E,) 1 / capacity; 0 for links without capacity.
+        is_destination: (N,) whether a node receives traffic.
+        max_metric: largest metric.
+        rng: random generator.
+        changed_link: (8,) links of the move; the first entries are written.
+        new_metric: (8,) their new metrics (written likewise).
+
+    Returns:
+        number of links of the move; 0 for no move.
     """
-    # A small step or a random value of a random link.
+    # Draw the kind of move and a matrix.  First kinds: a small step or a random metric of a random
+    # link.
     num_links = len(metric)
-    kind = rng.random()
+    kind_draw = rng.random()
     m = rng.integers(0, load.shape[0])
-    if kind < _RANDOM_VALUES:
+    if kind_draw < _UP_TO_RANDOM_VALUE:
         e = rng.integers(0, num_links)
-        changed[0] = e
-        if kind < _SMALL_STEPS:
-            values[0] = min(max_metric, max(1.0, metric[e] + rng.integers(-3, 4)))
+        changed_link[0] = e
+        if kind_draw < _UP_TO_SMALL_STEP:
+            new_metric[0] = min(max_metric, max(1.0, metric[e] + rng.integers(-3, 4)))
         else:
-            values[0] = 1.0 + rng.integers(0, int(max_metric))
+            new_metric[0] = 1.0 + rng.integers(0, int(max_metric))
         return 1
     # Draw a busy link, with probability proportional to u^8.
     largest = 0.0
     total = 0.0
     for e in range(num_links):
-        largest = max(largest, load[m, e] * inverse[e])
+        largest = max(largest, load[m, e] * inverse_capacity[e])
     if largest <= 0.0:
         return 0
     for e in range(num_links):
-        total += (load[m, e] * inverse[e] / largest) ** _BUSY_POWER
-    draw = rng.random() * total
+        total += (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
+    busy_draw = rng.random() * total
     busy = 0
     for e in range(num_links):
-        draw -= (load[m, e] * inverse[e] / largest) ** _BUSY_POWER
-        if draw <= 0.0:
+        busy_draw -= (load[m, e] * inverse_capacity[e] / largest) ** _BUSY_LINK_POWER
+        if busy_draw <= 0.0:
             busy = e
             break
-    # Find a destination whose shortest paths use the busy link, the first from a random position.
+    # Find a destination whose shortest paths use the busy link, from a random one on.
     num_nodes = distance.shape[0]
-    first_candidate = rng.integers(0, num_nodes)
+    first_destination = rng.integers(0, num_nodes)
     t = -1
-    node = links.tail[busy]
+    u = links.tail[busy]
     for i in range(num_nodes):
-        candidate = (first_candidate + i) % num_nodes
-        to_end = distance[candidate, links.head[busy]]
+        destination = (first_destination + i) % num_nodes
+        head_distance = distance[destination, links.head[busy]]
         if (
-            has_demand[candidate]
-            and to_end < np.inf
-            and distance[candidate, node] == metric[busy] + to_end
+            is_destination[destination]
+            and head_distance < np.inf
+            and distance[destination, u] == metric[busy] + head_distance
         ):
-            t = candidate
+            t = destination
             break
     if t < 0:
         return 0
     # Make several next hops of a node equally good.
-    if kind < _EQUAL_HOPS:
-        num_hops = rng.integers(0, 3)
-        # Move up to two hops upstream, each time to a node that sends over this one.
-        for _ in range(num_hops):
+    if kind_draw < _UP_TO_EQUAL_HOPS:
+        num_upstream_hops = rng.integers(0, 3)
+        # Walk up to two hops upstream along shortest paths.
+        for _ in range(num_upstream_hops):
             upstream = -1
-            first = links.in_ptr[node]
-            count = links.in_ptr[node + 1] - first
-            start_offset = rng.integers(0, max(1, count))
-            for j in range(count):
-                e = links.in_link[first + (start_offset + j) % count]
-                if distance[t, links.tail[e]] == metric[e] + distance[t, node]:
+            first_in_link = links.in_ptr[u]
+            num_in_links = links.in_ptr[u + 1] - first_in_link
+            start_offset = rng.integers(0, max(1, num_in_links))
+            for j in range(num_in_links):
+                e = links.in_link[first_in_link + (start_offset + j) % num_in_links]
+                if distance[t, links.tail[e]] == metric[e] + distance[t, u]:
                     upstream = links.tail[e]
                     break
             if upstream < 0:
                 break
-            node = upstream
-        # Choose the common distance, and for each link the metric that attains it.
-        size = 0
-        level = distance[t, node]
+            u = upstream
+        # Choose a distance to the destination, and for each link out of u the metric with which a
+        # path over it has this distance.
+        num_changed = 0
+        common_distance = distance[t, u]
         if rng.random() < 0.5:
-            level += 1.0
-        for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
+            common_distance += 1.0
+        for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
             e = links.out_link[j]
-            new_value = level - distance[t, links.head[e]]
+            tie_metric = common_distance - distance[t, links.head[e]]
             is_allowed = (
-                new_value >= 1.0
-                and new_value <= max_metric
-                and size < _MAX_CHANGED
-                and metric[e] != new_value
+                tie_metric >= 1.0
+                and tie_metric <= max_metric
+                and num_changed < _MAX_CHANGED
+                and metric[e] != tie_metric
             )
             if is_allowed and rng.random() < 0.7:
-                changed[size] = e
-                values[size] = new_value
-                size += 1
-        return size
-    # Find the best alternative to the busy link.
+                changed_link[num_changed] = e
+                new_metric[num_changed] = tie_metric
+                num_changed += 1
+        return num_changed
+    # Find the best alternative to the busy link: another link out of the same node.
     shortest = np.inf
     alternative = -1
-    for j in range(links.out_ptr[node], links.out_ptr[node + 1]):
+    for j in range(links.out_ptr[u], links.out_ptr[u + 1]):
         e = links.out_link[j]
         length = metric[e] + distance[t, links.head[e]]
         if e != busy and length < shortest:
@@ -183,15 +234,16 @@ def _propose(links, metric, distance, load, inverse, has_demand, max_metric, rng
             alternative = e
     if alternative < 0:
         return 0
-    # Raise the busy link to tie with the alternative, or lower the alternative; or exceed the tie.
+    # Raise the busy link until both are equally long, or lower the alternative; with a margin of 1
+    # the alternative becomes shorter.
     margin = 1.0 if rng.random() < 0.5 else 0.0
     if rng.random() < 0.6:
-        value = shortest - distance[t, links.head[busy]] + margin
-        changed[0] = busy
+        changed_metric = shortest - distance[t, links.head[busy]] + margin
+        changed_link[0] = busy
     else:
-        value = distance[t, node] - distance[t, links.head[alternative]] - margin
-        changed[0] = alternative
-    values[0] = min(max_metric, max(1.0, value))
+        changed_metric = distance[t, u] - distance[t, links.head[alternative]] - margin
+        changed_link[0] = alternative
+    new_metric[0] = min(max_metric, max(1.0, changed_metric))
     return 1
 
 
@@ -199,149 +251,178 @@ def _propose(links, metric, distance, load, inverse, has_demand, max_metric, rng
 def anneal(  # type: ignore[no-untyped-def]
     links: IgpLinks,
     metric,
-    start,
+    start_metric,
     distance,
-    by_destination,
+    load_by_destination,
     load,
     volume,
-    inverse,
-    has_demand,
+    inverse_capacity,
+    is_destination,
     is_failed,
     max_metric,
-    at_most,
+    max_changes,
     temperature,
-    moves,
+    num_moves,
     rng,
     best_metric,
-    best_value,
+    best_utilisation,
 ):
-    """Try ``moves`` moves, updating the state in place; return the smallest largest utilisation.
+    """Run moves of simulated annealing over IGP metrics; update the state and the incumbent.
 
-    Indices: s of scenarios, the first without failure; m of matrices; t of destinations; e of
-    links; i of the links of a move, or of the affected pairs of scenario and destination.
+    S scenarios (sets of failed links, the first empty), M matrices, N nodes, E links.
+
+    Args:
+        links: the E links of the network; ``metric`` is overwritten.
+        metric: (S, E) current metrics by scenario; infinite for failed links (updated).
+        start_metric: (E,) metrics from which changes are counted.
+        distance: (S, N, N) distance from node u to destination t, at [s, t, u] (updated).
+        load_by_destination: (S, M, N, E) link loads of the traffic to each destination, Gbit/s
+            (updated).
+        load: (S, M, E) link loads, Gbit/s (updated).
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        inverse_capacity: (S, E) 1 / capacity; 0 for failed links.
+        is_destination: (N,) whether a node receives traffic.
+        is_failed: (S, E) whether a link has failed.
+        max_metric: largest metric.
+        max_changes: maximum number of links whose metric differs from ``start_metric``.
+        temperature: temperature of the Metropolis rule, in units of the score.
+        num_moves: number of moves.
+        rng: random generator.
+        best_metric: (E,) metrics of the incumbent (updated).
+        best_utilisation: largest link utilisation of the incumbent.
+
+    Returns:
+        largest link utilisation of the new incumbent.
     """
-    # Work arrays.
+    # Scratch arrays: DAG towards one destination, heap, and traffic through each node (N,).
     num_scenarios, num_matrices, num_links = load.shape
     num_nodes = distance.shape[1]
-    after = new_dags(1, num_nodes, num_links)
+    dag = new_dags(1, num_nodes, num_links)
     keys = np.empty(2 * num_links + 2)
-    heap = np.empty(2 * num_links + 2, dtype=np.int32)
-    passing = np.empty(num_nodes)
-    changed = np.empty(_MAX_CHANGED, dtype=np.int64)
-    values = np.empty(_MAX_CHANGED)
-    old_values = np.empty(_MAX_CHANGED)
+    heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
+    node_traffic = np.empty(num_nodes)
+    # (8,) links of a move, and their metrics after and before.
+    changed_link = np.empty(_MAX_CHANGED, dtype=np.int64)
+    new_metric = np.empty(_MAX_CHANGED)
+    old_metric = np.empty(_MAX_CHANGED)
+    # Affected pairs (scenario, destination) of a move, at most S N; for each, the distances (N,)
+    # and link loads (M, E) of its traffic after the move.
     affected = np.empty((num_scenarios * num_nodes, 2), dtype=np.int64)
     new_distance = np.empty((num_scenarios * num_nodes, num_nodes))
     new_load = np.empty((num_scenarios * num_nodes, num_matrices, num_links))
-    trial = load.copy()
-    current_score, _ = score_of(load, inverse)
+    # (S, M, E) loads after the move.
+    trial_load = load.copy()
+    current_score, _ = norm_score(load, inverse_capacity)
     current_metric = metric[0]
-    for _ in range(moves):
+    for _ in range(num_moves):
         # Propose a move.
-        size = _propose(
+        num_changed = _propose(
             links,
             current_metric,
             distance[0],
             load[0],
-            inverse[0],
-            has_demand,
+            inverse_capacity[0],
+            is_destination,
             max_metric,
             rng,
-            changed,
-            values,
+            changed_link,
+            new_metric,
         )
-        # Reject it if too many links would differ from the current metrics.
-        num_different = 0
+        # Reject it if the metrics of too many links would differ from ``start_metric``.
+        num_changes = 0
         for e in range(num_links):
-            value = current_metric[e]
-            for i in range(size):
-                if changed[i] == e:
-                    value = values[i]
-            num_different += value != start[e]
-        if size == 0 or num_different > at_most:
+            trial_metric = current_metric[e]
+            for i in range(num_changed):
+                if changed_link[i] == e:
+                    trial_metric = new_metric[i]
+            num_changes += trial_metric != start_metric[e]
+        if num_changed == 0 or num_changes > max_changes:
             continue
         # Recompute the destinations whose shortest paths may change.
-        for i in range(size):
-            old_values[i] = current_metric[changed[i]]
+        for i in range(num_changed):
+            old_metric[i] = current_metric[changed_link[i]]
         num_affected = 0
-        trial[:] = load
+        trial_load[:] = load
         for s in range(num_scenarios):
-            is_ready = False
+            has_scenario_metrics = False
             for t in range(num_nodes):
-                if not has_demand[t]:
+                if not is_destination[t]:
                     continue
-                # A rising link must be a next hop, a falling one as short as the current path.
+                # A link whose metric rises must be a next hop; one whose metric falls must become
+                # as short as the current path.
                 is_affected = False
-                for i in range(size):
-                    e = changed[i]
+                for i in range(num_changed):
+                    e = changed_link[i]
                     if is_failed[s, e]:
                         continue
-                    to_start = distance[s, t, links.tail[e]]
-                    to_end = distance[s, t, links.head[e]]
-                    if to_end == np.inf:
+                    tail_distance = distance[s, t, links.tail[e]]
+                    head_distance = distance[s, t, links.head[e]]
+                    if head_distance == np.inf:
                         continue
-                    if values[i] > old_values[i]:
-                        is_affected |= to_start == old_values[i] + to_end
-                    elif values[i] < old_values[i]:
-                        is_affected |= to_end + values[i] <= to_start
+                    if new_metric[i] > old_metric[i]:
+                        is_affected |= tail_distance == old_metric[i] + head_distance
+                    elif new_metric[i] < old_metric[i]:
+                        is_affected |= head_distance + new_metric[i] <= tail_distance
                 if not is_affected:
                     continue
                 # Set the metrics of the scenario once.
-                if not is_ready:
+                if not has_scenario_metrics:
                     links.metric[:] = metric[s]
-                    for i in range(size):
-                        if not is_failed[s, changed[i]]:
-                            links.metric[changed[i]] = values[i]
-                    is_ready = True
+                    for i in range(num_changed):
+                        if not is_failed[s, changed_link[i]]:
+                            links.metric[changed_link[i]] = new_metric[i]
+                    has_scenario_metrics = True
                 # Shortest paths and loads towards this destination.
-                grow_dag(t, as_int64(0), links, after, keys, heap)
+                grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
                 affected[num_affected, 0] = s
                 affected[num_affected, 1] = t
-                new_distance[num_affected] = after.distance[0]
+                new_distance[num_affected] = dag.distance[0]
                 new_load[num_affected] = 0.0
                 for m in range(num_matrices):
-                    passing[:] = volume[m, t]
-                    load_inwards(0, links.head, after, passing, new_load[num_affected, m])
+                    node_traffic[:] = volume[m, t]
+                    load_inwards(0, links.head, dag, node_traffic, new_load[num_affected, m])
                     for e in range(num_links):
-                        trial[s, m, e] += new_load[num_affected, m, e] - by_destination[s, m, t, e]
+                        trial_load[s, m, e] += (
+                            new_load[num_affected, m, e] - load_by_destination[s, m, t, e]
+                        )
                 num_affected += 1
         # Metropolis acceptance.
-        score, largest = score_of(trial, inverse)
+        score, largest = norm_score(trial_load, inverse_capacity)
         if score <= current_score or rng.random() < math.exp((current_score - score) / temperature):
-            # Install loads, metrics, distances, and the loads of each destination.
+            # Accept the move: update score, loads, metrics and distances.
             current_score = score
-            load[:] = trial
-            for i in range(size):
+            load[:] = trial_load
+            for i in range(num_changed):
                 for s in range(num_scenarios):
-                    if not is_failed[s, changed[i]]:
-                        metric[s, changed[i]] = values[i]
+                    if not is_failed[s, changed_link[i]]:
+                        metric[s, changed_link[i]] = new_metric[i]
             for i in range(num_affected):
                 s, t = affected[i]
                 distance[s, t] = new_distance[i]
                 for m in range(num_matrices):
-                    by_destination[s, m, t] = new_load[i, m]
+                    load_by_destination[s, m, t] = new_load[i, m]
             # Update the incumbent.
-            if largest < best_value * (1 - 1e-12):
-                best_value = largest
+            if largest < best_utilisation * (1 - 1e-12):
+                best_utilisation = largest
                 for e in range(num_links):
                     best_metric[e] = current_metric[e]
-    return best_value
+    return best_utilisation
 
 
-# Temperatures at the start and at the end, in units of the score.
-_HOT = 0.01
-_COLD = 0.0005
-# Moves between checks of the clock: at first, and at most.
-_FIRST_MOVES = 4
-_MAX_MOVES = 500
-# Target time between checks of the clock, seconds.
-_LOOK_EVERY_S = 0.2
+# Temperatures of geometric cooling, in units of the score.
+_FIRST_TEMPERATURE = 0.01
+_LAST_TEMPERATURE = 0.0005
+# Moves of a batch, between two checks of the clock: the first batch, and the largest.
+_FIRST_BATCH_MOVES = 4
+_MAX_BATCH_MOVES = 500
+# Target time of a batch of moves, seconds.
+_BATCH_S = 0.2
 # Time between checks for Ctrl-C, seconds.
-_SIGNALS_EVERY_S = 0.2
-# Relative difference of utilisations up to which they are equal but for rounding.
-_EQUAL = 1e-9
-# Copies of the loads of all destinations in the memory of a walk, approximately.
-_COPIES = 3
+_SIGNAL_CHECK_S = 0.2
+# Relative rounding error of a utilisation.
+_ROUNDING = 1e-9
+# Approximate memory of a walk, in copies of the loads by destination (S, M, N, E).
+_NUM_LOAD_COPIES = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -350,8 +431,8 @@ class MetricSearch:
 
     Attributes:
         topology: the network.
-        volume: (M, N, N) Gbit/s, destination first.
-        failures: link indices of each failure; () for none.
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        failures: link indices of each failure; () to consider no failure.
         most: largest metric.
         start: (E,) current metrics.
         at_most: maximum number of links whose metrics may differ from ``start``; E for all.
@@ -372,8 +453,8 @@ class MetricResult:
     Attributes:
         metric: (E,) metrics.
         utilisation: largest link utilisation over all matrices and failures.
-        before: largest utilisation of the current metrics.
-        moves: number of moves.
+        before: largest link utilisation with the current metrics.
+        moves: number of moves that were tried.
         was_interrupted: whether Ctrl-C ended the search.
     """
 
@@ -384,51 +465,82 @@ class MetricResult:
     was_interrupted: bool = False
 
 
-class _Walk:
-    """One annealing run."""
+class _AnnealingWalk:
+    """State and incumbent of one annealing run.
 
-    def __init__(self, search: MetricSearch, first: FloatArray, seed: int) -> None:
+    Args:
+        search: search problem.
+        start_metric: (E,) metrics at the start.
+        seed: random seed.
+
+    Attributes:
+        links: the E links of the network; ``metric`` is scratch memory.
+        is_failed: (S, E) failed links of each scenario; scenario 0 has only links without capacity.
+        metric: (S, E) current metrics; infinite for failed links.
+        inverse: (S, E) 1 / capacity; 0 for failed links.
+        distance: (S, N, N) distance from node u to destination t, at [s, t, u].
+        load_by_destination: (S, M, N, E) link loads of the traffic to each destination, Gbit/s.
+        load: (S, M, E) link loads, Gbit/s.
+        is_destination: (N,) whether a node receives traffic.
+        best_metric: (E,) metrics of the incumbent.
+        best: largest link utilisation of the incumbent.
+    """
+
+    def __init__(self, search: MetricSearch, start_metric: FloatArray, seed: int) -> None:
         topology = search.topology
         self.search = search
         self.rng = np.random.default_rng(seed)
-        scenarios = len(search.failures) + 1
-        nodes = topology.num_nodes
-        links = topology.num_links
-        self.links = igp_links(topology, np.ones(links))
-        dead = topology.capacity <= 0
-        self.is_failed = np.tile(dead, (scenarios, 1))
+        num_scenarios = len(search.failures) + 1
+        num_nodes = topology.num_nodes
+        num_links = topology.num_links
+        self.links = igp_links(topology, np.ones(num_links))
+        has_no_capacity = topology.capacity <= 0
+        self.is_failed = np.tile(has_no_capacity, (num_scenarios, 1))
         for s, failed in enumerate(search.failures):
             self.is_failed[s + 1, list(failed)] = True
-        self.metric = np.where(self.is_failed, np.inf, np.where(dead, search.start, first))
-        self.inverse = np.where(self.is_failed, 0, 1 / np.where(dead, 1, topology.capacity))
-        self.distance = np.empty((scenarios, nodes, nodes))
-        self.by_destination = np.empty((scenarios, len(search.volume), nodes, links))
-        self.load = np.empty((scenarios, len(search.volume), links))
-        self.has_demand = search.volume.sum((0, 2)) > 0
-        self.best_metric = first.copy()
+        self.metric = np.where(
+            self.is_failed, np.inf, np.where(has_no_capacity, search.start, start_metric)
+        )
+        self.inverse = np.where(
+            self.is_failed, 0, 1 / np.where(has_no_capacity, 1, topology.capacity)
+        )
+        self.distance = np.empty((num_scenarios, num_nodes, num_nodes))
+        self.load_by_destination = np.empty(
+            (num_scenarios, len(search.volume), num_nodes, num_links)
+        )
+        self.load = np.empty((num_scenarios, len(search.volume), num_links))
+        self.is_destination = search.volume.sum((0, 2)) > 0
+        self.best_metric = start_metric.copy()
         self.best = math.inf
 
-    def run(self, full_deadline: Deadline, share: float) -> MetricResult:
-        """Compute the initial state, then anneal for a share of the remaining time."""
-        self._load_all(full_deadline)
-        end = full_deadline.share(share)
+    def run(self, full_deadline: Deadline, time_share: float) -> MetricResult:
+        """Compute the initial state, then anneal; return the incumbent.
+
+        Args:
+            full_deadline: deadline of all walks.
+            time_share: share of the remaining time for this walk.
+        """
+        self._compute_initial_state(full_deadline)
+        deadline = full_deadline.share(time_share)
         num_moves = 0
-        batch_moves = _FIRST_MOVES
-        begin = current_time = time.perf_counter()
-        length = max(end.remaining_s, 1e-9)
-        while not end.is_over:
+        batch_moves = _FIRST_BATCH_MOVES
+        walk_begin = current_time = time.perf_counter()
+        duration_s = max(deadline.remaining_s, 1e-9)
+        while not deadline.is_over:
             # Geometric cooling.
-            temperature = _HOT * (_COLD / _HOT) ** min(1.0, (current_time - begin) / length)
+            temperature = _FIRST_TEMPERATURE * (_LAST_TEMPERATURE / _FIRST_TEMPERATURE) ** min(
+                1.0, (current_time - walk_begin) / duration_s
+            )
             self._anneal(temperature, batch_moves)
             num_moves += batch_moves
-            # Size of the next batch, from the time of this one.
-            previous = current_time
+            # Fit the next batch to the target time, at most four times as many moves.
+            batch_begin = current_time
             current_time = time.perf_counter()
             batch_moves = max(
                 1,
                 min(
-                    _MAX_MOVES,
-                    int(batch_moves * _LOOK_EVERY_S / max(current_time - previous, 1e-9)),
+                    _MAX_BATCH_MOVES,
+                    int(batch_moves * _BATCH_S / max(current_time - batch_begin, 1e-9)),
                     4 * batch_moves,
                 ),
             )
@@ -442,11 +554,11 @@ class _Walk:
                 self.metric,
                 self.search.start,
                 self.distance,
-                self.by_destination,
+                self.load_by_destination,
                 self.load,
                 self.search.volume,
                 self.inverse,
-                self.has_demand,
+                self.is_destination,
                 self.is_failed,
                 float(self.search.most),
                 self.search.at_most,
@@ -458,40 +570,46 @@ class _Walk:
             )
         )
 
-    def _load_all(self, end: Deadline) -> None:
-        """Compute the state, one scenario after the other, and its score; nothing after the
-        deadline.
+    def _compute_initial_state(self, deadline: Deadline) -> None:
+        """Compute distances, loads and the largest utilisation of the starting metrics.
+
+        At the deadline it stops between two scenarios, and the largest utilisation stays infinite.
         """
-        nodes = self.distance.shape[1]
-        links = self.load.shape[2]
-        after = new_dags(1, nodes, links)
-        keys = np.empty(2 * links + 2)
-        heap = np.empty(2 * links + 2, dtype=np.int32)
-        passing = np.empty(nodes)
+        # Scratch arrays: DAG towards one destination, heap, traffic through each node (N,).
+        num_nodes = self.distance.shape[1]
+        num_links = self.load.shape[2]
+        dag = new_dags(1, num_nodes, num_links)
+        keys = np.empty(2 * num_links + 2)
+        heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
+        node_traffic = np.empty(num_nodes)
         for s in range(len(self.load)):
-            if end.is_over:
+            if deadline.is_over:
                 return
             scenario = slice(s, s + 1)
-            load_all(
+            compute_loads(
                 self.links,
                 self.metric[scenario],
                 self.distance[scenario],
-                self.by_destination[scenario],
+                self.load_by_destination[scenario],
                 self.load[scenario],
                 self.search.volume,
-                after,
+                dag,
                 keys,
-                heap,
-                passing,
+                heap_nodes,
+                node_traffic,
             )
-        self.best = float(score_of(self.load, self.inverse)[1])
+        self.best = float(norm_score(self.load, self.inverse)[1])
 
 
-def _walk(
-    search: MetricSearch, first: FloatArray, seed: int, full_deadline: Deadline, share: float
+def _run_walk(
+    search: MetricSearch,
+    start_metric: FloatArray,
+    seed: int,
+    full_deadline: Deadline,
+    time_share: float,
 ) -> MetricResult:
-    """Run one annealing walk, whose memory is freed at its end."""
-    return _Walk(search, first, seed).run(full_deadline, share)
+    """Run one annealing walk from metrics ``start_metric`` (E,); free its memory at the end."""
+    return _AnnealingWalk(search, start_metric, seed).run(full_deadline, time_share)
 
 
 def improve_metrics(
@@ -504,7 +622,8 @@ def improve_metrics(
 ) -> MetricResult:
     """Search for metrics with a small largest utilisation.
 
-    Ctrl-C ends the search with the best so far.
+    Runs a walk of simulated annealing from each starting point.  Ctrl-C ends the search with the
+    incumbent.
 
     Args:
         search: search problem.
@@ -521,20 +640,25 @@ def improve_metrics(
     """
     _check_search(search, threads)
     topology = search.topology
-    before = largest_utilisation(search, search.start)
-    # Starting points: the current metrics, the incumbent, and if all may change, given and random
-    # ones.
+    utilisation_before = largest_utilisation(search, search.start)
+    # Starting points: the current metrics, and the incumbent of an earlier search.  If all metrics
+    # may change: also ``starts``, and random metrics.
     starting_metrics = [search.start]
-    results = [MetricResult(search.start, before, before, 0)]
+    results = [MetricResult(search.start, utilisation_before, utilisation_before, 0)]
     if best_so_far is not None:
         num_changed = int((best_so_far != search.start).sum())
         if num_changed > search.at_most:
-            raise InputError(
-                "metrics", "best_so_far", f"at most {search.at_most} changes", num_changed
+            raise InputError.invalid(
+                "metrics",
+                "best_so_far",
+                f"{num_changed} metrics differ from the current ones, above the maximum of "
+                f"{search.at_most}",
             )
         starting_metrics.append(best_so_far)
         results.append(
-            MetricResult(best_so_far, largest_utilisation(search, best_so_far), before, 0)
+            MetricResult(
+                best_so_far, largest_utilisation(search, best_so_far), utilisation_before, 0
+            )
         )
     if search.at_most >= topology.num_links:
         rng = np.random.default_rng(seed)
@@ -542,18 +666,18 @@ def improve_metrics(
         starting_metrics.append(
             rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
         )
-    # Annealing walks.
-    end = Deadline.after(seconds)
-    walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, end)
+    # Run the walks, and choose the best result.
+    deadline = Deadline.after(seconds)
+    walk_results, was_interrupted = _run_walks(search, starting_metrics, seed, threads, deadline)
     results += walk_results
     best = min(results, key=lambda result: result.utilisation)
     metric = np.where(topology.capacity > 0, best.metric, search.start)
     num_moves = sum(result.moves for result in results)
-    return MetricResult(metric, best.utilisation, before, num_moves, was_interrupted)
+    return MetricResult(metric, best.utilisation, utilisation_before, num_moves, was_interrupted)
 
 
 def _check_search(search: MetricSearch, threads: int) -> None:
-    """Validate the current metrics and the memory of concurrent walks.
+    """Validate the current metrics; check that concurrent walks fit into memory.
 
     Raises:
         InputError: current metrics above ``most``, or a state that does not fit into memory.
@@ -574,7 +698,7 @@ def _check_search(search: MetricSearch, threads: int) -> None:
         * len(search.volume)
         * topology.num_nodes
         * topology.num_links
-        * _COPIES
+        * _NUM_LOAD_COPIES
         * threads
     )
     require("metrics", num_bytes, "fewer matrices or failures")
@@ -585,10 +709,20 @@ def _run_walks(
     starting_metrics: Sequence[FloatArray],
     seed: int,
     threads: int,
-    end: Deadline,
+    deadline: Deadline,
 ) -> tuple[list[MetricResult], bool]:
-    """Run a walk from each starting point, in groups of concurrent ones that each get their share
-    of the remaining time; also return whether Ctrl-C ended them.
+    """Run an annealing walk from each starting point, ``threads`` walks at a time.
+
+    Args:
+        search: search problem.
+        starting_metrics: metrics (E,) at the start of each walk.
+        seed: random seed.
+        threads: number of concurrent walks.
+        deadline: deadline of all walks; each group of concurrent walks gets an equal share of time
+            per walk.
+
+    Returns:
+        result of each walk that was run, and whether Ctrl-C ended the search.
     """
     results = list[MetricResult]()
     was_interrupted = False
@@ -601,18 +735,20 @@ def _run_walks(
                 for walk in walk_indices:
                     seed_of_walk = seed + 1_000_003 * walk
                     running.append(
-                        pool.submit(_walk, search, starting_metrics[walk], seed_of_walk, end, share)
+                        pool.submit(
+                            _run_walk, search, starting_metrics[walk], seed_of_walk, deadline, share
+                        )
                     )
-                while wait(running, _SIGNALS_EVERY_S).not_done:
+                while wait(running, _SIGNAL_CHECK_S).not_done:
                     # A wait without a timeout would miss a signal received by another thread.
                     pass
-            # The walks end within a second, with the best so far.
+            # Expire the deadline: each walk returns its incumbent within a second.
             except KeyboardInterrupt:
-                end.expire()
+                deadline.expire()
                 was_interrupted = True
-        # This raises the errors of walks.
+        # ``result`` raises the exception of a walk, if any.
         results += [future.result() for future in running]
-        if end.is_over:
+        if deadline.is_over:
             break
     return results, was_interrupted
 
@@ -628,70 +764,89 @@ def change_order(
     search: MetricSearch,
     metric: FloatArray,
     report: Callable[[int], None] = lambda _: None,
-    end: Deadline | None = None,
+    deadline: Deadline | None = None,
 ) -> tuple[list[int], list[float]]:
-    """Order links such that their metrics can change one by one; also return the largest
-    utilisation after each change.
+    """Order metric changes so that they can be applied one by one with small utilisation.
 
-    Greedy: the next change is the one with the smallest largest utilisation; changes that exceed
-    both ends come last, so the second result shows by how much the order exceeds them.
+    Greedy: the next change is the one with the smallest largest link utilisation.
 
     Args:
         search: search problem, whose ``start`` are the current metrics.
         metric: (E,) new metrics.
         report: called with the number of ordered changes.
-        end: time limit, after which the remaining changes follow by index, with NaN except for the
-            last.
+        deadline: time limit, after which the remaining changes follow by link index.
+
+    Returns:
+        links in order of their changes, and largest link utilisation after each change; NaN where
+        the time limit prevented its computation.
     """
-    end = end or Deadline()
+    deadline = deadline or Deadline()
     remaining = [int(e) for e in np.flatnonzero(metric != search.start)]
     current = search.start.copy()
     order = list[int]()
-    after = list[float]()
+    utilisation_after = list[float]()
     while remaining:
         scores = []
         for e in remaining:
-            if end.is_over:
+            if deadline.is_over:
                 unknown = [math.nan] * (len(remaining) - 1)
-                return [*order, *remaining], [*after, *unknown, largest_utilisation(search, metric)]
-            scores.append(_with_change(search, current, e, metric[e]))
-        chosen = int(np.argmin(scores))
-        after.append(scores[chosen])
-        current[remaining[chosen]] = metric[remaining[chosen]]
-        order.append(remaining.pop(chosen))
+                return [*order, *remaining], [
+                    *utilisation_after,
+                    *unknown,
+                    largest_utilisation(search, metric),
+                ]
+            scores.append(_utilisation_with_change(search, current, e, metric[e]))
+        best_index = int(np.argmin(scores))
+        utilisation_after.append(scores[best_index])
+        current[remaining[best_index]] = metric[remaining[best_index]]
+        order.append(remaining.pop(best_index))
         report(len(order))
-    return order, after
+    return order, utilisation_after
 
 
 def useful_changes(
-    search: MetricSearch, metric: FloatArray, end: Deadline | None = None
+    search: MetricSearch, metric: FloatArray, deadline: Deadline | None = None
 ) -> tuple[list[int], list[float]]:
-    """Order changes up to the smallest utilisation on the way, without useless ones; arguments and
-    results as in :func:`change_order`.
+    """Order metric changes, and omit those that do not reduce the largest utilisation.
+
+    Changes after the smallest utilisation of the order are omitted, then each change without which
+    this utilisation is still reached; repeated until no change is omitted.
+
+    Args:
+        search: search problem, whose ``start`` are the current metrics.
+        metric: (E,) new metrics.
+        deadline: time limit; the changes ordered so far are returned.
+
+    Returns:
+        links in order of their changes, and largest link utilisation after each change.
     """
-    end = end or Deadline()
-    before = largest_utilisation(search, search.start)
+    deadline = deadline or Deadline()
+    utilisation_before = largest_utilisation(search, search.start)
     while True:
-        order, after = change_order(search, metric, end=end)
-        utilisation = [before, *after]
-        target = float(np.nanmin(utilisation)) * (1 + _EQUAL)
-        length = next(n for n, value in enumerate(utilisation) if value <= target)
+        order, utilisation_after = change_order(search, metric, deadline=deadline)
+        utilisation = [utilisation_before, *utilisation_after]
+        # Shortest prefix of the order with the smallest utilisation.
+        target = float(np.nanmin(utilisation)) * (1 + _ROUNDING)
+        num_changes = next(n for n, value in enumerate(utilisation) if value <= target)
         trial_metric = search.start.copy()
-        useful = order[:length]
-        trial_metric[useful] = metric[useful]
-        for link in order[:length]:
-            if end.is_over:
+        useful_links = order[:num_changes]
+        trial_metric[useful_links] = metric[useful_links]
+        # Revert each change that the target utilisation does not need.
+        for link in order[:num_changes]:
+            if deadline.is_over:
                 break
-            if _with_change(search, trial_metric, link, search.start[link]) <= target:
+            if _utilisation_with_change(search, trial_metric, link, search.start[link]) <= target:
                 trial_metric[link] = search.start[link]
-                useful.remove(link)
-        if len(useful) == length or end.is_over:
-            return order[:length], after[:length]
+                useful_links.remove(link)
+        if len(useful_links) == num_changes or deadline.is_over:
+            return order[:num_changes], utilisation_after[:num_changes]
         metric = trial_metric
 
 
-def _with_change(search: MetricSearch, metric: FloatArray, link: int, value: float) -> float:
-    """Largest link utilisation under metrics (E,) with one changed."""
+def _utilisation_with_change(
+    search: MetricSearch, metric: FloatArray, link: int, value: float
+) -> float:
+    """Return the largest link utilisation under metrics (E,) where one link has another value."""
     trial = metric.copy()
     trial[link] = value
     return largest_utilisation(search, trial)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import require, seconds
+from teal.errors import InputError
 from teal.option import OVERWRITE
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
@@ -17,28 +18,28 @@ class MetricsOptions(IgpConfig):
     """Failures and matrices to optimise for, and the time limit of the search."""
 
     failures: Literal["none", "cables", "nodes"] = "none"
-    """none; cables, or nodes: the objective is the largest utilisation also under the failure of
-    every one of them.  Traffic of a failed node itself uses no link."""
+    """Failures under which the largest utilisation also counts: none, or each single cable or node.
+    Traffic from and to a failed node is not routed."""
     groups: Path | None = None
     """Shared-risk groups of cables that also count as failures: a .csv (group,source,target), .json
     or .graphml file."""
     most: int = 0
-    """Largest metric; 0 for 100, or the largest current one if that is more."""
+    """Upper bound on metrics; 0 for 100, or the largest current metric if that is larger."""
     at_most: int = 0
     """Maximum number of links whose metrics may change; 0 for all."""
     with_policies: bool = False
-    """Also compute how few demands need a segment list to come within 1% of the optimum, with the
-    current and with the new metrics, and keep the metrics that need fewer."""
+    """Also compute the number of segment lists needed to come within 1% of the optimum, with the
+    current and with the new metrics; keep the metrics that need fewer lists."""
     start: Path | None = None
-    """Continue from the output of an earlier search (--out, .json or .csv); changes still count
-    from the current metrics."""
+    """Continue from the output of an earlier search (--out, .json or .csv).  Changes are still
+    counted from the current metrics."""
     deadline: str = "10s"
     """Time limit of the search, with the order of the changes and --with-policies: 500ms, 10s, 5m.
     """
     seed: int = 0
     """Random seed."""
     index: int = -1
-    """Index of one matrix, counted from 0; -1 for all, the worst of which counts."""
+    """Index of one matrix, counted from 0; -1 to minimise the worst case over all matrices."""
     limit: int = 0
     """Maximum number of matrices, the first ones in time order; 0 for all."""
 
@@ -47,7 +48,13 @@ class MetricsOptions(IgpConfig):
         require(self, "index", "an integer >= -1", self.index >= -1)
         for field in ("limit", "most", "at_most", "seed"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)
-        require(self, "ucmp", "nothing: the search divides evenly", not self.ucmp)
+        if self.ucmp:
+            raise InputError.invalid(
+                "--ucmp",
+                "",
+                "the metric search assumes an even split over next hops",
+                "drop --ucmp",
+            )
         seconds(self.deadline, "--deadline")
 
 

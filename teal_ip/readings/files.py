@@ -1,29 +1,29 @@
-"""Import of interface counters: tables -> rates of links and external interfaces.
+"""Import of interface counters: tables of readings to rates of links and external interfaces.
 
 A table has a row for each reading, in any order:
 
 | column | content |
 |---|---|
-| ``time`` | ISO 8601, or seconds since 1970; for a rate the end of its interval, or instead ``start`` |
-| ``router`` | name of the node |
-| ``interface`` | name; or instead ``neighbour``, the router at the other end, empty for external interfaces |
-| ``direction`` | ``in`` or ``out``, from the router's point of view |
-| ``bytes`` | a cumulative counter (32 or 64 bits), or instead ``rate``, by default in Gbit/s |
+| ``time`` | ISO 8601, or seconds since 1970; for rates the end of the interval, or ``start``
+instead | | ``router`` | name of the node | | ``interface`` | name; or ``neighbour`` instead: the
+router at the other end, empty for external ones | | ``direction`` | ``in`` or ``out``, from the
+router's point of view | | ``bytes`` | a cumulative counter (32 or 64 bits); or ``rate`` instead, by
+default in Gbit/s |
 
 A table of router, interface, neighbour (empty: external) and, for parallel links, number (counted
 from 1 like the names of links) maps interfaces to links.  By default an interface named like a
 neighbour (``b``, or ``b#2`` for parallel links) is the link to it, and any other one is external.
-External interfaces of a router are summed, and so are several interfaces of one link.  If other
-routers have external interfaces, a router without one whose links are all read has no traffic of
-its own, unless the ingress and egress of its links differ by more than 10%.
+External interfaces of a router are summed, and so are several interfaces of one link.  A
+router without external interfaces is transit-only (ingress and egress 0) if other routers have
+some, all its links are read, and what enters and leaves it differs by at most 10%.
 
 Counters become rates over the intervals between two readings.  A decrease is a wrap if the counter
-was in the last quarter of its width and the rate stays below the interface's capacity, else a
-reset, after which that interval is missing.  Readings need not be simultaneous: the rate of an
+was in the last quarter of its range and the rate is plausible for the capacity of the interface;
+else it is a reset, and that interval is missing.  Readings need not be simultaneous: the rate of an
 interval is the mean over its overlap with the readings.
 
-A .npz file holds the arrays of :class:`teal_ip.readings.readings.Counters` by name, as written by
-`teal estimate`.
+A .npz file has the arrays of :class:`teal_ip.readings.readings.Counters` by name, as written by
+:func:`save_counters`.
 
 Responses to a Prometheus range query (``/api/v1/query_range``) are converted to such a table.  A
 file has one response, or a list of responses, such as those for ``ifHCInOctets`` and
@@ -65,17 +65,18 @@ from teal.runtime.storage import atomic_file
 from teal_ip.readings.rates import GBIT_PER_BYTE, IntervalRates, median_interval
 from teal_ip.readings.readings import Counters, without_own_traffic
 
-# Labels that name router and interface, in order of preference.
-_ROUTER = ("router", "instance", "source", "agent_host", "hostname", "sysName")
-_INTERFACE = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")
-_DIRECTIONS = {
+# Labels of Prometheus series for router and interface, in order of preference.
+_ROUTER_LABELS = ("router", "instance", "source", "agent_host", "hostname", "sysName")
+_INTERFACE_LABELS = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")
+_DIRECTION_PATTERNS = {
     "in": re.compile("in_?(octets|bytes)|receive", re.I),
     "out": re.compile("out_?(octets|bytes)|transmit", re.I),
 }
 
 
 def read_prometheus(path: Path) -> Any:
-    """Read responses into a pandas frame: columns time, router, interface, direction and bytes.
+    """Read Prometheus responses into a pandas frame with columns time, router, interface, direction
+    and bytes.
 
     Raises:
         InputError: no JSON, no range query, or a series without router, interface or direction.
@@ -85,47 +86,53 @@ def read_prometheus(path: Path) -> Any:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(str(path), "", "JSON of a Prometheus range query", str(error)) from None
-    rows = list(_rows(document, str(path)))
+        raise InputError.invalid(
+            str(path), "", f"not readable as JSON of a Prometheus range query ({error})"
+        ) from None
+    rows = list(_response_rows(document, str(path)))
     if not rows:
-        raise InputError(str(path), "data.result", "at least one series with values", "none")
+        raise InputError.invalid(
+            str(path), "data.result", "no series has values", "query at least one series"
+        )
     return pd.DataFrame(rows, columns=["time", "router", "interface", "direction", "bytes"])
 
 
-# Router, interface and direction.
+# (router, interface, direction).
 _SeriesKey = tuple[str, str, str]
 
 
-def _rows(document: Any, location: str) -> Iterator[tuple[float, str, str, str, float]]:
-    """Yield time, router, interface, direction and value of each reading of all responses."""
+def _response_rows(document: Any, location: str) -> Iterator[tuple[float, str, str, str, float]]:
+    """Yield (time in seconds since 1970, router, interface, direction, bytes) for each reading."""
     for key, values in _values_by_key(document, location).items():
         for position, entry in enumerate(values):
             field = f"{' '.join(key)}: values[{position}]"
             time_and_value = list_of(entry, location, field)
             if len(time_and_value) != 2:
                 raise InputError(location, field, "[time, value]", repr(entry)[:80])
-            time, value = (_number(item, location, field) for item in time_and_value)
+            time, value = (_parse_number(item, location, field) for item in time_and_value)
             yield time, *key, value
 
 
 def _values_by_key(document: Any, location: str) -> dict[_SeriesKey, list[Any]]:
-    """Return the unparsed readings of each interface and direction.
+    """Return the unparsed readings by (router, interface, direction); 64-bit counters take
+    precedence.
 
     Raises:
-        InputError: a series without a key, or two equally wide counters of one key.
+        InputError: a series without router, interface or direction, or two counters of one
+            interface and direction with the same width.
     """
     labels_by_key: dict[_SeriesKey, dict[str, Any]] = {}
     values_by_key: dict[_SeriesKey, list[Any]] = {}
-    for position_text, series in _series(document, location):
+    for position_text, series in _series_of_responses(document, location):
         labels = object_of(series.get("metric"), location, f"{position_text}: metric")
         key = _series_key(labels, location, position_text)
         values = list_of(series.get("values"), location, f"{position_text}: values")
         previous = labels_by_key.setdefault(key, labels)
-        # Counters of 64 bits replace those of 32.
-        if previous is labels or _is_wide(labels) > _is_wide(previous):
+        # A 64-bit counter replaces a 32-bit one.
+        if previous is labels or _is_64_bit(labels) > _is_64_bit(previous):
             labels_by_key[key] = labels
             values_by_key[key] = values
-        elif _is_wide(labels) == _is_wide(previous):
+        elif _is_64_bit(labels) == _is_64_bit(previous):
             raise _ambiguous_series(key, previous, labels, location, position_text)
     return values_by_key
 
@@ -136,19 +143,18 @@ def _series_key(labels: dict[str, Any], location: str, position_text: str) -> _S
     Raises:
         InputError: a label is missing, or the name of the metric has no direction.
     """
-    router = without_port(_label(labels, _ROUTER, location, position_text))
-    interface = _label(labels, _INTERFACE, location, position_text)
+    router = without_port(_first_label(labels, _ROUTER_LABELS, location, position_text))
+    interface = _first_label(labels, _INTERFACE_LABELS, location, position_text)
     name = str(labels.get("__name__", ""))
     direction = labels.get("direction") or next(
-        (d for d, words in _DIRECTIONS.items() if words.search(name)), ""
+        (d for d, pattern in _DIRECTION_PATTERNS.items() if pattern.search(name)), ""
     )
-    if direction not in _DIRECTIONS:
-        raise InputError(
+    if direction not in _DIRECTION_PATTERNS:
+        raise InputError.invalid(
             location,
             f"{position_text}: direction",
-            "a label direction, or a name such as ifHCInOctets (rate() and sum() "
-            "drop the name: query the counter itself)",
-            name or "no name",
+            f"neither a label direction nor the metric name {name!r} says in or out",
+            "query the counter itself, such as ifHCInOctets: rate() and sum() drop the name",
         )
     return router, interface, direction
 
@@ -160,44 +166,52 @@ def _ambiguous_series(
     location: str,
     position_text: str,
 ) -> InputError:
-    """Error for two series of one key, with the labels in which they differ."""
+    """Return the error for two series of one interface and direction, with the labels that
+    differ.
+    """
     router, interface, direction = key
     differing = [
         f"{name}={previous.get(name)!r} and {labels.get(name)!r}"
         for name in dict.fromkeys([*previous, *labels])
         if previous.get(name) != labels.get(name)
     ]
-    expected = (
-        f"one series of {interface}, {direction}, of {router} (choose by a label in the query)"
-    )
-    return InputError(
+    labels_text = ", ".join(differing) or "with the same labels"
+    return InputError.invalid(
         location,
         position_text,
-        expected,
-        f"two: {', '.join(differing) or 'with the same labels'}",
+        f"two series for {interface} of {router}, direction {direction}: {labels_text}",
+        "select one by a label in the query",
     )
 
 
-def _series(document: Any, location: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield position and content of each series of one or more responses."""
+def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield position (for messages) and content of each series of one or more responses.
+
+    Raises:
+        InputError: an error response, or one that is not of a range query.
+    """
     responses = document if isinstance(document, list) else [document]
     for index, item in enumerate(responses):
         position_text = f"[{index}]." if isinstance(document, list) else ""
         response = object_of(item, location, position_text or "response")
         if response.get("status") == "error" or "error" in response:
             error_text = f"{response.get('errorType', 'error')}: {response.get('error')}"
-            raise InputError(
-                location, f"{position_text}status", "a Prometheus response with data", error_text
+            raise InputError.invalid(
+                location, f"{position_text}status", f"Prometheus returned an error: {error_text}"
             )
         data = object_of(response.get("data"), location, f"{position_text}data")
         if "result" not in data:
-            expected = "data.result with metric and values, of a range query"
-            raise InputError(location, position_text, expected, f"the keys {keys_of([response])}")
+            raise InputError.invalid(
+                location,
+                position_text,
+                f"no data.result; the response has the keys {keys_of([response])}",
+                "use the response of a range query",
+            )
         if data.get("resultType", "matrix") != "matrix":
             raise InputError(
                 location,
                 f"{position_text}data.resultType",
-                "matrix, of a range query",
+                "the result type matrix of a range query",
                 repr(data["resultType"]),
             )
         for position, series in enumerate(
@@ -206,22 +220,27 @@ def _series(document: Any, location: str) -> Iterator[tuple[str, dict[str, Any]]
             yield f"{position_text}data.result[{position}]", series
 
 
-def _is_wide(labels: dict[str, Any]) -> bool:
-    """Whether a series is a 64-bit counter by its name: ifHCInOctets instead of ifInOctets."""
+def _is_64_bit(labels: dict[str, Any]) -> bool:
+    """Return whether the metric name is of a 64-bit counter: ifHCInOctets, not ifInOctets."""
     return "hc" in str(labels.get("__name__", "")).lower()
 
 
-def _number(value: Any, location: str, field: str) -> float:
-    """Parse a number of a response; Prometheus also writes NaN and +Inf."""
+def _parse_number(value: Any, location: str, field: str) -> float:
+    """Return a number of a response; Prometheus also writes NaN and +Inf."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         raise InputError(location, field, "a number", repr(value)[:80]) from None
 
 
-def _label(
+def _first_label(
     labels: dict[str, Any], names: tuple[str, ...], location: str, position_text: str
 ) -> str:
+    """Return the value of the first of several labels that a series has.
+
+    Raises:
+        InputError: the series has none of the labels.
+    """
     for name in names:
         if labels.get(name):
             return str(labels[name])
@@ -233,7 +252,7 @@ def _label(
     )
 
 
-_ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
+_ARRAY_NAMES = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
 
 
 def load_counters(
@@ -245,15 +264,16 @@ def load_counters(
     interval_s: float = 0.0,
     ignore: str = "",
 ) -> Counters:
-    """Read counters from a file.
+    """Read interface counters from a file, as rates of links and external interfaces.
 
     Args:
-        path: a .csv, .parquet, .json (of Prometheus) or .npz file.
+        path: a .csv, .parquet, .json (Prometheus responses) or .npz file.
         topology: the network.
-        interfaces: table that maps interfaces to links; None for names of neighbours.
+        interfaces: table that maps interfaces to links; None if interfaces are named like
+            neighbours.
         unit: unit of the column rate; "" for Gbit/s.
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
-        ignore: regular expression of names of interfaces to ignore; "" for none.
+        ignore: regular expression for names of interfaces to ignore; "" for none.
 
     Raises:
         InputError: no such file, a missing column, an invalid value, an unknown router or
@@ -261,13 +281,13 @@ def load_counters(
     """
     path = Path(path)
     if path.suffix.lower() == ".npz":
-        counters = _from_npz(path)
+        counters = _load_npz(path)
     else:
         counters = counters_from_frame(
-            _read(path),
+            _read_table(path),
             topology,
             str(path),
-            interfaces and _read(Path(interfaces)),
+            interfaces and _read_table(Path(interfaces)),
             unit,
             interval_s,
             ignore,
@@ -277,25 +297,30 @@ def load_counters(
 
 
 def save_counters(path: Path | str, counters: Counters) -> None:
-    """Write a .npz file for :func:`load_counters`."""
-    arrays = {name: getattr(counters, name) for name in _ARRAYS}
+    """Write counters to a .npz file, which :func:`load_counters` reads."""
+    arrays = {name: getattr(counters, name) for name in _ARRAY_NAMES}
     arrays["timestamps"] = counters.timestamps.astype("datetime64[s]").astype(np.int64)
     with atomic_file(Path(path)) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
 
 
-def _from_npz(path: Path) -> Counters:
+def _load_npz(path: Path) -> Counters:
+    """Return the counters of a .npz file that :func:`save_counters` wrote.
+
+    Raises:
+        InputError: no such file, another format, or a missing array.
+    """
     try:
         check_npz(path)
         with np.load(path, allow_pickle=False) as stored:
-            missing = [name for name in _ARRAYS if name not in stored.files]
+            missing = [name for name in _ARRAY_NAMES if name not in stored.files]
             if missing:
-                raise InputError(
-                    str(path), "arrays", ", ".join(_ARRAYS), "no " + ", ".join(missing)
-                )
-            arrays = {name: stored[name] for name in _ARRAYS}
+                raise InputError.invalid(str(path), "arrays", f"missing {', '.join(missing)}")
+            arrays = {name: stored[name] for name in _ARRAY_NAMES}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(str(path), "", "a .npz file of counters", str(error)) from None
+        raise InputError.invalid(
+            str(path), "", f"not readable as a .npz file of counters ({error})"
+        ) from None
     times = arrays.pop("timestamps").astype("datetime64[s]")
     interval_s = float(arrays.pop("interval_s"))
     return Counters(
@@ -303,7 +328,12 @@ def _from_npz(path: Path) -> Counters:
     )
 
 
-def _read(path: Path) -> Any:
+def _read_table(path: Path) -> Any:
+    """Read a .csv, .parquet or .json (Prometheus) file into a pandas frame.
+
+    Raises:
+        InputError: no such file, or another format.
+    """
     import pandas as pd
 
     readers: dict[str, Callable[..., Any]] = {
@@ -317,21 +347,23 @@ def _read(path: Path) -> Any:
             str(path),
             "",
             "a .csv, .parquet, .json (Prometheus) or .npz file",
-            path.suffix or "no ending",
+            path.suffix or "no suffix",
         )
     try:
         frame = reader(path)
-        # For messages.
+        # The location is used in messages.
         frame.attrs["where"] = str(path)
         return frame
     except InputError:
         raise
     except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise InputError(str(path), "", "a table of counters", str(error).splitlines()[0]) from None
+        raise InputError.invalid(
+            str(path), "", f"not readable as a table of counters ({str(error).splitlines()[0]})"
+        ) from None
 
 
 def _read_csv(path: Path) -> Any:
-    """Read a frame of texts: NA and null are names, and an empty cell is empty."""
+    """Read a .csv file into a frame of strings; NA and null stay strings, empty cells are ""."""
     import pandas as pd
 
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
@@ -342,9 +374,13 @@ def _read_csv(path: Path) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Interface:
-    """Target of an interface: the link out of the router, and the one into it; both None if it is
-    external.
+class _InterfaceTarget:
+    """Links of the network that an interface belongs to.
+
+    Attributes:
+        out_link: link that leaves the router; None for none.
+        in_link: link that enters the router; None for none.
+        is_ignored: whether readings of the interface are dropped.
     """
 
     out_link: int | None
@@ -353,23 +389,23 @@ class _Interface:
 
     @property
     def is_border(self) -> bool:
-        """Whether the interface is external."""
+        """Whether the interface is external: without links, and not ignored."""
         return self.out_link is None and self.in_link is None and not self.is_ignored
 
 
-_EXTERNAL = _Interface(None, None)
-# Router and interface.
+_EXTERNAL = _InterfaceTarget(None, None)
+# (router, interface).
 _InterfaceKey = tuple[str, str]
-# Maps router and interface to the interface's target; None if unknown.
-_TargetLookup = Callable[[str, str], _Interface | None]
+# Function from router and interface to the links of the interface; None if unknown.
+_TargetLookup = Callable[[str, str], _InterfaceTarget | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Layout:
+class _TableLayout:
     """Columns of a table of readings.
 
     Attributes:
-        time_column: time, or start for rates that are labelled by the starts of their intervals.
+        time_column: time; or start, for rates with the starts of their intervals.
         name_column: interface or neighbour.
         value_column: bytes or rate.
         rate_unit: unit in the heading of the column rate; "" for none.
@@ -392,8 +428,8 @@ class _Layout:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Readings:
-    """Readings of interfaces, a row each.
+class _InterfaceReadings:
+    """Table of n readings of interfaces, as columns.
 
     Attributes:
         times: (n,) seconds since 1970.
@@ -410,12 +446,12 @@ class _Readings:
     interfaces: AnyArray
 
     def interface_keys(self) -> Iterable[_InterfaceKey]:
-        """Router and interface of each row."""
+        """Return (router, interface) of each row."""
         return zip(self.routers, self.interfaces, strict=True)
 
-    def select(self, mask: BoolArray) -> _Readings:
-        """Return the rows of a mask (n,)."""
-        return _Readings(
+    def select(self, mask: BoolArray) -> _InterfaceReadings:
+        """Return the rows where ``mask`` (n,) is true."""
+        return _InterfaceReadings(
             self.times[mask],
             self.values[mask],
             self.directions[mask],
@@ -424,7 +460,7 @@ class _Readings:
         )
 
     def by_interface(self) -> Iterator[tuple[str, str, str, AnyArray]]:
-        """Yield router, interface, direction, and the indices of their rows."""
+        """Yield router, interface, direction and row indices for each interface and direction."""
         import pandas as pd
 
         columns = {"r": self.routers, "n": self.interfaces, "d": self.directions}
@@ -437,72 +473,76 @@ class _Readings:
 def counters_from_frame(
     frame: Any,
     topology: Topology,
-    where: str,
+    location: str,
     interfaces: Any | None = None,
     unit: str = "",
     interval_s: float = 0.0,
     ignore: str = "",
 ) -> Counters:
-    """Convert a pandas frame to counters (module docstring).
+    """Convert a pandas frame of readings to rates of links and external interfaces.
 
     Args:
-        frame: a row for each reading.
+        frame: one row per reading, with columns time (or start), router, interface (or neighbour),
+            direction, bytes (or rate).
         topology: the network.
-        where: name of the source, for messages.
+        location: name of the source, for messages.
         interfaces: frame of router, interface, neighbour and number.
         unit: unit of the column rate.
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
-        ignore: regular expression of names of interfaces to ignore; "" for none.
+        ignore: regular expression for names of interfaces to ignore; "" for none.
+
+    Raises:
+        InputError: a missing column, an invalid value, or an unknown router or interface.
     """
-    # Cells of the table.
-    layout, frame = _layout_of(frame, where)
-    times, values, directions = _values_of(frame, layout, where)
-    is_valid = np.isfinite(values) & (values >= 0)
-    num_invalid = len(values) - int(is_valid.sum())
+    # Parse the cells; exclude empty and negative readings.
+    layout, frame = _detect_layout(frame, location)
+    times, amounts, directions = _parse_values(frame, layout, location)
+    is_valid = np.isfinite(amounts) & (amounts >= 0)
+    num_invalid = len(amounts) - int(is_valid.sum())
     notes = (
-        [f"{num_invalid:,} of {len(frame):,} readings are empty or negative, and excluded"]
+        [f"{num_invalid:,} of {len(frame):,} readings excluded: empty or negative"]
         if num_invalid
         else []
     )
-    # Routers and interfaces.
-    target_of, table_targets = _interface_targets(topology, interfaces, where)
-    readings = _Readings(
+    # Map interfaces to links; drop the ignored ones.
+    find_target, table_targets = _interface_targets(topology, interfaces, location)
+    readings = _InterfaceReadings(
         times,
-        values,
+        amounts,
         directions,
         routers=_cell_texts(frame["router"], lambda cell: topology.name_of(cells.cell_text(cell))),
         interfaces=_cell_texts(frame[layout.name_column], cells.cell_text),
     )
-    _check_routers(readings, topology, where)
-    routers = set(readings.routers)
-    targets, ignored = _match_interfaces(readings, target_of, ignore, where)
+    _check_routers(readings, topology, location)
+    router_names = set(readings.routers)
+    targets, ignored = _match_interfaces(readings, find_target, ignore, location)
     if ignored:
-        notes.append(f"{len(ignored):,} interfaces are ignored")
+        notes.append(f"{len(ignored):,} interfaces ignored")
     is_ignored = np.array([key in ignored for key in readings.interface_keys()], dtype=bool)
     readings = readings.select(is_valid & ~is_ignored)
-    # Intervals.
-    readings, ends, step = _intervals_of(readings, layout, interval_s, where)
-    # Rates of the intervals, summed by link or router.
+    # Divide the time into intervals.
+    readings, ends, interval_length_s = _assign_intervals(readings, layout, interval_s, location)
+    # Compute mean rates in each interval, summed by link or router.
     rates = IntervalRates(
         topology,
         ends,
-        step,
+        interval_length_s,
         factor=_gbit_per_unit(layout, unit),
         is_cumulative=layout.is_cumulative,
-        location=where,
+        location=location,
     )
-    _add_interfaces(rates, readings, targets, topology, where, layout.name_column)
+    _add_interfaces(rates, readings, targets, topology, location, layout.name_column)
     notes += rates.notes()
-    # Routers without traffic of their own.
+    # Set ingress and egress of transit-only routers to 0.
     all_targets = {
         key: target for key, target in (table_targets | targets).items() if key not in ignored
     }
-    notes += _clear_transit_only(rates, topology, routers, all_targets)
+    notes += _clear_transit_only(rates, topology, router_names, all_targets)
     notes += rates.plausibility_notes()
     return rates.to_counters(notes)
 
 
-def _layout_of(frame: Any, location: str) -> tuple[_Layout, Any]:
+def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
     """Return the layout of a table, and the table with normalised column names.
 
     Raises:
@@ -511,18 +551,18 @@ def _layout_of(frame: Any, location: str) -> tuple[_Layout, Any]:
     units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
     frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
     is_by_start = "start" in frame.columns and "time" not in frame.columns
-    layout = _Layout(
+    layout = _TableLayout(
         time_column="start" if is_by_start else "time",
         name_column="interface" if "interface" in frame.columns else "neighbour",
         value_column="bytes" if "bytes" in frame.columns else "rate",
         rate_unit=units.get("rate", ""),
     )
     if is_by_start and layout.is_cumulative:
-        raise InputError(
+        raise InputError.invalid(
             location,
             "start",
-            "the time at which the counter was read, in a column time",
-            "a start",
+            "counters (column bytes) need the time of each reading, not the start of an interval",
+            "use a column time",
         )
     required = (
         layout.time_column,
@@ -533,23 +573,27 @@ def _layout_of(frame: Any, location: str) -> tuple[_Layout, Any]:
     )
     missing = [name for name in required if name not in frame.columns]
     if missing:
-        expected = "columns time, router, interface or neighbour, direction, bytes or rate"
-        raise InputError(location, "columns", expected, "no " + ", ".join(missing))
+        raise InputError.invalid(
+            location,
+            "columns",
+            f"missing {', '.join(missing)}",
+            "use the columns time, router, interface or neighbour, direction, bytes or rate",
+        )
     return layout, frame
 
 
-def _values_of(
-    frame: Any, layout: _Layout, location: str
+def _parse_values(
+    frame: Any, layout: _TableLayout, location: str
 ) -> tuple[FloatArray, FloatArray, AnyArray]:
-    """Parse times (n,), values (n,) and directions (n,) of a table.
+    """Return times (n,), seconds since 1970, values (n,) and directions (n,) of a table.
 
     Raises:
         InputError: an ambiguous time or number, or a direction other than in or out.
     """
-    times = _times(frame[layout.time_column], location)
+    times = _parse_times(frame[layout.time_column], location)
     separator = frame.attrs.get("separator", "")
     column = layout.value_column
-    values = _numbers(frame[column], location, column, separator)
+    values = _parse_numbers(frame[column], location, column, separator)
     directions = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
     invalid_rows = np.flatnonzero((directions != "in") & (directions != "out"))
     if len(invalid_rows):
@@ -562,38 +606,45 @@ def _values_of(
     return times, values, directions
 
 
-def _check_routers(readings: _Readings, topology: Topology, location: str) -> None:
+def _check_routers(readings: _InterfaceReadings, topology: Topology, location: str) -> None:
     """Raise InputError for routers outside the network."""
     unknown = sorted(set(readings.routers) - set(topology.node_index()))
     if unknown:
-        expected = (
-            f"a node of {topology.name} (--routers lists the other names by which routers are "
-            "called)"
-        )
-        raise InputError(
-            location, "router", expected, listed([repr(name) for name in unknown], _MAX_LISTED)
+        names = listed([repr(name) for name in unknown], _MAX_LISTED)
+        raise InputError.invalid(
+            location,
+            "router",
+            f"not a node of {topology.name}: {names}",
+            "map other names of routers to nodes with --routers",
         )
 
 
 def _match_interfaces(
-    readings: _Readings, target_of: _TargetLookup, ignore: str, location: str
-) -> tuple[dict[_InterfaceKey, _Interface | None], set[_InterfaceKey]]:
-    """Return the targets of all interfaces with readings, and the ignored ones among them.
+    readings: _InterfaceReadings, find_target: _TargetLookup, ignore: str, location: str
+) -> tuple[dict[_InterfaceKey, _InterfaceTarget | None], set[_InterfaceKey]]:
+    """Return the links of all interfaces with readings, and the set of ignored interfaces.
+
+    Args:
+        readings: the readings.
+        find_target: function from router and interface to the links of the interface.
+        ignore: regular expression for names of interfaces to ignore; "" for none.
+        location: the file, for messages.
 
     Raises:
-        InputError: an interface without a target, or an invalid pattern ``ignore``.
+        InputError: an unknown interface, or an invalid regular expression.
     """
-    targets = {key: target_of(*key) for key in set(readings.interface_keys())}
-    ignored = _ignored(targets, ignore)
-    _check_known({key: target for key, target in targets.items() if key not in ignored}, location)
+    targets = {key: find_target(*key) for key in set(readings.interface_keys())}
+    ignored = _ignored_interfaces(targets, ignore)
+    _check_all_known(
+        {key: target for key, target in targets.items() if key not in ignored}, location
+    )
     return targets, ignored
 
 
-def _intervals_of(
-    readings: _Readings, layout: _Layout, interval_s: float, location: str
-) -> tuple[_Readings, FloatArray, float]:
-    """Return the readings with the ends of their intervals as times, the ends (T,) of all intervals,
-    and their length; seconds.
+def _assign_intervals(
+    readings: _InterfaceReadings, layout: _TableLayout, interval_s: float, location: str
+) -> tuple[_InterfaceReadings, FloatArray, float]:
+    """Divide the time of the readings into equal intervals.
 
     Args:
         readings: the readings.
@@ -601,26 +652,35 @@ def _intervals_of(
         interval_s: length of an interval; 0 for the median time between two readings.
         location: the file, for messages.
 
+    Returns:
+        readings, with ends instead of starts of intervals as times; ends (T,) of the intervals,
+        seconds since 1970; length of an interval, seconds.
+
     Raises:
         InputError: no interface has two readings.
     """
-    step = interval_s or median_interval(
+    interval_length_s = interval_s or median_interval(
         readings.times, readings.routers, readings.interfaces, readings.directions
     )
-    if not step > 0:
-        raise InputError(location, "time", "at least two readings of an interface", "one")
+    if not interval_length_s > 0:
+        raise InputError.invalid(
+            location,
+            "time",
+            "no interface has two readings",
+            "give at least two readings of each interface",
+        )
     if layout.is_by_start:
-        readings = dataclasses.replace(readings, times=readings.times + step)
+        readings = dataclasses.replace(readings, times=readings.times + interval_length_s)
     ends = np.arange(
-        readings.times.min() + (step if layout.is_cumulative else 0),
-        readings.times.max() + step / 2,
-        step,
+        readings.times.min() + (interval_length_s if layout.is_cumulative else 0),
+        readings.times.max() + interval_length_s / 2,
+        interval_length_s,
     )
-    return readings, ends, step
+    return readings, ends, interval_length_s
 
 
-def _gbit_per_unit(layout: _Layout, unit: str) -> float:
-    """Gbit, or Gbit/s, of a unit of the values.
+def _gbit_per_unit(layout: _TableLayout, unit: str) -> float:
+    """Return the Gbit (counters) or Gbit/s (rates) of one unit of the values.
 
     Raises:
         InputError: an unknown unit.
@@ -632,88 +692,103 @@ def _gbit_per_unit(layout: _Layout, unit: str) -> float:
 
 def _add_interfaces(
     rates: IntervalRates,
-    readings: _Readings,
-    targets: Mapping[_InterfaceKey, _Interface | None],
+    readings: _InterfaceReadings,
+    targets: Mapping[_InterfaceKey, _InterfaceTarget | None],
     topology: Topology,
     location: str,
     name_column: str,
 ) -> None:
-    """Add the rates of each interface and direction to its link, or to its router if it is external.
+    """Add the mean rates of each interface to its link, or to its router if it is external.
+
+    Args:
+        rates: rates over the intervals (updated).
+        readings: the readings.
+        targets: links of each interface.
+        topology: the network.
+        location: the file, for messages.
+        name_column: column of interface names, for messages.
 
     Raises:
         InputError: different readings of one time, or a 32-bit counter that is too fast.
     """
-    index = topology.node_index()
-    for router, name, direction, rows in readings.by_interface():
-        title = f"{name or 'external'} of {router}, {direction}"
-        # Sort by time, without repetitions.
+    node_index = topology.node_index()
+    for router, interface, direction, rows in readings.by_interface():
+        label = f"{interface or 'external'} of {router}, {direction}"
+        # Sort by time, and drop repeated readings.
         read_times = readings.times[rows]
-        values = readings.values[rows]
-        order = np.argsort(read_times, kind="stable")
-        read_times = read_times[order]
-        values = values[order]
+        amounts = readings.values[rows]
+        time_order = np.argsort(read_times, kind="stable")
+        read_times = read_times[time_order]
+        amounts = amounts[time_order]
         is_repeated = np.diff(read_times, prepend=-math.inf) == 0
-        if (is_repeated & (np.diff(values, prepend=0.0) != 0)).any():
-            expected = (
-                "one reading at a time; interfaces that have a name each (--interfaces), or "
-                "neighbours a#1, a#2"
+        if (is_repeated & (np.diff(amounts, prepend=0.0) != 0)).any():
+            raise InputError.invalid(
+                location,
+                name_column,
+                f"several readings of {interface!r} of {router}, direction {direction}, at one time",
+                "give each interface a name of its own (--interfaces), or call parallel links a#1, "
+                "a#2",
             )
-            raise InputError(
-                location, name_column, expected, f"several of {name!r}, {direction}, at {router}"
-            )
-        # Rates.
-        target = targets[router, name]
-        # Guaranteed by _check_known.
+        # Add the mean rates over the intervals.
+        target = targets[router, interface]
+        # Unknown interfaces were rejected before.
         assert target is not None
         link = target.out_link if direction == "out" else target.in_link
         capacity = (
             float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
         )
-        series = rates.means(read_times[~is_repeated], values[~is_repeated], capacity, title)
+        series = rates.means(read_times[~is_repeated], amounts[~is_repeated], capacity, label)
         if link is not None:
-            rates.add_to_link(link, direction, name, series)
+            rates.add_to_link(link, direction, interface, series)
         elif target.is_border:
-            rates.add_to_router(index[router], direction, series)
+            rates.add_to_router(node_index[router], direction, series)
 
 
 def _clear_transit_only(
     rates: IntervalRates,
     topology: Topology,
-    routers: set[str],
-    targets: Mapping[_InterfaceKey, _Interface | None],
+    router_names: set[str],
+    targets: Mapping[_InterfaceKey, _InterfaceTarget | None],
 ) -> list[str]:
-    """Set ingress and egress of routers without traffic of their own to 0; return a note on them.
+    """Set ingress and egress of transit-only routers to 0; return a note with their names.
+
+    Only if some router has an external interface.
 
     Args:
         rates: rates of all interfaces; ingress and egress are updated.
         topology: the network.
-        routers: names of the routers with readings.
-        targets: interfaces of readings and table that are not ignored.
+        router_names: names of the routers with readings.
+        targets: links of each interface in the readings or the table that is not ignored.
     """
-    borders = {
+    border_routers = {
         router for (router, _), target in targets.items() if target is not None and target.is_border
     }
-    if not borders:
+    if not border_routers:
         return []
-    is_candidate = np.isin(topology.node_names, sorted(routers - borders))
+    is_candidate = np.isin(topology.node_names, sorted(router_names - border_routers))
     transit_only = without_own_traffic(topology, is_candidate, rates.sent, rates.received)
     if not transit_only:
         return []
     rates.ingress[:, transit_only] = rates.egress[:, transit_only] = 0.0
     names = ", ".join(topology.node_names[node] for node in transit_only)
-    return [f"no traffic of their own, as all interfaces are read and none is external: {names}"]
+    return [
+        "no traffic of their own (all interfaces are read, none is external, and the links balance): "
+        f"{names}"
+    ]
 
 
-def _cell_texts(column: Any, text_of: Callable[[Any], str]) -> AnyArray:
-    """Text (n,) of each cell, computed once for equal cells."""
+def _cell_texts(column: Any, to_text: Callable[[Any], str]) -> AnyArray:
+    """Return the text (n,) of each cell of a column; ``to_text`` is called once per distinct
+    cell.
+    """
     import pandas as pd
 
     codes, distinct = pd.factorize(column, use_na_sentinel=False)
-    return np.array([text_of(cell) for cell in distinct], dtype=object)[codes]
+    return np.array([to_text(cell) for cell in distinct], dtype=object)[codes]
 
 
-def _numbers(column: Any, location: str, name: str, separator: str) -> FloatArray:
-    """Numbers (n,) of a column; NaN for other texts."""
+def _parse_numbers(column: Any, location: str, name: str, separator: str) -> FloatArray:
+    """Return the numbers (n,) of a column; NaN for cells that are no number."""
     import pandas as pd
 
     if column.dtype.kind not in "iuf":
@@ -724,8 +799,8 @@ def _numbers(column: Any, location: str, name: str, separator: str) -> FloatArra
     return np.asarray(column.to_numpy(dtype=np.float64))
 
 
-def _times(column: Any, location: str) -> FloatArray:
-    """Times (n,) in seconds since 1970."""
+def _parse_times(column: Any, location: str) -> FloatArray:
+    """Return the times (n,) of a column, seconds since 1970."""
     if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
         return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
     if column.dtype.kind in "iuf":
@@ -735,9 +810,18 @@ def _times(column: Any, location: str) -> FloatArray:
 
 def _interface_targets(
     topology: Topology, interfaces: Any | None, location: str
-) -> tuple[_TargetLookup, dict[_InterfaceKey, _Interface]]:
-    """Return the function from router and interface to the interface's target (None if the table
-    lacks it), and the content of the table; {} without a table.
+) -> tuple[_TargetLookup, dict[_InterfaceKey, _InterfaceTarget]]:
+    """Return the map of interfaces to links.
+
+    Args:
+        topology: the network.
+        interfaces: frame of router, interface, neighbour and number; None if interfaces are named
+            like neighbours.
+        location: the file, for messages.
+
+    Returns:
+        function from router and interface to the links of the interface, None if the table lacks
+        it; and the content of the table, {} without one.
     """
     if interfaces is None:
         return _lookup_by_name(topology, location), {}
@@ -746,24 +830,27 @@ def _interface_targets(
 
 
 def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
-    """Return the lookup of interfaces that are named like neighbours; other names are external."""
+    """Return the function from router and interface to its links, for interfaces that are named
+    like neighbours; other names are external.
+    """
     neighbours = {
         (topology.node_names[a], topology.node_names[b])
         for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     }
 
-    def target_of(router: str, name: str) -> _Interface:
+    def find_target(router: str, name: str) -> _InterfaceTarget:
         neighbour, member = topology.member(router, name)
         neighbour = topology.name_of(neighbour)
         if (router, neighbour) not in neighbours and (neighbour, router) not in neighbours:
             return _EXTERNAL
-        return _interface_to(topology, router, neighbour, member, location, "interface")
+        return _neighbour_target(topology, router, neighbour, member, location, "interface")
 
-    return target_of
+    return find_target
 
 
-def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _Interface]:
-    """Return the targets of a table of router, interface, neighbour, number and ignore.
+def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _InterfaceTarget]:
+    """Return the links of each interface in a table of router, interface, neighbour, number,
+    ignore.
 
     Raises:
         InputError: a missing column, or a row outside the network.
@@ -774,30 +861,33 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
     location = str(interfaces.attrs.get("where", "--interfaces"))
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
-        raise InputError(
-            location, "columns", "router, interface, neighbour", "no " + ", ".join(missing)
+        raise InputError.invalid(
+            location,
+            "columns",
+            f"missing {', '.join(missing)}",
+            "use the columns router, interface, neighbour",
         )
-    index = topology.node_index()
-    targets: dict[_InterfaceKey, _Interface] = {}
+    node_index = topology.node_index()
+    targets: dict[_InterfaceKey, _InterfaceTarget] = {}
     for line, row in enumerate(table.to_dict("records"), 2):
-        # Cells of the row.
+        # Parse the row.
         router = topology.name_of(cells.cell_text(row["router"]))
         interface = cells.cell_text(row["interface"])
         neighbour = cells.cell_text(row["neighbour"])
         number = cells.cell_text(row.get("number")).removesuffix(".0")
         if number and not (number.isdecimal() and int(number)):
             raise InputError(location, f"row {line}: number", "a positive integer", repr(number))
-        if router not in index:
+        if router not in node_index:
             raise InputError(
                 location, f"row {line}: router", f"a node of {topology.name}", repr(router)
             )
-        # Target: ignored, external, or the links to a neighbour.
-        if str(row.get("ignore", "")).strip().lower() in _YES:
-            target = _Interface(None, None, is_ignored=True)
+        # The interface is ignored, external, or on the links to a neighbour.
+        if str(row.get("ignore", "")).strip().lower() in _TRUE_TEXTS:
+            target = _InterfaceTarget(None, None, is_ignored=True)
         elif not neighbour:
             target = _EXTERNAL
         else:
-            target = _interface_to(
+            target = _neighbour_target(
                 topology,
                 router,
                 topology.name_of(neighbour),
@@ -809,21 +899,21 @@ def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _
     return targets
 
 
-def _interface_to(
+def _neighbour_target(
     topology: Topology, router: str, neighbour: str, member: int, location: str, field: str
-) -> _Interface:
-    """Return the interface of a router on the links from and to a neighbour.
+) -> _InterfaceTarget:
+    """Return the links from and to a neighbour, to which an interface of a router belongs.
 
     Args:
         topology: the network.
         router: name of a node.
         neighbour: name of the neighbour.
-        member: index of the parallel cable, from 1; 0 for a single one.
+        member: number of the parallel link, from 1; 0 if there is only one.
         location: the file, for messages.
         field: column, for messages.
 
     Raises:
-        InputError: no link, or several parallel ones.
+        InputError: no link to the neighbour, or several parallel links and no number.
     """
     try:
         links = topology.find_links(router, neighbour, member)
@@ -832,20 +922,24 @@ def _interface_to(
     outgoing = [e for e in links if topology.node_names[topology.link_source[e]] == router]
     incoming = [e for e in links if topology.node_names[topology.link_target[e]] == router]
     if max(len(outgoing), len(incoming)) != 1:
-        expected = (
-            f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
-        )
+        expected = f"a neighbour of {router} in {topology.name}, with a number 1, 2, ... for parallel links"
         raise InputError(
             location, field, expected, repr(f"{neighbour}#{member}" if member else neighbour)
         )
-    return _Interface(outgoing[0] if outgoing else None, incoming[0] if incoming else None)
+    return _InterfaceTarget(outgoing[0] if outgoing else None, incoming[0] if incoming else None)
 
 
 def interfaces_of(
     path: Path, topology: Topology
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Return the names of interfaces in a table: by the link that leaves the router, and the external
-    ones by router.
+    """Return the names of the interfaces in a table.
+
+    Args:
+        path: table of router, interface, neighbour and number.
+        topology: the network.
+
+    Returns:
+        names by the link that leaves the router; and names of external interfaces by router.
 
     Raises:
         InputError: no such file, or a row outside the network.
@@ -853,7 +947,7 @@ def interfaces_of(
     names = topology.link_names()
     by_link = dict[str, list[str]]()
     external = dict[str, list[str]]()
-    targets = _interface_targets(topology, _read(path), str(path))[1]
+    targets = _interface_targets(topology, _read_table(path), str(path))[1]
     for (router, name), target in sorted(targets.items(), key=lambda entry: entry[0]):
         if target.is_border:
             external.setdefault(router, []).append(name)
@@ -863,22 +957,36 @@ def interfaces_of(
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
-    """Return the names of the interfaces of links in a table, by link; errors as in
-    :func:`interfaces_of`.
+    """Return the names of the interfaces in a table, by the link that leaves the router.
+
+    Args:
+        path: table of router, interface, neighbour and number.
+        topology: the network.
+
+    Raises:
+        InputError: no such file, or a row outside the network.
     """
     return interfaces_of(path, topology)[0]
 
 
-# Texts of the column ignore that exclude an interface.
-_YES = ("1", "1.0", "true", "yes", "x")
+# Cells of the column ignore that mean yes.
+_TRUE_TEXTS = ("1", "1.0", "true", "yes", "x")
 # Maximum number of routers or interfaces in a message.
 _MAX_LISTED = 20
 
 
-def _ignored(
-    targets: Mapping[_InterfaceKey, _Interface | None], pattern: str
+def _ignored_interfaces(
+    targets: Mapping[_InterfaceKey, _InterfaceTarget | None], pattern: str
 ) -> set[_InterfaceKey]:
-    """Return the interfaces that the pattern or the table excludes."""
+    """Return the interfaces that the table or a regular expression excludes.
+
+    Args:
+        targets: links of each interface, by (router, interface).
+        pattern: regular expression for names of interfaces; "" for none.
+
+    Raises:
+        InputError: an invalid regular expression.
+    """
     try:
         expression = re.compile(pattern) if pattern else None
     except re.error as error:
@@ -897,19 +1005,20 @@ def _ignored(
     }
 
 
-def _check_known(targets: Mapping[_InterfaceKey, _Interface | None], location: str) -> None:
-    """Raise InputError for interfaces that the table lacks, with a pattern that would exclude them."""
+def _check_all_known(
+    targets: Mapping[_InterfaceKey, _InterfaceTarget | None], location: str
+) -> None:
+    """Raise InputError for interfaces that the table lacks; the message has a pattern to ignore
+    them.
+    """
     unknown = sorted(interface_key for interface_key, target in targets.items() if target is None)
     if unknown:
-        forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
-        advice = (
-            f"add these {len(unknown):,} (neighbour empty: external), or --ignore-interfaces "
-            f"'{'|'.join(forms)}'"
-        )
-        expected = f"interfaces of the table --interfaces: {advice}"
-        raise InputError(
+        patterns = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})
+        names = listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED)
+        raise InputError.invalid(
             location,
             "interface",
-            expected,
-            listed([f"{name} of {router}" for router, name in unknown], _MAX_LISTED),
+            f"{len(unknown):,} interfaces are not in the table --interfaces: {names}",
+            "add them (empty neighbour for external ones), or use --ignore-interfaces "
+            f"'{'|'.join(patterns)}'",
         )

@@ -1,8 +1,9 @@
 """Rates of links and routers over equal intervals, from the readings of their interfaces.
 
-A cumulative counter becomes rates between two readings (:func:`_rates`, which follows wraps and
-detects resets), and these become means over intervals; given rates go to the nearest interval.  The
-rates of the interfaces of a link, and of the external interfaces of a router, are summed.
+A cumulative counter becomes rates between consecutive readings, with correction of wraps and
+detection of resets; these become means over the intervals.  Readings that are rates go to the
+nearest interval.  Rates of the interfaces of a link, and of the external interfaces of a router,
+are summed.
 
 Entry points: :class:`IntervalRates`, :func:`median_interval`.
 """
@@ -19,26 +20,25 @@ from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal_ip.readings.readings import Counters
 
-# Widths of counters.
-_WIDTHS = (2.0**32, 2.0**64)
-# Share of the width above which a decreasing counter may have wrapped.
-_LAST_PART = 0.75
-# Number of readings up to which a counter's rises say nothing about its width.
-_FEW_READINGS = 3
-# Decreases below 2^32 that indicate a 32-bit counter: a router does not restart repeatedly.
-_FALLS_OF_A_NARROW_COUNTER = 2
+# Number of values of 32-bit and of 64-bit counters.
+_COUNTER_RANGES = (2.0**32, 2.0**64)
+# Share of the range above which a decreasing counter may have wrapped.
+_WRAP_SHARE = 0.75
+# Up to this number of readings, increases say nothing about the width of a counter.
+_MAX_FEW_READINGS = 3
+# Minimum number of decreases of a counter below 2^32 that indicate 32 bits, not resets.
+_MIN_FALLS_OF_32_BITS = 2
 # Largest plausible rate, as a multiple of the interface's capacity.
 _MAX_RATE_OVER_CAPACITY = 1.5
 _BITS_PER_BYTE = 8.0
 _BITS_PER_GBIT = 1e9
-# Gbit of a byte.
 GBIT_PER_BYTE = _BITS_PER_BYTE / _BITS_PER_GBIT
-# Share of an interval that readings must cover.
+# Minimum share of an interval with known rates.
 _MIN_SHARE = 0.5
 
 
 class IntervalRates:
-    """Rates over equal intervals, summed interface by interface; NaN where unknown.
+    """Accumulator of rates over T equal intervals, summed over interfaces; NaN where unknown.
 
     Attributes:
         sent: (T, E) Gbit/s at the starts of links.
@@ -50,38 +50,38 @@ class IntervalRates:
     def __init__(
         self,
         topology: Topology,
-        ends: FloatArray,
-        step: float,
+        interval_ends: FloatArray,
+        interval_length_s: float,
         *,
         factor: float,
         is_cumulative: bool,
         location: str,
     ) -> None:
-        """Begin without interfaces.
+        """Initialise all rates as unknown.
 
         Args:
             topology: the network.
-            ends: (T,) ends of the intervals, seconds.
-            step: length of an interval, seconds.
-            factor: Gbit, or Gbit/s, of a unit of the readings.
+            interval_ends: (T,) ends of the intervals, seconds since 1970.
+            interval_length_s: length of an interval, seconds.
+            factor: Gbit (counters) or Gbit/s (rates) of one unit of the readings.
             is_cumulative: whether the readings are counters, not rates.
             location: the file, for messages.
         """
-        self.sent = np.full((len(ends), topology.num_links), np.nan)
-        self.received = np.full((len(ends), topology.num_links), np.nan)
-        self.ingress = np.full((len(ends), topology.num_nodes), np.nan)
-        self.egress = np.full((len(ends), topology.num_nodes), np.nan)
+        self.sent = np.full((len(interval_ends), topology.num_links), np.nan)
+        self.received = np.full((len(interval_ends), topology.num_links), np.nan)
+        self.ingress = np.full((len(interval_ends), topology.num_nodes), np.nan)
+        self.egress = np.full((len(interval_ends), topology.num_nodes), np.nan)
         self._topology = topology
-        self._ends = ends
-        self._step = step
+        self._interval_ends = interval_ends
+        self._interval_length_s = interval_length_s
         self._factor = factor
         self._is_cumulative = is_cumulative
         self._location = location
         self._num_wraps = 0
         self._num_resets = 0
-        # Interfaces whose counters may have 32 bits.
-        self._narrow: list[str] = []
-        # Summed interfaces by direction and link.
+        # Names of interfaces whose counters may have 32 bits and wrap unnoticed.
+        self._possible_32_bits: list[str] = []
+        # Names of the summed interfaces by (direction, link).
         self._interfaces_of_link: dict[tuple[str, int], list[str]] = {}
 
     def means(
@@ -90,7 +90,7 @@ class IntervalRates:
         """Return the mean rate (T,) of an interface over each interval, Gbit/s; NaN where unknown.
 
         Args:
-            read_times: (n,) seconds, ascending.
+            read_times: (n,) seconds since 1970, ascending.
             reading: (n,) bytes or rates.
             capacity: capacity of the interface, Gbit/s.
             name: interface, router and direction, for messages.
@@ -99,32 +99,49 @@ class IntervalRates:
             InputError: a 32-bit counter could wrap more than once between two readings.
         """
         if not self._is_cumulative:
-            return _nearest_rates(read_times, reading * self._factor, self._ends, self._step)
-        if _may_be_narrow(read_times, reading, capacity, self._location, name):
-            self._narrow.append(name)
-        rate, starts, (num_wraps, num_resets) = _rates(
+            return _nearest_rates(
+                read_times, reading * self._factor, self._interval_ends, self._interval_length_s
+            )
+        if _may_have_32_bits(read_times, reading, capacity, self._location, name):
+            self._possible_32_bits.append(name)
+        rate, starts, (num_wraps, num_resets) = _rates_between_readings(
             read_times, reading * self._factor, capacity, self._factor
         )
         self._num_wraps += num_wraps
         self._num_resets += num_resets
-        return _interval_means(starts, read_times[1:], rate, self._ends, self._step)
+        return _interval_means(
+            starts, read_times[1:], rate, self._interval_ends, self._interval_length_s
+        )
 
     def add_to_link(self, link: int, direction: str, interface: str, series: FloatArray) -> None:
-        """Add the rates (T,) of an interface to a link: sent for direction out, received for in."""
+        """Add the rates of an interface to a link.
+
+        Args:
+            link: index of the link.
+            direction: out adds to ``sent``, in adds to ``received``.
+            interface: name of the interface, for notes.
+            series: (T,) Gbit/s; NaN where unknown, and then the sum is, too.
+        """
         link_rates = (self.sent if direction == "out" else self.received)[:, link]
         names_of_link = self._interfaces_of_link.setdefault((direction, link), [])
         link_rates[:] = link_rates + series if names_of_link else series
         names_of_link.append(interface)
 
     def add_to_router(self, node: int, direction: str, series: FloatArray) -> None:
-        """Add the rates (T,) of an external interface to its router."""
-        side = self.egress if direction == "out" else self.ingress
-        side[:, node] = np.where(
-            np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series)
+        """Add the rates of an external interface to its router.
+
+        Args:
+            node: index of the router.
+            direction: out adds to ``egress``, in adds to ``ingress``.
+            series: (T,) Gbit/s; NaN where unknown, which counts as 0 in a sum.
+        """
+        border_rates = self.egress if direction == "out" else self.ingress
+        border_rates[:, node] = np.where(
+            np.isnan(border_rates[:, node]), series, border_rates[:, node] + np.nan_to_num(series)
         )
 
     def notes(self) -> list[str]:
-        """Notes on summed interfaces, wraps and resets, and counters that may have 32 bits."""
+        """Return notes on summed interfaces, wraps, resets, and counters that may have 32 bits."""
         notes = []
         for (direction, link), names in self._interfaces_of_link.items():
             if len(names) > 1:
@@ -134,16 +151,18 @@ class IntervalRates:
                 )
         if self._num_wraps or self._num_resets:
             notes.append(f"{self._num_wraps:,} counter wraps, {self._num_resets:,} resets")
-        if self._narrow:
+        if self._possible_32_bits:
             notes.append(
-                f"{WARNING}counters that stay below 2^32 and may be of 32 bits, which then wrap "
-                "more than once between two readings, so that rates are too low: "
-                f"{listed(self._narrow)}"
+                f"{WARNING}counters below 2^32 that may have 32 bits and wrap more than once "
+                "between two readings, so that their rates are too low: "
+                f"{listed(self._possible_32_bits)}"
             )
         return notes
 
     def plausibility_notes(self) -> list[str]:
-        """Notes on links with a larger rate than their capacity, and on links without a counter."""
+        """Return notes on links with rates far above their capacity, and on links without
+        counter.
+        """
         notes = []
         topology = self._topology
         capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
@@ -160,9 +179,9 @@ class IntervalRates:
         ]
         if link_texts:
             advice = (
-                "the counters may be of bits, not bytes"
+                "the counters may be in bits, not bytes"
                 if self._is_cumulative
-                else "--counter-unit names the unit of rates"
+                else "check the unit of rates, --counter-unit"
             )
             notes.append(
                 f"{WARNING}more was counted than the links can carry ({advice}): "
@@ -175,10 +194,10 @@ class IntervalRates:
 
     def to_counters(self, notes: Sequence[str]) -> Counters:
         """Return the rates as counters, with the ends of intervals rounded to seconds."""
-        timestamps = np.round(self._ends).astype("int64").astype("datetime64[s]")
+        timestamps = np.round(self._interval_ends).astype("int64").astype("datetime64[s]")
         return Counters(
             timestamps,
-            float(self._step),
+            float(self._interval_length_s),
             self.sent,
             self.received,
             self.ingress,
@@ -188,125 +207,169 @@ class IntervalRates:
 
 
 def median_interval(times: FloatArray, *keys: Any) -> float:
-    """Median time between two readings of the same interface, seconds."""
+    """Return the median time between two readings of the same interface, seconds; 0 without any.
+
+    Args:
+        times: (n,) seconds since 1970.
+        keys: columns (n,) that identify an interface and direction.
+    """
     import pandas as pd
 
     groups = pd.DataFrame(dict(enumerate(keys))).groupby(list(range(len(keys)))).indices
-    steps = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
-    return float(np.median(np.concatenate(steps))) if steps else 0.0
+    differences = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
+    return float(np.median(np.concatenate(differences))) if differences else 0.0
 
 
-def _may_be_narrow(
+def _may_have_32_bits(
     read_times: FloatArray, reading: FloatArray, capacity: float, location: str, name: str
 ) -> bool:
-    """Whether a counter may have 32 bits and wrap more than once between two readings, so that its
-    rate is unknown; a counter that certainly does is an error.
+    """Return whether a counter may have 32 bits and wrap more than once between two readings.
 
-    A 64-bit counter that stays below 2^32 rises in all of many readings.  RFC 2863 3.1.6 requires
-    64-bit counters (ifHCInOctets) above 20 Mbit/s for this reason.
+    Its rate is then unknown.  RFC 2863 3.1.6 requires 64-bit counters (ifHCInOctets) above 20
+    Mbit/s for this reason.
 
     Args:
-        read_times: (n,) seconds.
+        read_times: (n,) seconds since 1970.
         reading: (n,) bytes.
         capacity: capacity of the interface, Gbit/s.
         location: the file, for messages.
         name: the interface, for messages.
 
     Raises:
-        InputError: the counter decreases repeatedly, never exceeds 2^32, and could wrap twice.
+        InputError: the counter certainly has 32 bits (it decreases repeatedly, and never exceeds
+            2^32), and could wrap twice between two readings.
     """
-    if len(reading) < 2 or reading.max() >= _WIDTHS[0] or capacity <= 0:
+    if len(reading) < 2 or reading.max() >= _COUNTER_RANGES[0] or capacity <= 0:
         return False
-    falls = int((np.diff(reading) < 0).sum())
-    seconds = float(np.median(np.diff(read_times)))
-    wrap_s = _WIDTHS[0] * _BITS_PER_BYTE / (capacity * _BITS_PER_GBIT)
-    if seconds <= wrap_s:
+    num_falls = int((np.diff(reading) < 0).sum())
+    reading_interval_s = float(np.median(np.diff(read_times)))
+    wrap_s = _COUNTER_RANGES[0] * _BITS_PER_BYTE / (capacity * _BITS_PER_GBIT)
+    if reading_interval_s <= wrap_s:
         return False
-    if falls >= _FALLS_OF_A_NARROW_COUNTER:
-        raise InputError(
+    if num_falls >= _MIN_FALLS_OF_32_BITS:
+        raise InputError.invalid(
             location,
             name,
-            f"64-bit counters (ifHCInOctets, ifHCOutOctets), or readings every {wrap_s:.3g} s: "
-            f"at {capacity:g} Gbit/s a 32-bit counter wraps more than once between two readings",
-            f"32 bits, read every {seconds:g} s",
+            f"this 32-bit counter can wrap more than once between readings at {capacity:g} Gbit/s",
+            f"use 64-bit counters (ifHCInOctets, ifHCOutOctets), or read every {wrap_s:.3g} s "
+            f"instead of every {reading_interval_s:g} s",
         )
-    is_short = len(reading) <= _FEW_READINGS
-    return falls > 0 or (is_short and reading.max() >= _WIDTHS[0] / 2)
+    # A 64-bit counter below 2^32 increases in all of many readings.
+    is_short = len(reading) <= _MAX_FEW_READINGS
+    return num_falls > 0 or (is_short and reading.max() >= _COUNTER_RANGES[0] / 2)
 
 
-def _rates(
+def _rates_between_readings(
     read_times: FloatArray, amount: FloatArray, capacity: float, factor: float
 ) -> tuple[FloatArray, FloatArray, tuple[int, int]]:
-    """Return Gbit/s between readings, NaN after a reset; start times; numbers of wraps and resets.
+    """Return the rates between consecutive readings of a counter.
+
+    A decrease is a wrap if the counter was in the last quarter of its range, or certainly has 32
+    bits, and the rate with the wrap is plausible for the capacity; else it is a reset.
 
     Args:
-        read_times: (n,) seconds.
-        amount: (n,) readings in Gbit.
+        read_times: (n,) seconds since 1970, ascending.
+        amount: (n,) readings of the counter, Gbit.
         capacity: capacity of the interface, Gbit/s.
-        factor: Gbit of a unit of the counter.
+        factor: Gbit of one unit of the counter.
+
+    Returns:
+        (n - 1,) Gbit/s, NaN after a reset; (n - 1,) times at which each rate begins, seconds since
+        1970; and numbers of wraps and resets.
     """
-    seconds = np.diff(read_times)
-    change = np.diff(amount)
-    falls = np.flatnonzero(change < 0)
-    is_narrow = len(falls) >= _FALLS_OF_A_NARROW_COUNTER and bool(
-        (amount < _WIDTHS[0] * factor).all()
+    elapsed_s = np.diff(read_times)
+    increase = np.diff(amount)
+    fall_indices = np.flatnonzero(increase < 0)
+    has_32_bits = len(fall_indices) >= _MIN_FALLS_OF_32_BITS and bool(
+        (amount < _COUNTER_RANGES[0] * factor).all()
     )
-    wraps = 0
-    for i in falls.tolist():
-        for width in _WIDTHS:
-            full = width * factor
-            wrapped = change[i] + full
-            is_late = amount[i] >= _LAST_PART * full and amount[i] <= full
-            may_wrap = is_late or (is_narrow and width == _WIDTHS[0])
+    num_wraps = 0
+    for i in fall_indices.tolist():
+        for range_units in _COUNTER_RANGES:
+            counter_range = range_units * factor
+            wrapped = increase[i] + counter_range
+            is_near_end = amount[i] >= _WRAP_SHARE * counter_range and amount[i] <= counter_range
+            may_wrap = is_near_end or (has_32_bits and range_units == _COUNTER_RANGES[0])
             if (
                 may_wrap
-                and seconds[i] > 0
-                and wrapped <= _MAX_RATE_OVER_CAPACITY * capacity * seconds[i]
+                and elapsed_s[i] > 0
+                and wrapped <= _MAX_RATE_OVER_CAPACITY * capacity * elapsed_s[i]
             ):
-                change[i] = wrapped
-                wraps = wraps + 1
+                increase[i] = wrapped
+                num_wraps = num_wraps + 1
                 break
-    resets = int((change < 0).sum())
+    num_resets = int((increase < 0).sum())
     rate = np.where(
-        (change >= 0) & (seconds > 0), change / np.where(seconds > 0, seconds, 1), np.nan
+        (increase >= 0) & (elapsed_s > 0), increase / np.where(elapsed_s > 0, elapsed_s, 1), np.nan
     )
-    return rate, read_times[:-1], (wraps, resets)
+    return rate, read_times[:-1], (num_wraps, num_resets)
 
 
 def _interval_means(
-    starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float
+    piece_start: FloatArray,
+    piece_end: FloatArray,
+    rate: FloatArray,
+    interval_ends: FloatArray,
+    interval_length_s: float,
 ) -> FloatArray:
-    """Mean (T,) of piecewise constant rates over the intervals that end at ``ends``; NaN where more
-    than half of an interval is unknown.
+    """Return the mean of piecewise constant rates over each interval.
+
+    Args:
+        piece_start: (n,) start of each piece, seconds since 1970, ascending.
+        piece_end: (n,) end of each piece; pieces do not overlap.
+        rate: (n,) Gbit/s; NaN where unknown.
+        interval_ends: (T,) ends of the intervals, seconds since 1970.
+        interval_length_s: length of an interval, seconds.
+
+    Returns:
+        (T,) Gbit/s; NaN where more than half of an interval is unknown.
     """
     is_known = np.isfinite(rate)
-    starts = starts[is_known]
-    stops = stops[is_known]
+    piece_start = piece_start[is_known]
+    piece_end = piece_end[is_known]
     rate = rate[is_known]
     if not len(rate):
-        return np.full(len(ends), np.nan)
-    volume = np.concatenate([[0.0], np.cumsum(rate * (stops - starts))])
-    covered = np.concatenate([[0.0], np.cumsum(stops - starts)])
+        return np.full(len(interval_ends), np.nan)
+    volume = np.concatenate([[0.0], np.cumsum(rate * (piece_end - piece_start))])
+    known_time = np.concatenate([[0.0], np.cumsum(piece_end - piece_start)])
 
-    def until(time: FloatArray, total: FloatArray, slope: FloatArray) -> FloatArray:
-        """Cumulative total at each time; the pieces are sorted and do not overlap."""
-        i = np.clip(np.searchsorted(starts, time, side="right") - 1, 0, len(starts) - 1)
-        inside = np.clip(time - starts[i], 0.0, stops[i] - starts[i])
-        return np.asarray(total[i] + slope[i] * inside)
+    def cumulative(time: FloatArray, piece_total: FloatArray, slope: FloatArray) -> FloatArray:
+        """Return the cumulative total at each time, by interpolation within a piece."""
+        piece = np.clip(
+            np.searchsorted(piece_start, time, side="right") - 1, 0, len(piece_start) - 1
+        )
+        elapsed = np.clip(time - piece_start[piece], 0.0, piece_end[piece] - piece_start[piece])
+        return np.asarray(piece_total[piece] + slope[piece] * elapsed)
 
-    amount = until(ends, volume, rate) - until(ends - step, volume, rate)
-    seconds = until(ends, covered, np.ones_like(rate)) - until(
-        ends - step, covered, np.ones_like(rate)
+    interval_volume = cumulative(interval_ends, volume, rate) - cumulative(
+        interval_ends - interval_length_s, volume, rate
     )
-    return np.where(seconds >= _MIN_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
+    known_s = cumulative(interval_ends, known_time, np.ones_like(rate)) - cumulative(
+        interval_ends - interval_length_s, known_time, np.ones_like(rate)
+    )
+    return np.where(
+        known_s >= _MIN_SHARE * interval_length_s,
+        interval_volume / np.maximum(known_s, 1e-300),
+        np.nan,
+    )
 
 
 def _nearest_rates(
-    read_times: FloatArray, rate: FloatArray, ends: FloatArray, step: float
+    read_times: FloatArray, rate: FloatArray, interval_ends: FloatArray, interval_length_s: float
 ) -> FloatArray:
-    """Mean (T,) of the rates nearest to each end; NaN without any within half a step."""
-    index = np.round((read_times - ends[0]) / step).astype(int)
-    inside = (index >= 0) & (index < len(ends))
-    total = np.bincount(index[inside], rate[inside], len(ends))
-    count = np.bincount(index[inside], minlength=len(ends))
+    """Return the mean of the rates nearest to the end of each interval.
+
+    Args:
+        read_times: (n,) seconds since 1970.
+        rate: (n,) Gbit/s.
+        interval_ends: (T,) ends of the intervals, seconds since 1970.
+        interval_length_s: length of an interval, seconds.
+
+    Returns:
+        (T,) Gbit/s; NaN for intervals without a rate within half their length.
+    """
+    interval = np.round((read_times - interval_ends[0]) / interval_length_s).astype(int)
+    is_inside = (interval >= 0) & (interval < len(interval_ends))
+    total = np.bincount(interval[is_inside], rate[is_inside], len(interval_ends))
+    count = np.bincount(interval[is_inside], minlength=len(interval_ends))
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -1,7 +1,7 @@
 """Interface byte counters as rates: the measurements of a network without traffic matrices.
 
-Each link is counted twice, by the sending and by the receiving router.  The interfaces towards
-everything outside the network (customers, peers) are summed for each router: ingress and egress.
+Each link is counted twice, by the sending and by the receiving router.  External interfaces (to
+customers and peers) are summed for each router: ingress and egress.
 Entry point: :class:`Counters`.
 """
 
@@ -19,21 +19,24 @@ from teal.errors import InputError
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 
-# Relative difference of a router's ingress and egress over its links up to which it is balanced.
-_MAX_OWN = 0.1
-# Maximum number of a router's readings that disagree with its neighbours'; 2^10 subsets are tried.
+# A router is balanced if the rates into and out of it over its links differ by at most this share.
+_MAX_IMBALANCE = 0.1
+# Maximum number of readings of a router that may be replaced: 2^10 subsets are tried.
 _MAX_REPLACED = 10
 
 
 def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
-    """Mean (..., E) of the counters at both ends of each link, or the only one; NaN without any."""
+    """Return the mean (..., E) of the counters at both ends of each link; NaN counters are
+    ignored.
+    """
     both = np.stack([sent, received])
     count = np.isfinite(both).sum(0)
     return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
 
 
 class Readings(NamedTuple):
-    """Counters of one interval, Gbit/s, NaN for missing ones; an axis of intervals may come first.
+    """Counters of one interval as rates, Gbit/s, NaN for missing ones; an axis of intervals may
+    come first.
 
     Attributes:
         sent: (E,) counter of each link at its start.
@@ -49,7 +52,7 @@ class Readings(NamedTuple):
 
     @property
     def values(self) -> FloatArray:
-        """Values (E + 2 N,) of links, ingress, egress: the rows of a measurement matrix."""
+        """Rates (E + 2 N,) of links, ingress, egress, in the order of a measurement matrix."""
         return np.concatenate(
             [mean_of_ends(self.sent, self.received), self.ingress, self.egress], -1
         )
@@ -93,7 +96,7 @@ class Counters:
                 raise InputError(
                     "counters",
                     name,
-                    f"{num_times} x {width} rates",
+                    f"an array of {num_times} x {width} rates",
                     " x ".join(map(str, rates.shape)),
                 )
             if np.isinf(rates).any() or (rates < 0).any():
@@ -129,91 +132,116 @@ class Counters:
         )
 
     def check(self, topology: Topology) -> None:
-        """Raise InputError for counters of another network, or without any external interface."""
+        """Raise InputError if the counters are of another network, or have no ingress and
+        egress.
+        """
         expected = f"{topology.num_links} links and {topology.num_nodes} routers of {topology.name}"
         if (self.sent.shape[1], self.ingress.shape[1]) != (topology.num_links, topology.num_nodes):
             raise InputError(
-                "counters", "", expected, f"{self.sent.shape[1]} and {self.ingress.shape[1]}"
+                "counters",
+                "",
+                expected,
+                f"{self.sent.shape[1]} links and {self.ingress.shape[1]} routers",
             )
         if np.isnan(self.ingress).all() and np.isnan(self.egress).all():
-            raise InputError(
-                "counters", "external interfaces", "ingress or egress of some router", "none"
+            raise InputError.invalid(
+                "counters",
+                "external interfaces",
+                "no router has ingress or egress",
+                "add readings of interfaces to customers or peers",
             )
 
     @property
     def values(self) -> FloatArray:
-        """:attr:`Readings.values` of all intervals, (T, E + 2 N)."""
+        """Rates (T, E + 2 N) of links, ingress, egress, in the order of a measurement matrix."""
         return Readings(self.sent, self.received, self.ingress, self.egress).values
 
 
 def without_own_traffic(
     topology: Topology, is_candidate: BoolArray, sent: FloatArray, received: FloatArray
 ) -> list[int]:
-    """Return the routers without traffic of their own: every link was read, and ingress equals
-    egress.
+    """Return the transit-only routers: all links are read, and rates in and out are balanced.
 
-    A wrong counter must not turn a router into a source.  If a router's readings are not balanced,
-    the fewest of them are replaced by those of its neighbours that balance it.  Two routers that
-    would each use the other's reading of one link contradict each other, and neither counts.  Nor
-    does a router with a single neighbour unless its own readings are balanced: nothing else could
-    distinguish a source from a wrong counter there.
+    A wrong counter must not turn a router into a source.  Hence, if the readings of a router are
+    not balanced, the fewest of them are replaced by the readings of its neighbours so that they
+    are. Two routers that would each replace their reading of the same link are not transit-only,
+    nor is
+    a router with a single neighbour that needs a replacement: a source there looks like a wrong
+    counter.
 
     Args:
         topology: the network.
         is_candidate: (N,) whether a router has no known external interface.
-        sent: (T, E) as in :class:`Counters`.
-        received: (T, E) as in :class:`Counters`.
+        sent: (T, E) counter of each link at its start, Gbit/s; NaN for missing ones.
+        received: (T, E) counter of each link at its end, Gbit/s; NaN for missing ones.
     """
-    # Mean rates; NaN on unread links, so that their routers are never balanced.
+    # Mean rates (E,) at both ends; NaN on unread links, so that their routers are never balanced.
     unread = np.where(topology.capacity > 0, np.nan, 0.0)
-    mean = []
+    mean_rates = []
     for rates in (sent, received):
         count = np.isfinite(rates).sum(0)
-        mean.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
-    # Balanced routers, without contradictions and stubs.
+        mean_rates.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
+    # Replaced links of each candidate that can be balanced.
     replaced_links = {
-        node: _balanced(topology, node, *mean) for node in np.flatnonzero(is_candidate).tolist()
+        node: _links_to_balance(topology, node, *mean_rates)
+        for node in np.flatnonzero(is_candidate).tolist()
     }
     balanced = {node: links for node, links in replaced_links.items() if links is not None}
-    by_link = Counter(link for links in balanced.values() for link in links)
-    start = topology.link_source
-    end = topology.link_target
+    num_uses = Counter(link for links in balanced.values() for link in links)
+    link_start = topology.link_source
+    link_end = topology.link_target
+    # Stub: a router with a single neighbour.
     is_stub = [
-        len({*end[start == node].tolist(), *start[end == node].tolist()}) < 2
+        len({*link_end[link_start == node].tolist(), *link_start[link_end == node].tolist()}) < 2
         for node in range(topology.num_nodes)
     ]
     return [
         node
         for node, links in balanced.items()
-        if not links or (not is_stub[node] and all(by_link[link] == 1 for link in links))
+        if not links or (not is_stub[node] and all(num_uses[link] == 1 for link in links))
     ]
 
 
-def _balanced(
+def _links_to_balance(
     topology: Topology, node: int, sent: FloatArray, received: FloatArray
 ) -> tuple[int, ...] | None:
-    """Return the fewest links whose reading at the other end balances a router, given readings (E,)
-    of each end; None if no set does.
+    """Return the fewest links of a router whose replaced readings balance it.
+
+    The reading of the router is replaced by that of its neighbour.
+
+    Args:
+        topology: the network.
+        node: index of the router.
+        sent: (E,) mean rate of each link at its start, Gbit/s.
+        received: (E,) mean rate of each link at its end, Gbit/s.
+
+    Returns:
+        indices of the links; () if the router is balanced, None if no set balances it.
     """
+    # Readings of the router and of its neighbours, for links that leave it, then links that enter.
     leaving, entering = (
         np.flatnonzero(ends == node) for ends in (topology.link_source, topology.link_target)
     )
     leaving_rates = sent[leaving]
     entering_rates = received[entering]
     links = np.concatenate([leaving, entering])
-    own_rates = np.concatenate([leaving_rates, entering_rates])
+    router_rates = np.concatenate([leaving_rates, entering_rates])
     neighbour_rates = np.concatenate([received[leaving], sent[entering]])
-    # NaN does not differ.
-    differ = np.flatnonzero(
-        np.abs(neighbour_rates - own_rates) > _MAX_OWN * np.maximum(own_rates, neighbour_rates)
+    # Readings that differ by more than 10%, by size of the difference; NaN does not differ.
+    differing = np.flatnonzero(
+        np.abs(neighbour_rates - router_rates)
+        > _MAX_IMBALANCE * np.maximum(router_rates, neighbour_rates)
     )
-    differ = differ[np.argsort(-np.abs(neighbour_rates - own_rates)[differ])][:_MAX_REPLACED]
+    differing = differing[np.argsort(-np.abs(neighbour_rates - router_rates)[differing])][
+        :_MAX_REPLACED
+    ]
+    # Try subsets of increasing size.
     sign = np.where(np.arange(len(links)) < len(leaving_rates), -1.0, 1.0)
-    for count in range(len(differ) + 1):
-        for replaced in itertools.combinations(differ.tolist(), count):
-            rates = own_rates.copy()
+    for count in range(len(differing) + 1):
+        for replaced in itertools.combinations(differing.tolist(), count):
+            rates = router_rates.copy()
             rates[list(replaced)] = neighbour_rates[list(replaced)]
-            if abs(float(sign @ rates)) <= _MAX_OWN * max(
+            if abs(float(sign @ rates)) <= _MAX_IMBALANCE * max(
                 rates[: len(leaving_rates)].sum(), rates[len(leaving_rates) :].sum()
             ):
                 return tuple(links[list(replaced)].tolist())

@@ -1,9 +1,9 @@
 """Routing of demands on flexible algorithms of the IGP (:mod:`teal.network.flex_algo`).
 
-Traffic of an algorithm uses only its shortest paths, with ECMP: without one it is lost, even if the
-IGP has a path.  After a failure each algorithm converges, and repairs, within its own links.
-Segment lists follow the shortest paths of one algorithm, and steer the demands on it.  Entry point:
-:func:`igp_routing`.
+Traffic of an algorithm uses only the algorithm's shortest paths, with ECMP; without such a path it
+is lost, even if the IGP has one.  After a failure each algorithm converges, and repairs, within its
+links.  Segment lists follow the shortest paths of one algorithm, and steer the demands assigned to
+it.  Entry point: :func:`igp_routing`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _COLUMNS = (
     side_tables.Column("algorithm", required=True),
 )
 _FILE_OPTION = "--algorithm-of"
-# Any node, as source or target of a row of the file.
+# Wildcard for any node in columns source and target.
 _ANY = "*"
 
 
 def algorithms_of(
     definitions: Sequence[FlexAlgo], file: Path | None, topology: Topology, pairs: IntArray
 ) -> Int64Array:
-    """Return the algorithm number (D,) of each demand, 0 for the IGP's own.
+    """Return the flexible-algorithm number (D,) of each demand; 0 for the IGP itself.
 
     Args:
         definitions: algorithms.
-        file: table (.csv) of source, target and algorithm, where ``*`` stands for any node and the
-            first matching row decides; demands without a row stay with the IGP.  None: all demands
-            use the one algorithm.
+        file: table (.csv) of source, target and algorithm, where ``*`` matches any node.  The first
+            matching row decides; demands without a match stay with the IGP.  None assigns all
+            demands to the only algorithm.
         topology: the network.
         pairs: (D, 2) source and target of each demand.
 
@@ -54,11 +54,11 @@ def algorithms_of(
     numbers = [definition.number for definition in definitions]
     if file is None:
         if len(numbers) != 1:
-            raise InputError(
+            raise InputError.invalid(
                 _FILE_OPTION,
                 "",
-                "a table of source, target, algorithm, for several algorithms",
-                "none",
+                f"{len(numbers)} algorithms are defined, and no assignment of demands to them",
+                "give a .csv file with columns source, target, algorithm",
             )
         return np.full(len(pairs), numbers[0], dtype=np.int64)
     algorithm_by_demand = np.full(len(pairs), -1, dtype=np.int64)
@@ -68,7 +68,7 @@ def algorithms_of(
             raise InputError(
                 str(file),
                 f"{position}: algorithm",
-                f"0 or a number of {FLEX_ALGO}",
+                f"0 or the number of an algorithm defined by {FLEX_ALGO}",
                 repr(algorithm),
             )
         matches = algorithm_by_demand < 0
@@ -92,15 +92,16 @@ def igp_routing(
     definitions: Sequence[str] = (),
     algorithm_of: Path | None = None,
 ) -> InstalledRouting:
-    """Routing on the shortest paths of the IGP and its algorithms, with the segment lists of a
-    file.
+    """Return the routing on shortest paths of the IGP and of flexible algorithms, with the segment
+    lists of a file.
 
     Args:
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
         policies: file of segment lists; None for none.
-        definitions: algorithms, to which that of the lists is added.
-        algorithm_of: see :func:`algorithms_of`.
+        definitions: algorithms as in option --flex-algo; the algorithm of the lists is added.
+        algorithm_of: table (.csv) of source, target and algorithm number; None if all demands use
+            the same algorithm.
 
     Raises:
         InputError: an invalid file or algorithm definition.
@@ -108,11 +109,15 @@ def igp_routing(
     lists, algorithms = lists_and_algorithms(policies, definitions, dag.topology)
     if not algorithms:
         if algorithm_of is not None:
-            raise InputError(_FILE_OPTION, "", f"{FLEX_ALGO} beside it", "none")
+            raise InputError.invalid(
+                _FILE_OPTION, "", "no algorithm is defined", f"define one with {FLEX_ALGO}"
+            )
         return IgpRouting(dag, pairs, lists)
     if np.ptp(dag.links.weight) > 0:
-        raise InputError(FLEX_ALGO, "", "no --ucmp beside it: algorithms divide evenly", "both")
-    # Adjacency segments must be links of the lists' algorithm.
+        raise InputError.invalid(
+            FLEX_ALGO, "", "algorithms split traffic evenly over next hops", "drop --ucmp"
+        )
+    # Check that adjacency segments are links of the lists' algorithm.
     if lists is not None and lists.algorithm is not None:
         unused = np.flatnonzero(~lists.algorithm.admits(dag.topology))
         adjacency_links = {
@@ -122,12 +127,11 @@ def igp_routing(
             for link in segment_list.adjacencies
         }
         if outside := sorted(adjacency_links.intersection(unused.tolist())):
-            expected = f"adjacencies over links of algorithm {lists.algorithm.number}"
-            raise InputError(
+            names = listed([dag.topology.link_names()[e] for e in outside])
+            raise InputError.invalid(
                 str(policies),
                 "segments",
-                expected,
-                listed([dag.topology.link_names()[e] for e in outside]),
+                f"adjacencies over links outside algorithm {lists.algorithm.number}: {names}",
             )
     return FlexRouting(
         dag, pairs, algorithms, algorithms_of(algorithms, algorithm_of, dag.topology, pairs), lists
@@ -137,7 +141,15 @@ def igp_routing(
 def lists_and_algorithms(
     policies: Path | None, definitions: Sequence[str], topology: Topology
 ) -> tuple[SegmentPolicies | None, list[FlexAlgo]]:
-    """Load the segment lists of a file, and the algorithms in use, with that of the lists.
+    """Load the segment lists of a file, and parse the definitions of algorithms.
+
+    Args:
+        policies: file of segment lists; None for none.
+        definitions: algorithms as in option --flex-algo.
+        topology: the network.
+
+    Returns:
+        segment lists, None without a file; and algorithms, with the one of the lists appended.
 
     Raises:
         InputError: an invalid file, or two definitions of one number.
@@ -150,7 +162,9 @@ def lists_and_algorithms(
         else [lists.algorithm]
     )
     if len(set(numbers := [str(algorithm.number) for algorithm in algorithms])) < len(numbers):
-        raise InputError(FLEX_ALGO, "", "one definition for each number", listed(numbers))
+        raise InputError.invalid(
+            FLEX_ALGO, "", f"several definitions for one number: {listed(numbers)}"
+        )
     return lists, algorithms
 
 
@@ -165,15 +179,14 @@ def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 class FlexRouting:
-    """Routing of demands on several algorithms: a
-    :class:`teal_ip.routing.installed.InstalledRouting`.
+    """Installed routing where each demand follows one flexible algorithm, or the IGP.
 
     Args:
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
         definitions: algorithms.
         algorithm: (D,) algorithm number of each demand; 0 for the IGP's own.
-        policies: segment lists of demands on the lists' algorithm.
+        policies: segment lists; they steer the demands of their algorithm.
 
     Raises:
         InputError: policies of an algorithm without demands.
@@ -190,7 +203,7 @@ class FlexRouting:
         policies: SegmentPolicies | None = None,
     ) -> None:
         self.dag = dag
-        self._demands = len(pairs)
+        self._num_demands = len(pairs)
         dags = {
             0: dag,
             **{
@@ -198,70 +211,90 @@ class FlexRouting:
                 for definition in definitions
             },
         }
-        steered = policies.algorithm_number if policies is not None and policies.lists else -1
-        if steered >= 0 and not (algorithm == steered).any():
-            algorithm_text = f"algorithm {steered}" if steered else "algorithm 0, the IGP's own"
-            raise InputError(
+        list_algorithm = (
+            policies.algorithm_number if policies is not None and policies.lists else -1
+        )
+        if list_algorithm >= 0 and not (algorithm == list_algorithm).any():
+            algorithm_text = (
+                f"algorithm {list_algorithm}" if list_algorithm else "algorithm 0, the IGP's own"
+            )
+            raise InputError.invalid(
                 "--policies",
                 "",
-                "lists of an algorithm that demands are on (--algorithm-of)",
-                algorithm_text,
+                f"the lists are of {algorithm_text}, which no demand uses",
+                "assign demands to it with --algorithm-of",
             )
-        self._parts = [
+        # Pairs (demand indices, routing), one for each algorithm in use.
+        self._routing_by_algorithm = [
             (
                 demands,
-                IgpRouting(dags[number], pairs[demands], policies if number == steered else None),
+                IgpRouting(
+                    dags[number], pairs[demands], policies if number == list_algorithm else None
+                ),
             )
             for number in np.unique(algorithm).tolist()
             if len(demands := np.flatnonzero(algorithm == number))
         ]
 
     def loads(self, demand: FloatArray) -> SumOfLoads:
-        """Loads of all algorithms (see :meth:`InstalledRouting.loads`)."""
+        """Return the loads of matrices (M, D), Gbit/s, summed over algorithms."""
         return SumOfLoads(
-            [routing.loads(demand[:, demands]) for demands, routing in self._parts],
+            [routing.loads(demand[:, demands]) for demands, routing in self._routing_by_algorithm],
             self.dag.topology.capacity,
         )
 
     def latency(self) -> FloatArray:
-        """Latencies of demands (see :meth:`InstalledRouting.latency`)."""
-        latency = np.empty(self._demands)
-        for demands, routing in self._parts:
+        """Return the mean latency (D,) of each demand over its paths, ms; infinite if it loses
+        traffic.
+        """
+        latency = np.empty(self._num_demands)
+        for demands, routing in self._routing_by_algorithm:
             latency[demands] = routing.latency()
         return latency
 
     def measurements(self) -> sp.csr_array:
-        """Measurement matrix (see :meth:`InstalledRouting.measurements`)."""
-        columns = sp.hstack([routing.measurements() for _, routing in self._parts], format="csc")
-        order = np.concatenate([demands for demands, _ in self._parts])
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        columns = sp.hstack(
+            [routing.measurements() for _, routing in self._routing_by_algorithm], format="csc"
+        )
+        order = np.concatenate([demands for demands, _ in self._routing_by_algorithm])
         return sp.csr_array(columns[:, np.argsort(order)])
 
 
 class SumOfLoads:
-    """Sum of the loads of several groups of demands.
+    """Link loads of M matrices, summed over groups of demands.
 
     Args:
-        parts: loads of each group.
+        groups: loads of each group.
         capacity: (E,) Gbit/s.
 
     Attributes:
-        load: (M, E) Gbit/s without failure.
+        load: (M, E) link loads without failure, Gbit/s.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
-    def __init__(self, parts: Sequence[Loads], capacity: FloatArray) -> None:
-        self._parts = parts
+    def __init__(self, groups: Sequence[Loads], capacity: FloatArray) -> None:
+        self._groups = groups
         self._capacity = capacity
-        self.load: FloatArray = np.sum([part.load for part in parts], axis=0)
-        self.lost: FloatArray = np.sum([part.lost for part in parts], axis=0)
+        self.load: FloatArray = np.sum([group.load for group in groups], axis=0)
+        self.lost: FloatArray = np.sum([group.lost for group in groups], axis=0)
 
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """Loads after failures (see :meth:`Loads.under`)."""
+        """Return loads and lost traffic under each failure of a set of links.
+
+        Args:
+            failures: link indices of each failure.
+            repairing: loads during fast reroute instead of after convergence, and traffic at risk.
+            loads: also return the loads of all links.
+        """
 
         def under_chunk(chunk: list[list[int]]) -> FailureResults:
-            results = [group.under(chunk, repairing=repairing, loads=True) for group in self._parts]
+            """Return the results of some failures, summed over the groups."""
+            results = [
+                group.under(chunk, repairing=repairing, loads=True) for group in self._groups
+            ]
             load, lost, at_risk = (
                 np.sum([getattr(result, name) for result in results], axis=0)
                 for name in ("load", "lost", "at_risk")

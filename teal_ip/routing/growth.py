@@ -1,18 +1,18 @@
 r"""Traffic growth, and the months in which links are full.
 
 Growth is estimated from the daily means of all traffic: linear least squares on their logarithms,
-with a level for each day of the week,
+with a separate level for each day of the week,
 
     log(traffic on day t) = a_weekday(t) + r t,    growth in a year e^r - 1.
 
-The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), for autocorrelation;
-rho is the correlation of neighbouring residuals, corrected for its bias of about -(2 + 4 rho) / n
-in a line through n days.  The interval uses the quantile of Student's t for n / f independent days.
-Histories of less than eight weeks are rejected: their intervals are mostly too wide for planning,
-and the others contain the growth too rarely.
+Daily residuals are autocorrelated: the standard error of r is multiplied by sqrt(f), with
+f = (1 + rho) / (1 - rho) and rho the lag-1 autocorrelation of the residuals, corrected for its bias
+of about -(2 + 4 rho) / n in a line through n days.  The interval uses the quantile of Student's t
+for n / f independent days.  Histories of less than eight weeks are rejected: most of their
+intervals are too wide for planning, and the others contain the true growth too rarely.
 
-A link whose largest load is utilisation x today is full, at the limit u, after log(u / x) / r
-years.  Entry points: :func:`growth_of`, :func:`link_forecasts`.
+A link with utilisation x today reaches the limit u after log(u / x) / r years.  Entry points:
+:func:`growth_of`, :func:`link_forecasts`.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _YEAR_S = 365.25 * 86_400.0
 # Minimum number of days from the first mean to the last.
 _MIN_DAYS = 56
 # Minimum degrees of freedom: daily means less the fitted slope and the level of each weekday.
-_MIN_FREEDOM = 10
-# Maximum width of the interval, log growth per year: ends that differ 16 times are useless.
-_MAX_WIDTH = math.log(16.0)
-# Month of a link that is above the limit today.
+_MIN_DEGREES_OF_FREEDOM = 10
+# Maximum width of the interval of r: its ends differ by at most a factor of 16 a year.
+_MAX_INTERVAL_WIDTH = math.log(16.0)
+# Value of a month for links that exceed the limit today.
 ALREADY = "already"
 # Years beyond which a link counts as never full.
 _MAX_YEARS = 30.0
-# Relative rounding error of a sum of demands at the limit.
+# Relative tolerance of the limit, for rounding errors of loads.
 _ROUNDING = 1e-9
 # Quantile of Student's t, for a two-sided interval of 90%.
 _QUANTILE = 0.95
-# Cap of the correlation of neighbouring residuals.
+# Upper bound on the lag-1 autocorrelation of residuals.
 _MAX_CORRELATION = 0.95
 # Matrices in memory at a time.
-_BLOCK = 1024
+_BLOCK_MATRICES = 1024
 
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    """Growth of all traffic.
+    """Exponential growth of all traffic.
 
     Attributes:
         rate: continuous rate per year: demands after t years are e^(rate t) times today's.
@@ -71,12 +71,12 @@ class Growth:
 
     @classmethod
     def given(cls, per_year: float) -> Growth:
-        """Growth of ``per_year``, as a share, without uncertainty."""
+        """Return a growth without uncertainty; 0.3 is 30% per year."""
         rate = math.log1p(per_year)
         return cls(rate, rate, rate, False)
 
     def factor(self, years: float) -> float:
-        """Factor of all demands after this time."""
+        """Return the factor by which demands grow in some years."""
         return math.exp(self.rate * years)
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ def growth_of(
     """Return the growth of the settings, or fitted to the traffic.
 
     Raises:
-        InputError: see :func:`fitted_growth`.
+        InputError: traffic to which no growth can be fitted.
     """
     growth = fitted_growth(traffic) if config.rate is None else Growth.given(config.rate)
     notify(str(growth))
@@ -102,46 +102,54 @@ def growth_of(
 
 
 def fitted_growth(traffic: TrafficMatrices) -> Growth:
-    """Fit the growth of a history (module docstring).
+    """Fit exponential growth to a history of at least eight weeks.
+
+    Least squares for log(daily mean) = a_weekday + r t; the 90% confidence interval of the rate r
+    allows for autocorrelated residuals.
 
     Raises:
         InputError: a history of less than eight weeks, a day without traffic, or an interval too
             wide for planning.
     """
     day_index, means, degrees_of_freedom = _daily_means(traffic)
-    # Least squares with weekday levels.
+    # Least squares: slope r of the logarithms, both sides centred for each weekday.
     _, weekday = np.unique(day_index % 7, return_inverse=True)
     years = day_index * _DAY_S / _YEAR_S
     logs = np.log(means)
-    levels = np.bincount(weekday)
-    centred = years - (np.bincount(weekday, years) / levels)[weekday]
+    days_per_weekday = np.bincount(weekday)
+    centred = years - (np.bincount(weekday, years) / days_per_weekday)[weekday]
     rate = float(centred @ logs / (centred @ centred))
-    residual = logs - (np.bincount(weekday, logs) / levels)[weekday] - rate * centred
-    # Confidence interval.
-    width = _half_width(residual, centred, degrees_of_freedom)
-    growth = Growth(rate, rate - width, rate + width, True)
-    if growth.high - growth.low > _MAX_WIDTH:
-        raise InputError(
+    residual = logs - (np.bincount(weekday, logs) / days_per_weekday)[weekday] - rate * centred
+    # 90% confidence interval.
+    half_width = _interval_half_width(residual, centred, degrees_of_freedom)
+    growth = Growth(rate, rate - half_width, rate + half_width, True)
+    if growth.high - growth.low > _MAX_INTERVAL_WIDTH:
+        raise InputError.invalid(
             "--growth-per-year",
             "fit",
-            "traffic with a clearer trend, or a number such as 0.3",
-            f"{len(day_index)} days, {growth}",
+            f"the interval is too wide for planning: {growth}, from {len(day_index)} days",
+            "use a longer history, or give a number such as 0.3",
         )
     return growth
 
 
 def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]:
-    """Return the full days of a history, their mean total traffic, and the degrees of freedom of a
-    fit with a trend and a level of each weekday.
+    """Return the daily means of total traffic.
+
+    Returns:
+        (n,) indices of full days, counted from the first day; (n,) mean total traffic of each,
+        Gbit/s; degrees of freedom of a fit with a trend and a level of each weekday.
 
     Raises:
         InputError: too few days, or a day without traffic.
     """
-    # Totals of all matrices, in blocks.
+    # Total traffic of each matrix, read in blocks.
     totals = np.concatenate(
         [
-            traffic.read(np.arange(first, min(first + _BLOCK, traffic.num_matrices))).sum(1)
-            for first in range(0, traffic.num_matrices, _BLOCK)
+            traffic.read(np.arange(first, min(first + _BLOCK_MATRICES, traffic.num_matrices))).sum(
+                1
+            )
+            for first in range(0, traffic.num_matrices, _BLOCK_MATRICES)
         ]
     )
     seconds = (
@@ -149,36 +157,46 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
     )
     day = (seconds // _DAY_S).astype(np.int64)
     counts = np.bincount(day)
-    # The first and the last day may be incomplete.
+    # Drop incomplete days, such as the first and the last one.
     is_full = counts >= 0.9 * counts.max()
     day_index = np.flatnonzero(is_full)
     degrees_of_freedom = len(day_index) - len(np.unique(day_index % 7)) - 1
     span = int(day_index[-1] - day_index[0]) + 1
-    if span < _MIN_DAYS or degrees_of_freedom < _MIN_FREEDOM:
-        raise InputError(
+    if span < _MIN_DAYS or degrees_of_freedom < _MIN_DEGREES_OF_FREEDOM:
+        raise InputError.invalid(
             "--growth-per-year",
             "fit",
-            f"traffic of at least {_MIN_DAYS} days, or a number such as 0.3",
-            f"{len(day_index)} full days in {span}",
+            f"the history has {len(day_index)} full days in a span of {span}",
+            f"use traffic of at least {_MIN_DAYS} days, or give a number such as 0.3",
         )
     means = np.bincount(day, totals)[is_full] / counts[is_full]
     if not (means > 0).all():
-        raise InputError("--growth-per-year", "fit", "traffic on every day", "a day without any")
+        raise InputError.invalid(
+            "--growth-per-year",
+            "fit",
+            "a day of the history has no traffic",
+            "remove it, or give a number such as 0.3",
+        )
     return day_index, means, degrees_of_freedom
 
 
-def _half_width(residual: FloatArray, centred: FloatArray, degrees_of_freedom: int) -> float:
-    """Half width of the confidence interval of a slope, with autocorrelated residuals.
+def _interval_half_width(
+    residual: FloatArray, centred: FloatArray, degrees_of_freedom: int
+) -> float:
+    """Return the half width of the confidence interval of a slope, with autocorrelated residuals.
+
+    t_q sqrt(f s^2 / sum(centred^2)), with the residual variance s^2, the inflation
+    f = (1 + rho) / (1 - rho) by the lag-1 autocorrelation rho, and Student's quantile t_q.
 
     Args:
-        residual: (n,) residuals of the days' logarithms.
-        centred: (n,) years, less the mean of their weekday.
+        residual: (n,) residuals of the logarithms of daily means.
+        centred: (n,) time of each day, years, less the mean of its weekday.
         degrees_of_freedom: degrees of freedom of the fit.
     """
     residual_square = float(residual @ residual)
     num_days = len(residual)
     variance = residual_square / degrees_of_freedom / float(centred @ centred)
-    # Correlation of successive days, corrected for its bias.
+    # Lag-1 autocorrelation, corrected for its bias.
     rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
     inflation = (1 + rho) / (1 - rho)
@@ -189,17 +207,19 @@ def _half_width(residual: FloatArray, centred: FloatArray, degrees_of_freedom: i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinkForecast:
-    """Months in which a link is full.
+    """Months in which a link exceeds the utilisation limit.
+
+    A month is such as 2027-03; ``already`` if the limit is exceeded today, "" for never or after
+    more than 30 years.
 
     Attributes:
         link: name of the link.
         capacity: Gbit/s.
-        utilisation: largest today, without failure.
-        failed_utilisation: largest today, under the worst failure.
+        utilisation: largest utilisation today, without failure.
+        failed_utilisation: largest utilisation today, under the worst failure.
         worst_failure: name of the worst failure.
-        full: month from which it exceeds the limit without failure; ``already`` if it does today,
-            "" for never or beyond 30 years.
-        full_under_failure: month from which it exceeds the limit under the worst failure.
+        full: first month above the limit without failure.
+        full_under_failure: first month above the limit under the worst failure.
         earliest: month of ``full_under_failure`` at the upper end of the growth's interval.
         latest: month of ``full_under_failure`` at the lower end of the growth's interval.
     """
@@ -223,13 +243,13 @@ def forecast_table(
     fitted: bool,
     shown: int | None = None,
 ) -> Table:
-    """Table of the months in which links are full.
+    """Return the table of the months in which links are full.
 
     Args:
-        forecasts: links.
+        forecasts: one row per link.
         title: title in the terminal.
         routing: name of the routing of today's loads, for the heading.
-        fitted: whether the growth has an interval.
+        fitted: whether the growth has a confidence interval: adds two columns.
         shown: number of links shown in a terminal; None for all.
     """
     interval = (Column("earliest", "earliest"), Column("latest", "latest")) if fitted else ()
@@ -254,32 +274,32 @@ def link_forecasts(
     growth: Growth,
     today: np.datetime64,
 ) -> list[LinkForecast]:
-    """Forecast the months in which links with a capacity are full under a constant routing, the
-    most utilised under failure first.
+    """Forecast the months in which links exceed a utilisation limit, with fixed routing.
+
+    Links without capacity are omitted; the most utilised link under failure comes first.
 
     Args:
         topology: supplies the names of the links.
         capacity: (E,) Gbit/s.
-        load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each
-            failure.
-        failures: F names, the first for no failure.
+        load: (F, E) largest load of each link today, Gbit/s; row 0 without failure.
+        failures: names of the F rows of ``load``.
         limit: utilisation above which a link is full.
         growth: growth of all demands; loads grow in proportion.
-        today: time of the traffic.
+        today: time of the last matrix.
     """
     forecasts = []
     for link, name in enumerate(topology.link_names()):
         if capacity[link] <= 0:
             continue
         utilisation = load[:, link] / capacity[link]
-        worst = int(np.argmax(utilisation))
+        worst_failure = int(np.argmax(utilisation))
         months = [
             month_when_full(float(utilisation[failure_index]), limit, rate, today)
             for failure_index, rate in (
                 (0, growth.rate),
-                (worst, growth.rate),
-                (worst, growth.high),
-                (worst, growth.low),
+                (worst_failure, growth.rate),
+                (worst_failure, growth.high),
+                (worst_failure, growth.low),
             )
         ]
         forecasts.append(
@@ -287,8 +307,8 @@ def link_forecasts(
                 link=name,
                 capacity=float(capacity[link]),
                 utilisation=float(utilisation[0]),
-                failed_utilisation=float(utilisation[worst]),
-                worst_failure=failures[worst],
+                failed_utilisation=float(utilisation[worst_failure]),
+                worst_failure=failures[worst_failure],
                 full=months[0],
                 full_under_failure=months[1],
                 earliest=months[2],
@@ -299,14 +319,15 @@ def link_forecasts(
 
 
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:
-    """Month in which a link exceeds the limit: ``already`` if it does today; "" for never, or after
-    more than 30 years.
+    """Return the first month in which a link exceeds the limit, such as 2027-03.
+
+    ``already`` if it does today; "" for never, or after more than 30 years.
 
     Args:
         utilisation: utilisation today.
         limit: largest allowed utilisation.
         rate: continuous growth rate per year.
-        today: time of the traffic.
+        today: time of the last matrix.
     """
     if utilisation <= 0:
         return ""
@@ -321,33 +342,36 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
 
 
 def is_full_by(month: str, horizon: str) -> bool:
-    """Whether a link with this month of :func:`month_when_full` is full by the horizon.
+    """Return whether a link is full by the horizon.
 
     Args:
-        month: month of the link.
-        horizon: latest month; "" for no end.
+        month: first month in which the link exceeds the limit: such as 2027-03, ``already``, or ""
+            for never.
+        horizon: last month that counts; "" for no end.
     """
     return month == ALREADY or (month != "" and (not horizon or month <= horizon))
 
 
 def month_order(month: str) -> str:
-    """Sort key of a month of :func:`month_when_full`: "already" first, never last."""
+    """Return the sort key of a month such as 2027-03: ``already`` first, "" (never) last."""
     return "" if month == ALREADY else month or "9999"
 
 
 def when(month: str) -> str:
-    """Phrase for a month: ``in 2027-03``, or ``already``."""
+    """Return a phrase for a month: ``in 2027-03``, or ``already``."""
     return month if month == ALREADY else f"in {month}"
 
 
 def month_after(today: np.datetime64, years: float) -> str:
-    """Month some years after a time, such as 2027-03."""
+    """Return the month some years after a time, such as 2027-03."""
     time = today.astype("datetime64[s]") + np.timedelta64(round(years * _YEAR_S), "s")
     return str(time.astype("datetime64[M]"))
 
 
 def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
-    """Ends of the quarters up to the horizon, years from today, and their demand factors."""
+    """Return the ends of the quarters up to a horizon, in years from today, and the factors of
+    demands at each.
+    """
     ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
     ends[-1] = min(ends[-1], years)
     return ends, np.array([growth.factor(float(end)) for end in ends])

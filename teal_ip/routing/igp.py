@@ -24,8 +24,8 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 def load_igp(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> tuple[Topology, EcmpDag]:
-    """Return the network with current metrics and capacity 0 on failed links, and its shortest
-    paths.
+    """Return a network with the metrics of the settings and capacity 0 on failed links, and its
+    shortest paths.
 
     Raises:
         InputError: an unknown link, or an invalid metric.
@@ -65,7 +65,7 @@ def routed(
         traffic: its matrices, or a file or name.
         files: file options.
         igp: IGP settings.
-        notify: called with assumptions.
+        notify: called with notes on assumptions.
 
     Raises:
         InputError: invalid input.
@@ -78,8 +78,8 @@ def routed(
 
 
 def positive(capacity: FloatArray) -> FloatArray:
-    """Return the capacities (E,), with 1 for failed links, which carry nothing whatever their
-    weight.
+    """Return the capacities (E,) as UCMP weights: 1 for links without capacity, since weights must
+    be positive.
     """
     return np.where(capacity > 0, capacity, 1.0)
 
@@ -87,21 +87,24 @@ def positive(capacity: FloatArray) -> FloatArray:
 def metric_in_force(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> FloatArray:
-    """Return the metrics (E,) of the settings.
+    """Return the IGP metrics (E,) of the settings, with overrides of single links.
 
     Raises:
-        InputError: see :func:`load_igp`.
+        InputError: an unknown link, or an invalid metric.
     """
     if config.metric == "file" and topology.metric is None:
         notify(
-            f"{topology.name}: the file has no IGP metrics: 1 on every link (change with --metric)"
+            f"{topology.name}: the file has no IGP metrics; every link gets metric 1 (change with "
+            "--metric)"
         )
-    # Overrides.
+    # Apply the overrides: both directions for A,B=20, one for A>B=20.
     metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
     for text in config.set_metric:
         match = re.fullmatch(r"(.+)=(\d+)", text)
         if not match or not re.search("[,>]", match[1]):
-            raise InputError("--set-metric", "", "A,B=20 or A>B=20", repr(text))
+            raise InputError(
+                "--set-metric", "", "two nodes and a metric: A,B=20 or A>B=20", repr(text)
+            )
         ends, value = match.groups()
         direction = ">" if ">" in ends else ","
         a, b = topology.ends_of(ends, "--set-metric", direction)
@@ -109,8 +112,6 @@ def metric_in_force(
         if direction == ">":
             links = links[topology.link_source[links] == topology.node_index()[a]]
         if not len(links):
-            raise InputError(
-                "--set-metric", "", f"a link from {a} to {b}", "none in this direction"
-            )
+            raise InputError.invalid("--set-metric", "", f"the network has no link from {a} to {b}")
         metric[links] = float(value)
     return check_metric(topology, metric)

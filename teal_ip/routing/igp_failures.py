@@ -1,9 +1,9 @@
 """Link loads of shortest-path routing under link failures: after convergence, and during fast
 reroute.
 
-For every destination the traffic that passes each node without failure is stored.  A failure
-changes a destination only if a failed link is on its shortest-path DAG, and then only the nodes
-behind the link.
+The traffic through each node towards each destination is stored for the network without failure.
+A failure affects a destination only if a failed link is on its shortest-path DAG, and then only
+nodes upstream of that link.
 
 - *After convergence* every node uses the shortest paths of the network without the failed links.
 - *Fast reroute* (TI-LFA, RFC 9855): only the node at a failed link has reacted.  If it has other
@@ -15,23 +15,26 @@ behind the link.
 
 Towards one destination, a failure divides the nodes into three kinds:
 
-- *cut*: every next hop has failed, or leads over cut nodes; the distance grows, or becomes
+- *affected*: every next hop has failed or leads to an affected node; the distance grows, or becomes
   infinite;
-- *narrowed*: some next hops have failed, others remain and take all; the distance stays;
+- *fewer hops*: some next hops are lost, and the others take all traffic; the distance stays;
 - *unchanged*: all next hops remain.
 
-Nodes are classified in order of their distances, and new distances are computed for cut nodes only,
-by Dijkstra's algorithm from the other nodes (Ramalingam and Reps, "An incremental algorithm for a
-generalization of the shortest-path problem", 1996).  The loads are updated in two passes, since
-they are linear in the traffic:
+Nodes are classified in order of their distances.  New distances are computed for affected nodes
+only, by Dijkstra's algorithm from the other nodes (Ramalingam and Reps, "An incremental algorithm
+for a generalization of the shortest-path problem", 1996).  Loads are linear in the traffic, hence
+two passes update them:
 
-1. from far to near along the old next hops: cut and narrowed nodes withdraw all their traffic, and
-   unchanged ones the traffic that no longer reaches them;
-2. from far to near along the new next hops: the remaining traffic of cut and narrowed nodes is
-   added.
+1. from far to near along the old next hops: affected nodes and nodes with fewer hops withdraw all
+   their traffic, unchanged nodes withdraw the traffic that no longer reaches them;
+2. from far to near along the new next hops: the traffic that arrives at affected nodes and at nodes
+   with fewer hops is added.
 
-With k nodes behind a failure, both passes cost the arcs of these and of the nodes on their paths,
-not all arcs.
+Arrays over pairs of nodes have the destination first: ``volume[m, t, u]`` is the demand from node u
+to node t in matrix m.
+
+Both passes visit the arcs of nodes upstream of the failure and of nodes on their paths, not all
+arcs.
 
 The kernels take arrays, not the named tuples that hold them: reading a tuple's array changes a
 reference count, on which two threads contend (3,828 pairs of Germany50's cables on two cores: 0.35
@@ -53,39 +56,40 @@ from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, Int
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 from teal_ip.routing.steering import steering_of
 
-# Kinds of nodes.
+# Kinds of nodes towards one destination, under a failure: all next hops remain; some are lost, and
+# the distance stays; all are lost, and the distance grows.
 _UNCHANGED = 0
-_NARROWED = 1
-_CUT = 2
+_FEWER_HOPS = 1
+_AFFECTED = 2
 
 
 class RerouteScratch(NamedTuple):
-    """Work arrays of one thread; their content before a call is ignored.
+    """Scratch arrays of one thread for :func:`reroute`; their content before a call is ignored.
 
     Attributes:
-        kind: (N,) kind of each node.
-        distance: (N,) distance to the destination after the failure.
-        cut: (N,) cut nodes, by their distance before the failure.
-        settled: (N,) cut nodes that have a path, by distance.
-        hop: (E,) new next hops of a node.
-        keys: (E + N + 1,) keys of the heap.
-        heap_nodes: (E + N + 1,) nodes of the heap.
-        moved: (N,) Gbit/s withdrawn from a node, then Gbit/s to be sent again.
+        node_kind: (N,) kind of each node: ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED``.
+        distance: (N,) distance of each node to the destination after the failure.
+        affected: (N,) indices of affected nodes, by their distance before the failure.
+        settled: (N,) indices of affected nodes with a path after the failure, by new distance.
+        new_hop: (E,) links that are the next hops of one node after the failure.
+        keys: (E + N + 1,) distances in the heap of Dijkstra's algorithm.
+        heap_nodes: (E + N + 1,) nodes in the heap.
+        rerouted: (N,) Gbit/s withdrawn upstream of each node, then Gbit/s to send from it anew.
     """
 
-    kind: AnyArray
+    node_kind: AnyArray
     distance: FloatArray
-    cut: IntArray
+    affected: IntArray
     settled: IntArray
-    hop: IntArray
+    new_hop: IntArray
     keys: FloatArray
     heap_nodes: IntArray
-    moved: FloatArray
+    rerouted: FloatArray
 
 
 @inner_kernel
 def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
-    """Allocate work arrays for :func:`reroute`."""
+    """Allocate the scratch arrays of :func:`reroute` for N ``nodes`` and E ``links``."""
     size = links + nodes + 1
     return RerouteScratch(
         np.zeros(nodes, dtype=np.int8),
@@ -101,8 +105,14 @@ def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
 
 @kernel
 def positions_in_order(order: IntArray, reached: IntArray, node_position: IntArray) -> None:
-    """Fill ``node_position`` (D, N) with the position of each node in ``order`` (D, N); entries of
-    nodes without a path stay.
+    """Fill ``node_position`` with the rank of each node by distance to each destination.
+
+    ``order[t, node_position[t, u]] == u``; entries of nodes without a path keep their values.
+
+    Args:
+        order: (D, N) nodes by distance to destination t, the destination first.
+        reached: (D,) number of nodes with a path; the valid part of each row of ``order``.
+        node_position: (D, N) ranks (written).
     """
     for t in range(len(order)):
         for i in range(reached[t]):
@@ -111,44 +121,49 @@ def positions_in_order(order: IntArray, reached: IntArray, node_position: IntArr
 
 @inner_kernel
 def reroute(  # type: ignore[no-untyped-def]
-    links, dags, node_position, is_failed, failed_links, volume, passing, load, lost, scratch
+    links, dags, node_position, is_failed, failed_links, volume, node_traffic, load, lost, scratch
 ):
-    """Update the loads of M matrices from no failure to a failure, over all destinations.
+    """Update the loads of M matrices from no failure to a failure, after the IGP has converged.
+
+    For each destination with a failed link on its shortest paths: classify the nodes, compute the
+    new distances of affected nodes (those that lose all next hops), withdraw traffic from the old
+    next hops, and send it along the new ones.
 
     Args:
-        links: links of the network, without the failure.
-        dags: shortest paths, without the failure.
-        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
+        links: the E links of the network without the failure, in CSR form.
+        dags: shortest-path DAG towards each of the N destinations without the failure.
+        node_position: (N, N) rank of node u by distance to destination t, at [t, u]; N if there is
+            no path.
         is_failed: (E,) whether a link has failed.
         failed_links: indices of the failed links.
-        volume: (M, N, N) Gbit/s to the first node from the second one.
-        passing: (M, N, N) Gbit/s to the first node that pass the second one, without the failure.
-        load: (M, E) Gbit/s, updated in place.
-        lost: (M,) Gbit/s, to which the volume of nodes without a path is added.
-        scratch: work arrays.
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        node_traffic: (M, N, N) Gbit/s through node u to destination t without the failure, at
+            [m, t, u]: demand from u plus transit traffic.
+        load: (M, E) link loads, Gbit/s: without the failure on entry, with it on return.
+        lost: (M,) Gbit/s; the demand of nodes that lose their path is added.
+        scratch: scratch arrays of :func:`new_reroute_scratch`.
     """
-    distance, order, reached, arc_start, arc, share = dags
+    distance, order, reached, arc_start, arc, split = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
-    kind, distance_after, cut, settled, hop, keys, heap_nodes, moved = scratch
+    node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
     nodes = len(node_position)
-    # For each destination t:
     for t in range(nodes):
-        # First node, in order of distance, whose next hops fail.
-        first = nodes
+        # Nearest node with a failed next hop; nodes closer to the destination are unchanged.
+        first_position = nodes
         for e in failed_links:
             head_distance = distance[t, head[e]]
             if head_distance < np.inf and distance[t, tail[e]] == metric[e] + head_distance:
-                first = min(first, node_position[t, tail[e]])
-        if first == nodes:
+                first_position = min(first_position, node_position[t, tail[e]])
+        if first_position == nodes:
             continue
-        # Kinds of nodes, and new distances of cut ones.
-        last, num_cut = _find_kinds(
-            t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
+        # Classify the nodes, and compute the new distances of affected ones.
+        last_position, num_affected = _classify_nodes(
+            t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
         )
         distance_after[:] = distance[t]
-        num_with_path = _settle(
-            cut,
-            num_cut,
+        num_with_path = _settle_affected_nodes(
+            affected,
+            num_affected,
             out_ptr,
             out_link,
             in_ptr,
@@ -158,31 +173,44 @@ def reroute(  # type: ignore[no-untyped-def]
             metric,
             has_transit,
             is_failed,
-            kind,
+            node_kind,
             distance_after,
             settled,
             keys,
             heap_nodes,
         )
-        # Move the traffic of each matrix m.
+        # Reroute the traffic of each matrix m.
         for m in range(len(volume)):
-            _withdraw(t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved)
-            # Traffic of nodes without a path is lost.
-            if num_with_path < num_cut:
-                for c in range(num_cut):
-                    if distance_after[cut[c]] == np.inf:
-                        lost[m] += volume[m, t, cut[c]]
-                        moved[cut[c]] = 0.0
-            _send(
+            _withdraw_old_traffic(
                 t,
-                last,
+                last_position,
+                order,
+                arc_start,
+                arc,
+                split,
+                head,
+                node_kind,
+                m,
+                node_traffic,
+                load,
+                rerouted,
+            )
+            # The demand of nodes without a path is lost.
+            if num_with_path < num_affected:
+                for c in range(num_affected):
+                    if distance_after[affected[c]] == np.inf:
+                        lost[m] += volume[m, t, affected[c]]
+                        rerouted[affected[c]] = 0.0
+            _send_rerouted_traffic(
+                t,
+                last_position,
                 settled,
                 num_with_path,
                 order,
                 reached,
                 arc_start,
                 arc,
-                share,
+                split,
                 out_ptr,
                 out_link,
                 head,
@@ -190,49 +218,65 @@ def reroute(  # type: ignore[no-untyped-def]
                 weight,
                 has_transit,
                 is_failed,
-                kind,
+                node_kind,
                 distance_after,
-                hop,
+                new_hop,
                 m,
                 load,
-                moved,
+                rerouted,
             )
 
 
 @inner_kernel
-def _find_kinds(  # type: ignore[no-untyped-def]
-    t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
+def _classify_nodes(  # type: ignore[no-untyped-def]
+    t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
 ):
-    """Classify nodes from a position of the order on: fill ``kind`` (N,) and ``cut``.
+    """Classify the nodes towards destination t under a failure, in order of distance.
+
+    A next hop is lost if its link has failed or leads to an affected node.  A node that loses all
+    its next hops is affected, one that loses some has fewer hops, any other one is unchanged.
+
+    Args:
+        t: destination.
+        first_position: first position in ``order[t]`` whose node has a failed next hop.
+        order: (N, N) nodes by distance to each destination.
+        reached: (N,) number of nodes with a path to each destination.
+        arc_start: (N, N + 1) next hops of the node ``order[t, i]`` are the links
+            arc[t, arc_start[t, i]:arc_start[t, i + 1]].
+        arc: (N, E) links of each shortest-path DAG.
+        head: (E,) node where each link ends.
+        is_failed: (E,) whether a link has failed.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` or ``_AFFECTED`` (written).
+        affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
-        last position whose node is not unchanged, and number of cut nodes.
+        last position in ``order[t]`` whose node is not unchanged, and number of affected nodes.
     """
-    kind[:] = _UNCHANGED
-    last = first
-    num_cut = 0
-    for i in range(first, reached[t]):
-        # Count the next hops that neither fail nor lead to cut nodes.
+    node_kind[:] = _UNCHANGED
+    last_position = first_position
+    num_affected = 0
+    for i in range(first_position, reached[t]):
+        # Count the next hops that neither fail nor lead to affected nodes.
         num_remaining = 0
         for a in range(arc_start[t, i], arc_start[t, i + 1]):
-            if not is_failed[arc[t, a]] and kind[head[arc[t, a]]] != _CUT:
+            if not is_failed[arc[t, a]] and node_kind[head[arc[t, a]]] != _AFFECTED:
                 num_remaining += 1
         # Classify the node.
         if num_remaining < arc_start[t, i + 1] - arc_start[t, i]:
-            last = i
+            last_position = i
             if num_remaining == 0:
-                kind[order[t, i]] = _CUT
-                cut[num_cut] = order[t, i]
-                num_cut += 1
+                node_kind[order[t, i]] = _AFFECTED
+                affected[num_affected] = order[t, i]
+                num_affected += 1
             else:
-                kind[order[t, i]] = _NARROWED
-    return last, num_cut
+                node_kind[order[t, i]] = _FEWER_HOPS
+    return last_position, num_affected
 
 
 @inner_kernel
-def _settle(  # type: ignore[no-untyped-def]
-    cut,
-    num_cut,
+def _settle_affected_nodes(  # type: ignore[no-untyped-def]
+    affected,
+    num_affected,
     out_ptr,
     out_link,
     in_ptr,
@@ -242,32 +286,57 @@ def _settle(  # type: ignore[no-untyped-def]
     metric,
     has_transit,
     is_failed,
-    kind,
+    node_kind,
     distance,
     settled,
     keys,
     heap_nodes,
 ):
-    """Compute the new distances of cut nodes; return the number of those that have a path, which
-    ``settled`` lists by distance.
+    """Compute the distances of affected nodes to one destination after a failure.
+
+    Dijkstra's algorithm, which starts from each affected node's best link to another node: the
+    distances of nodes that are not affected do not change.
+
+    Args:
+        affected: (N,) affected nodes; the first ``num_affected`` are used.
+        num_affected: number of affected nodes.
+        out_ptr: (N + 1,) links out of node u are out_link[out_ptr[u]:out_ptr[u + 1]].
+        out_link: (E,) links by node where they start.
+        in_ptr: (N + 1,) links into node u are in_link[in_ptr[u]:in_ptr[u + 1]].
+        in_link: (E,) links by node where they end.
+        tail: (E,) node where each link starts.
+        head: (E,) node where each link ends.
+        metric: (E,) IGP metrics.
+        has_transit: (N,) whether a node forwards transit traffic.
+        is_failed: (E,) whether a link has failed.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
+        distance: (N,) distances before the failure; entries of affected nodes are overwritten,
+            infinite without a path.
+        settled: (N,) affected nodes with a path, by new distance (written).
+        keys: (E + N + 1,) distances in the heap (scratch).
+        heap_nodes: (E + N + 1,) nodes in the heap (scratch).
+
+    Returns:
+        number of affected nodes with a path.
     """
-    # Push cut nodes with neighbours that are not cut.
-    for c in range(num_cut):
-        distance[cut[c]] = np.inf
+    # Push affected nodes with a live link to a node that is not affected.
+    for c in range(num_affected):
+        distance[affected[c]] = np.inf
     size = 0
-    for c in range(num_cut):
-        u = cut[c]
+    for c in range(num_affected):
+        u = affected[c]
         best = np.inf
         for j in range(out_ptr[u], out_ptr[u + 1]):
             e = out_link[j]
-            # Only the destination has distance 0.
+            # Nodes without transit end paths only; the destination alone has distance 0.
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
-            if not is_failed[e] and kind[head[e]] != _CUT and is_allowed:
+            if not is_failed[e] and node_kind[head[e]] != _AFFECTED and is_allowed:
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
             distance[u] = best
             size = heap_push(keys, heap_nodes, size, best, u)
-    # Dijkstra's algorithm among cut nodes.
+    # Dijkstra's algorithm among affected nodes, against the direction of links.
     num_settled = 0
     while size:
         key = keys[0]
@@ -285,7 +354,7 @@ def _settle(  # type: ignore[no-untyped-def]
             neighbour = tail[e]
             if (
                 not is_failed[e]
-                and kind[neighbour] == _CUT
+                and node_kind[neighbour] == _AFFECTED
                 and key + metric[e] < distance[neighbour]
             ):
                 distance[neighbour] = key + metric[e]
@@ -294,40 +363,59 @@ def _settle(  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _withdraw(  # type: ignore[no-untyped-def]
-    t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved
+def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
+    t, last_position, order, arc_start, arc, split, head, node_kind, m, node_traffic, load, rerouted
 ):
-    """Withdraw traffic of changed nodes from ``load``; ``moved`` (N,) receives the traffic that
-    they must send again, 0 at unchanged nodes.
+    """Withdraw one matrix's traffic to destination t from the old next hops of changed nodes.
+
+    Changed nodes (affected, or with fewer hops) withdraw all traffic through them.  Unchanged nodes
+    withdraw the traffic that upstream nodes have withdrawn.
+
+    Args:
+        t: destination.
+        last_position: last position in ``order[t]`` whose node has changed.
+        order: (N, N) nodes by distance to each destination.
+        arc_start: (N, N + 1) next hops of the node ``order[t, i]`` are the links
+            arc[t, arc_start[t, i]:arc_start[t, i + 1]].
+        arc: (N, E) links of each shortest-path DAG.
+        split: (N, E) share of its node's traffic on each entry of ``arc``.
+        head: (E,) node where each link ends.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
+        m: traffic matrix.
+        node_traffic: (M, N, N) Gbit/s through node u to t without the failure, at [m, t, u].
+        load: (M, E) link loads, Gbit/s; row m is updated.
+        rerouted: (N,) Gbit/s that still reach each changed node, to be sent anew; 0 at unchanged
+            nodes (written).
     """
-    moved[:] = 0.0
-    # From far to near: changed nodes withdraw all traffic that passes them, the others the traffic
-    # that no longer reaches them.
-    for j in range(last):
-        i = last - j
+    # Until a node is visited, its entry is the traffic withdrawn upstream of it.
+    rerouted[:] = 0.0
+    # From far to near, without the destination.
+    for j in range(last_position):
+        i = last_position - j
         u = order[t, i]
-        withdrawn = passing[m, t, u] if kind[u] != _UNCHANGED else moved[u]
+        withdrawn = node_traffic[m, t, u] if node_kind[u] != _UNCHANGED else rerouted[u]
         if withdrawn != 0.0:
             for a in range(arc_start[t, i], arc_start[t, i + 1]):
-                amount = withdrawn * share[t, a]
+                amount = withdrawn * split[t, a]
                 load[m, arc[t, a]] -= amount
-                moved[head[arc[t, a]]] += amount
-        # Traffic that still reaches a changed node is sent again.
-        moved[u] = passing[m, t, u] - moved[u] if kind[u] != _UNCHANGED else 0.0
-    moved[t] = 0.0
+                rerouted[head[arc[t, a]]] += amount
+        # A changed node sends the traffic anew that still reaches it.
+        rerouted[u] = node_traffic[m, t, u] - rerouted[u] if node_kind[u] != _UNCHANGED else 0.0
+    rerouted[t] = 0.0
 
 
 @kernel
-def _send(  # type: ignore[no-untyped-def]
+def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
     t,
-    last,
+    last_position,
     settled,
     num_with_path,
     order,
     reached,
     arc_start,
     arc,
-    share,
+    split,
     out_ptr,
     out_link,
     head,
@@ -335,28 +423,57 @@ def _send(  # type: ignore[no-untyped-def]
     weight,
     has_transit,
     is_failed,
-    kind,
+    node_kind,
     distance,
-    hop,
+    new_hop,
     m,
     load,
-    moved,
+    rerouted,
 ):
-    """Send ``moved`` along the new next hops, from far to near: cut nodes and the others, merged by
-    distance.
+    """Send one matrix's rerouted traffic to destination t along the next hops after the failure.
+
+    Nodes are visited by decreasing new distance, so that transit traffic is complete: two sorted
+    lists are merged, ``settled`` (affected nodes) and ``order[t]`` (the others).
+
+    Args:
+        t: destination.
+        last_position: last position in ``order[t]`` whose node has changed.
+        settled: (N,) affected nodes with a path, by new distance.
+        num_with_path: number of entries of ``settled``.
+        order: (N, N) nodes by distance to each destination before the failure.
+        reached: (N,) number of nodes with a path to each destination before the failure.
+        arc_start: (N, N + 1) old next hops of the node ``order[t, i]`` are the links
+            arc[t, arc_start[t, i]:arc_start[t, i + 1]].
+        arc: (N, E) links of each shortest-path DAG before the failure.
+        split: (N, E) share of its node's traffic on each entry of ``arc``.
+        out_ptr: (N + 1,) links out of node u are out_link[out_ptr[u]:out_ptr[u + 1]].
+        out_link: (E,) links by node where they start.
+        head: (E,) node where each link ends.
+        metric: (E,) IGP metrics.
+        weight: (E,) load-balancing weights; a node divides its traffic in proportion to them.
+        has_transit: (N,) whether a node forwards transit traffic.
+        is_failed: (E,) whether a link has failed.
+        node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
+            (all are lost, and the distance grows).
+        distance: (N,) distances after the failure.
+        new_hop: (E,) new next hops of one node (scratch).
+        m: traffic matrix.
+        load: (M, E) link loads, Gbit/s; row m is updated.
+        rerouted: (N,) Gbit/s to send from each node; transit traffic is added on the way.
     """
-    # Nothing is moved at nodes behind ``last``, except from cut nodes.
+    # Start at the last changed node, or beyond it at the last node nearer than the farthest
+    # affected one, since affected nodes may send traffic there.
     j = num_with_path - 1
-    farthest = distance[settled[j]] if num_with_path else 0.0
-    i = last
-    while i + 1 < reached[t] and distance[order[t, i + 1]] < farthest:
+    max_affected_distance = distance[settled[j]] if num_with_path else 0.0
+    i = last_position
+    while i + 1 < reached[t] and distance[order[t, i + 1]] < max_affected_distance:
         i += 1
     while i > 0 or j >= 0:
-        # Skip cut nodes in the old order; they follow in the order of their new distances.
-        if i > 0 and kind[order[t, i]] == _CUT:
+        # Skip affected nodes in the old order; ``settled`` has them by new distance.
+        if i > 0 and node_kind[order[t, i]] == _AFFECTED:
             i -= 1
             continue
-        # Take the farther one of the next cut node and the next other node.
+        # Visit the farther one of the next affected node and the next other node.
         if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
             u = settled[j]
             position = 0
@@ -365,17 +482,17 @@ def _send(  # type: ignore[no-untyped-def]
             u = order[t, i]
             position = i
             i -= 1
-        amount = moved[u]
+        amount = rerouted[u]
         if amount == 0.0:
             continue
-        # Unchanged nodes use the old next hops and shares.
-        if kind[u] == _UNCHANGED:
+        # Unchanged nodes keep their next hops and split ratios.
+        if node_kind[u] == _UNCHANGED:
             for a in range(arc_start[t, position], arc_start[t, position + 1]):
-                link_amount = amount * share[t, a]
+                link_amount = amount * split[t, a]
                 load[m, arc[t, a]] += link_amount
-                moved[head[arc[t, a]]] += link_amount
+                rerouted[head[arc[t, a]]] += link_amount
             continue
-        # Other nodes use the remaining links on shortest paths, in proportion to their weights.
+        # Changed nodes divide traffic over live links on shortest paths, by weight (ECMP, UCMP).
         total_weight = 0.0
         num_hops = 0
         for b in range(out_ptr[u], out_ptr[u + 1]):
@@ -383,15 +500,15 @@ def _send(  # type: ignore[no-untyped-def]
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
             if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
                 total_weight += weight[e]
-                hop[num_hops] = e
+                new_hop[num_hops] = e
                 num_hops += 1
         for h in range(num_hops):
-            link_amount = amount * weight[hop[h]] / total_weight
-            load[m, hop[h]] += link_amount
-            moved[head[hop[h]]] += link_amount
+            link_amount = amount * weight[new_hop[h]] / total_weight
+            load[m, new_hop[h]] += link_amount
+            rerouted[head[new_hop[h]]] += link_amount
 
 
-# Scalar operations of a failure per arc, approximately; decides how many threads are used.
+# Approximate scalar operations per failure and arc; the number of threads depends on it.
 _OPERATIONS_PER_ARC = 8
 
 
@@ -401,10 +518,11 @@ class FailureResults(NamedTuple):
     Attributes:
         utilisation: (S, M) largest utilisation of a live link.
         busiest: (S, M) index of that link; -1 without any load.
-        overload: (S, M) Gbit/s above the capacities, over all links.
-        lost: (S, M) Gbit/s of disconnected demands.
-        at_risk: (S, M) Gbit/s of nodes that can reach a micro-loop; 0 unless simulated.
-        load: (S, M, E) Gbit/s; (0, M, E) unless requested.
+        overload: (S, M) load above capacity, summed over live links, Gbit/s.
+        lost: (S, M) Gbit/s of demand that is not delivered.
+        at_risk: (S, M) Gbit/s of demand from nodes that can reach a micro-loop; 0 unless fast
+            reroute is simulated.
+        load: (S, M, E) link loads, Gbit/s; (0, M, E) unless requested.
     """
 
     utilisation: FloatArray
@@ -416,60 +534,81 @@ class FailureResults(NamedTuple):
 
 
 @inner_kernel
-def _load_remaining_hops(  # type: ignore[no-untyped-def]
-    row, links, dags, is_failed, volume, load, stuck
+def _load_live_hops(  # type: ignore[no-untyped-def]
+    t, links, dags, is_failed, volume, load, blocked
 ):
-    """Variant of :func:`load_inwards` in which the remaining next hops take all traffic; traffic
-    without any is added to ``stuck`` (N,).
+    """Load traffic to one destination over the old next hops that have not failed.
+
+    The live next hops of a node take all its traffic, in proportion to their split ratios.
+
+    Args:
+        t: destination, row of ``dags``.
+        links: the E links of the network.
+        dags: shortest-path DAGs without the failure.
+        is_failed: (E,) whether a link has failed.
+        volume: (N,) Gbit/s from each node to the destination; replaced by the traffic through it.
+        load: (E,) link loads, Gbit/s; the traffic is added.
+        blocked: (N,) Gbit/s at nodes without a live next hop; such traffic is added.
     """
-    order = dags.order[row]
-    arc_start = dags.arc_start[row]
-    arc = dags.arc[row]
-    share = dags.share[row]
+    order = dags.order[t]
+    arc_start = dags.arc_start[t]
+    arc = dags.arc[t]
+    split = dags.share[t]
     # From far to near, without the destination.
-    for j in range(dags.reached[row] - 1):
-        i = dags.reached[row] - 1 - j
-        passing = volume[order[i]]
-        if passing == 0.0:
+    for j in range(dags.reached[t] - 1):
+        i = dags.reached[t] - 1 - j
+        node_traffic = volume[order[i]]
+        if node_traffic == 0.0:
             continue
-        # Share of the next hops that have not failed.
-        remaining_share = 0.0
+        # Sum of the split ratios of live next hops.
+        live_split = 0.0
         for a in range(arc_start[i], arc_start[i + 1]):
             if not is_failed[arc[a]]:
-                remaining_share += share[a]
-        if remaining_share == 0.0:
-            stuck[order[i]] += passing
+                live_split += split[a]
+        if live_split == 0.0:
+            blocked[order[i]] += node_traffic
             continue
-        # Divide the traffic among them.
+        # Divide the traffic among the live next hops.
         for a in range(arc_start[i], arc_start[i + 1]):
             link = arc[a]
             if not is_failed[link]:
-                amount = passing * share[a] / remaining_share
+                amount = node_traffic * split[a] / live_split
                 load[link] += amount
                 volume[links.head[link]] += amount
 
 
 @inner_kernel
-def _volume_at_risk(  # type: ignore[no-untyped-def]
-    row, links, dags, after, is_failed, hops_left, queue, volume
+def _traffic_at_risk(  # type: ignore[no-untyped-def]
+    t, links, dags, dags_after, is_failed, hops_left, queue, demand
 ):
-    """Return the Gbit/s of nodes that can reach a cycle of the next hops before and after together.
+    """Return the Gbit/s of demand to destination t from nodes that can reach a micro-loop.
 
-    Repeatedly removes nodes without remaining next hops (Kahn's algorithm); the other nodes can
-    reach a cycle.
+    A micro-loop is a cycle of next hops, where each node may use those before or those after
+    convergence.  Kahn's algorithm repeatedly removes nodes without next hops; the nodes that remain
+    can reach a cycle.
+
+    Args:
+        t: destination, row of ``dags``.
+        links: the E links of the network.
+        dags: shortest-path DAGs without the failure.
+        dags_after: DAG towards t after convergence, in row 0.
+        is_failed: (E,) whether a link has failed.
+        hops_left: (N,) number of next hops of each node to nodes not yet removed (scratch).
+        queue: (N,) removed nodes in order of removal (scratch).
+        demand: (N,) Gbit/s from each node to t.
     """
     nodes = len(hops_left)
-    distance = dags.distance[row]
-    distance_after = after.distance[0]
+    distance = dags.distance[t]
+    distance_after = dags_after.distance[0]
     tail = links.tail
-    # Number of next hops of each node, before and after together.
+    # Count the next hops of each node, those before and after convergence together.
     hops_left[:] = 0
     for e in range(len(tail)):
         if not is_failed[e] and (
             is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)
         ):
             hops_left[tail[e]] += 1
-    # Remove nodes without next hops; this removes next hops of their neighbours.
+    # Kahn's algorithm: remove nodes without next hops, and the links into them.
     size = 0
     for u in range(nodes):
         if hops_left[u] == 0:
@@ -488,11 +627,11 @@ def _volume_at_risk(  # type: ignore[no-untyped-def]
                 if hops_left[tail[e]] == 0:
                     queue[size] = tail[e]
                     size += 1
-    # Traffic of the other nodes.
+    # Sum the demand of the nodes that remain.
     total = 0.0
     for u in range(nodes):
         if hops_left[u] > 0:
-            total += volume[u]
+            total += demand[u]
     return total
 
 
@@ -501,24 +640,44 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
     links,
     failed_links,
     dags,
-    after,
+    dags_after,
     volume,
     is_failed,
     keys,
     heap_nodes,
-    passing,
-    stuck,
+    node_traffic,
+    backup,
     hops_left,
     queue,
     load,
     lost,
     at_risk,
 ):
-    """Update loads (M, E) from no failure to a failure during fast reroute.
+    """Update the loads of M matrices from no failure to a failure, during fast reroute (TI-LFA).
 
-    Adds lost traffic to ``lost`` (M,) and traffic at risk of micro-loops to ``at_risk`` (M,).
+    Only nodes at a failed link have reacted: their live equal-cost next hops take all traffic;
+    without any, the traffic follows the shortest paths after convergence, by a segment list.
+
+    Args:
+        links: the E links of the network; ``metric`` is changed temporarily.
+        failed_links: indices of the failed links.
+        dags: shortest-path DAG towards each of the N destinations without the failure.
+        dags_after: DAG towards one destination after convergence, in row 0 (scratch).
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        is_failed: (E,) whether a link has failed.
+        keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
+        heap_nodes: (2 E + 2,) nodes in the heap (scratch).
+        node_traffic: (N,) Gbit/s through each node to the destination (scratch).
+        backup: (N + E,) Gbit/s that each node sends along its backup path, then saved metrics of
+            failed links (scratch).
+        hops_left: (N,) scratch of :func:`_traffic_at_risk`.
+        queue: (N,) scratch of :func:`_traffic_at_risk`.
+        load: (M, E) link loads, Gbit/s: without the failure on entry, in fast reroute on return.
+        lost: (M,) Gbit/s; the demand of disconnected nodes and the traffic at nodes without a
+            backup path are added.
+        at_risk: (M,) Gbit/s; the demand from nodes that can reach a micro-loop is added.
     """
-    matrices, nodes = volume.shape[0], volume.shape[1]
+    num_matrices, nodes = volume.shape[0], volume.shape[1]
     for t in range(nodes):
         # Skip destinations whose shortest paths do not use a failed link.
         distance = dags.distance[t]
@@ -529,35 +688,36 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
                 break
         if not is_affected:
             continue
-        # Shortest paths after convergence; ``stuck`` keeps the metrics of failed links meanwhile.
+        # Shortest paths after convergence: without the failed links, whose metrics are saved.
         for e in failed_links:
-            stuck[nodes + e] = links.metric[e]
+            backup[nodes + e] = links.metric[e]
             links.metric[e] = np.inf
-        grow_dag(t, as_int64(0), links, after, keys, heap_nodes)
+        grow_dag(t, as_int64(0), links, dags_after, keys, heap_nodes)
         for e in failed_links:
-            links.metric[e] = stuck[nodes + e]
-        for m in range(matrices):
+            links.metric[e] = backup[nodes + e]
+        for m in range(num_matrices):
+            # Withdraw the loads before the failure: load negative demand.
             for u in range(nodes):
-                passing[u] = -volume[m, t, u]
-            # Withdraw the loads before the failure.
-            load_inwards(t, links.head, dags, passing, load[m])
-            # Traffic of nodes that lose their paths is lost.
+                node_traffic[u] = -volume[m, t, u]
+            load_inwards(t, links.head, dags, node_traffic, load[m])
+            # The demand of nodes that lose their path is lost.
             for u in range(nodes):
-                passing[u] = volume[m, t, u]
-                if after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
+                node_traffic[u] = volume[m, t, u]
+                if dags_after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
                     lost[m] += volume[m, t, u]
-                    passing[u] = 0.0
-            # Old paths with the remaining next hops, and backup paths of stuck traffic.
-            stuck[:nodes] = 0.0
-            _load_remaining_hops(t, links, dags, is_failed, passing, load[m], stuck)
+                    node_traffic[u] = 0.0
+            # Load the live old next hops; traffic at nodes without any goes to ``backup``.
+            backup[:nodes] = 0.0
+            _load_live_hops(t, links, dags, is_failed, node_traffic, load[m], backup)
+            # Nodes unaware of the failure send traffic to nodes without a backup path: it is lost.
             for u in range(nodes):
-                # Sent there by nodes that do not know of the failure yet.
-                if after.distance[0, u] == np.inf:
-                    lost[m] += stuck[u]
-            load_inwards(0, links.head, after, stuck[:nodes], load[m])
+                if dags_after.distance[0, u] == np.inf:
+                    lost[m] += backup[u]
+            # Load the backup paths.
+            load_inwards(0, links.head, dags_after, backup[:nodes], load[m])
             # Micro-loops.
-            at_risk[m] += _volume_at_risk(
-                t, links, dags, after, is_failed, hops_left, queue, volume[m, t]
+            at_risk[m] += _traffic_at_risk(
+                t, links, dags, dags_after, is_failed, hops_left, queue, volume[m, t]
             )
 
 
@@ -571,52 +731,56 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
     set_ptr,
     set_link,
     volume,
-    passing,
-    base,
-    lost_before,
+    node_traffic,
+    load_without_failure,
+    lost_without_failure,
     inverse_capacity,
     capacity,
-    is_repairing,
+    in_fast_reroute,
     blocks,
     utilisation,
     busiest,
     overload,
     lost,
     at_risk,
-    loads,
+    all_loads,
 ):
-    """Evaluate every ``blocks``-th failure from each of the blocks ``begin`` to ``end`` on.
+    """Evaluate M traffic matrices under S failures; fill the arrays of :class:`FailureResults`.
+
+    Failures are dealt to blocks: block b evaluates failures b, b + ``blocks``, b + 2 ``blocks``...
 
     Args:
         begin: first block.
         end: block after the last one.
-        links: links of the network, without a failure.
-        dags: shortest paths, without a failure.
-        node_position: (N, N) positions of nodes, see :func:`positions_in_order`.
-        set_ptr: (S + 1,) begin of each failure in ``set_link``.
-        set_link: links of all failures.
-        volume: (M, N, N) Gbit/s to the first node from the second one.
-        passing: (M, N, N) Gbit/s to the first node that pass the second one, without a failure.
-        base: (M, E) Gbit/s without a failure.
-        lost_before: (M,) Gbit/s lost without a failure.
+        links: the E links of the network without a failure, in CSR form.
+        dags: shortest-path DAG towards each of the N destinations without a failure.
+        node_position: (N, N) rank of node u by distance to destination t, at [t, u]; N if there is
+            no path.
+        set_ptr: (S + 1,) links of failure s are set_link[set_ptr[s]:set_ptr[s + 1]].
+        set_link: failed links of all failures, concatenated.
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        node_traffic: (M, N, N) Gbit/s through node u to t without a failure, at [m, t, u].
+        load_without_failure: (M, E) link loads without a failure, Gbit/s.
+        lost_without_failure: (M,) Gbit/s lost without a failure.
         inverse_capacity: (E,) 1 / capacity; 0 for links without capacity.
         capacity: (E,) Gbit/s.
-        is_repairing: loads during fast reroute, not after convergence.
+        in_fast_reroute: evaluate loads during fast reroute, not after convergence.
         blocks: number of blocks.
-        utilisation: (S, M) result, like the following ones as in :class:`FailureResults`.
-        busiest: (S, M) result.
-        overload: (S, M) result.
-        lost: (S, M) result.
-        at_risk: (S, M) result.
-        loads: (S, M, E) result; empty unless requested.
+        utilisation: (S, M) largest utilisation of a live link (written).
+        busiest: (S, M) index of that link; -1 without any load (written).
+        overload: (S, M) load above capacity, summed over live links, Gbit/s (written).
+        lost: (S, M) Gbit/s of demand that is not delivered (written).
+        at_risk: (S, M) Gbit/s of demand at risk of micro-loops; added to in fast reroute only.
+        all_loads: (S, M, E) link loads, Gbit/s (written); (0, M, E) unless requested.
     """
     for block in range(begin, end):
-        # Work arrays.
-        matrices = volume.shape[0]
+        # Scratch arrays of the block, for reroute or for fast reroute.
+        num_matrices = volume.shape[0]
         nodes = volume.shape[1]
-        num_links = base.shape[1]
+        num_links = load_without_failure.shape[1]
         scratch = new_reroute_scratch(nodes, num_links)
-        num_repair_arcs = num_links if is_repairing else 0
+        num_repair_arcs = num_links if in_fast_reroute else 0
+        # Links with metrics of their own, which fast reroute changes temporarily.
         thread_links = IgpLinks(
             links.out_ptr,
             links.out_link,
@@ -628,36 +792,40 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
             links.weight,
             links.has_transit,
         )
-        after = new_dags(1, nodes, num_repair_arcs)
+        # DAG after convergence towards one destination, and the heap of its search.
+        dags_after = new_dags(1, nodes, num_repair_arcs)
         keys = np.empty(2 * num_repair_arcs + 2)
         heap_nodes = np.empty(2 * num_repair_arcs + 2, dtype=np.int32)
-        at_node = np.empty(nodes)
-        stuck = np.zeros(nodes + num_links)
+        # (N,) traffic through each node; (N + E,) backup traffic and saved metrics, Gbit/s.
+        fast_node_traffic = np.empty(nodes)
+        backup = np.zeros(nodes + num_links)
+        # (N,) next-hop counts and queue of Kahn's algorithm.
         hops_left = np.empty(nodes, dtype=np.int32)
         queue = np.empty(nodes, dtype=np.int32)
+        # (E,) failed links and (M, E) loads of the current failure.
         is_failed = np.zeros(num_links, dtype=np.bool_)
-        load = np.empty((matrices, num_links))
+        load = np.empty((num_matrices, num_links))
         for s in range(block, len(set_ptr) - 1, blocks):
-            # Begin with the loads without failure.
+            # Start from the loads without failure.
             failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
             for e in failed_links:
                 is_failed[e] = True
-            load[:] = base
-            for m in range(matrices):
-                lost[s, m] = lost_before[m]
+            load[:] = load_without_failure
+            for m in range(num_matrices):
+                lost[s, m] = lost_without_failure[m]
             # Loads during fast reroute, or after convergence.
-            if is_repairing:
+            if in_fast_reroute:
                 _fast_reroute(
                     thread_links,
                     failed_links,
                     dags,
-                    after,
+                    dags_after,
                     volume,
                     is_failed,
                     keys,
                     heap_nodes,
-                    at_node,
-                    stuck,
+                    fast_node_traffic,
+                    backup,
                     hops_left,
                     queue,
                     load,
@@ -672,13 +840,13 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     is_failed,
                     failed_links,
                     volume,
-                    passing,
+                    node_traffic,
                     load,
                     lost[s],
                     scratch,
                 )
             # Largest utilisation, its link, and overload of each matrix.
-            for m in range(matrices):
+            for m in range(num_matrices):
                 largest = 0.0
                 busiest_link = -1
                 excess = 0.0
@@ -686,7 +854,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     if is_failed[e]:
                         load[m, e] = 0.0
                         continue
-                    # A difference of loads, which rounding may leave below 0.
+                    # Subtraction may leave a load slightly below 0.
                     load[m, e] = max(0.0, load[m, e])
                     link_utilisation = load[m, e] * inverse_capacity[e]
                     if link_utilisation > largest:
@@ -697,27 +865,38 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                 busiest[s, m] = busiest_link
                 overload[s, m] = excess
                 # Loads of all links, if requested.
-                if len(loads):
+                if len(all_loads):
                     for e in range(num_links):
-                        loads[s, m, e] = load[m, e]
-            # Clear the failure for the next one.
+                        all_loads[s, m, e] = load[m, e]
+            # Restore the links.
             for e in failed_links:
                 is_failed[e] = False
 
 
 @partitioned_kernel("blocks", int)
 def _loads_without_failure(  # type: ignore[no-untyped-def]
-    begin, end, head, dags, volume, passing, load, blocks
+    begin, end, head, dags, volume, node_traffic, load, blocks
 ):
-    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add the
-    loads to ``load``.
+    """Compute link loads and traffic through each node without failure.
+
+    Destinations are dealt to blocks: block b loads destinations b, b + ``blocks``, ...
+
+    Args:
+        begin: first block.
+        end: block after the last one.
+        head: (E,) node where each link ends.
+        dags: shortest-path DAG towards each destination.
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        node_traffic: (M, N, N) Gbit/s through node u to destination t, at [m, t, u] (written).
+        load: (blocks, M, E) link loads by block, Gbit/s; each block adds to its row.
+        blocks: number of blocks.
     """
     for block in range(begin, end):
         for t in range(block, volume.shape[1], blocks):
             for m in range(len(volume)):
                 for u in range(volume.shape[2]):
-                    passing[m, t, u] = volume[m, t, u]
-                load_inwards(t, head, dags, passing[m, t], load[block, m])
+                    node_traffic[m, t, u] = volume[m, t, u]
+                load_inwards(t, head, dags, node_traffic[m, t], load[block, m])
 
 
 class IgpFailures:
@@ -725,16 +904,17 @@ class IgpFailures:
 
     Args:
         dag: shortest paths without failure.
-        volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
-        adjacency: (M, E) Gbit/s on adjacency segments; None for none.  It is lost when the link
-            fails: adjacency segments are assumed unprotected, and no source has withdrawn the list
-            yet.
+        volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
+        adjacency: (M, E) Gbit/s on adjacency segments of each link; None for none.  It is lost
+            when the link fails: adjacency segments are assumed unprotected, and no source has
+            withdrawn the list yet.
         looping: (M,) Gbit/s lost in forwarding loops; None for none.
 
     Attributes:
-        load: (M, E) Gbit/s without failure.
-        passing: (M, N, N) Gbit/s to the first node that cross the second one, without failure.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        load: (M, E) link loads without failure, Gbit/s.
+        passing: (M, N, N) Gbit/s through node u to destination t without failure, at
+            [m, t, u]: demand from u plus transit traffic.
+        lost: (M,) Gbit/s lost without failure: no path, a failed adjacency, or a forwarding loop.
     """
 
     def __init__(
@@ -752,6 +932,7 @@ class IgpFailures:
         self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
         positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
+        # (blocks, M, E) loads by block, whose sum does not depend on the number of threads.
         blocks = max(1, min(nodes, MAX_BLOCKS))
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
@@ -777,15 +958,17 @@ class IgpFailures:
         policies: SegmentPolicies,
         after: EcmpDag | None = None,
     ) -> IgpFailures:
-        """Load demands along their segment lists; a list whose midpoint or adjacency fails loses
-        its traffic there, once.
+        """Return the loads of demands that follow segment lists, or else shortest paths.
+
+        A list with a failed midpoint or adjacency loses its traffic there.
 
         Args:
             dag: shortest paths without failure.
             pairs: (D, 2) source and target of each demand.
             demand: (M, D) Gbit/s.
             policies: segment lists of some demands.
-            after: shortest paths under the failure that affects the lists; None for no failure.
+            after: shortest paths under a failure that changes the traffic of the lists; None for
+                no failure.
         """
         loads = cls(dag, *steering_of(after or dag, policies).traffic(pairs, demand))
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
@@ -794,10 +977,10 @@ class IgpFailures:
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """Compute the loads when all links of each set fail.
+        """Compute loads and lost traffic under each failure of a set of links.
 
         Args:
-            failures: link indices of each set.
+            failures: link indices of each failure; an empty list for no failure.
             repairing: loads during fast reroute instead of after convergence, and traffic at risk.
             loads: also return the loads of all links.
         """
@@ -806,7 +989,7 @@ class IgpFailures:
         # Traffic of adjacency segments on failed links is lost.
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
-        # Failures that change the segment lists.
+        # Load the lists anew for failures that change their traffic.
         if self._demands is not None:
             for s in self._list_changing_failures(self._demands[2], results.lost, repairing):
                 rerouted = IgpFailures.of_demands(
@@ -820,15 +1003,21 @@ class IgpFailures:
     def _evaluate(
         self, failures: list[list[int]], *, repairing: bool, loads: bool
     ) -> FailureResults:
-        """Compute the loads with unchanged segment lists; arguments as in :meth:`under`."""
+        """Compute the loads under each failure, with unchanged segment lists.
+
+        Args:
+            failures: link indices of each failure.
+            repairing: loads during fast reroute instead of after convergence.
+            loads: also return the loads of all links.
+        """
         num_matrices = len(self._volume)
         num_failures = len(failures)
         num_links = self.dag.topology.num_links
-        # Links of all failures, concatenated.
-        failure_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
+        # CSR: the links of failure s are set_link[set_ptr[s]:set_ptr[s + 1]].
+        set_ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(
             np.int64
         )
-        failure_link = np.array([link for links in failures for link in links], dtype=np.int64)
+        set_link = np.array([link for links in failures for link in links], dtype=np.int64)
         capacity = self.dag.topology.capacity
         inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(
@@ -844,8 +1033,8 @@ class IgpFailures:
                 self.dag.links,
                 self.dag.dags,
                 self._node_position,
-                failure_ptr,
-                failure_link,
+                set_ptr,
+                set_link,
                 self._volume,
                 self.passing,
                 self.load,
@@ -869,14 +1058,19 @@ class IgpFailures:
             repairing: whether fast reroute is simulated.
 
         Raises:
-            InputError: fast reroute of transit policies.
+            InputError: fast reroute with policies of transit traffic.
         """
-        # A failure that cuts lists loses traffic.
+        # A list with an unusable segment loses traffic.
         is_changed = np.array((lost > self.lost).any(1))
         # The traffic that crosses a router depends on the failure.
         if policies.is_transit:
             if repairing:
-                raise InputError("--repair", "", "policies of single demands", "transit policies")
+                raise InputError.invalid(
+                    "--repair",
+                    "",
+                    "fast reroute cannot be simulated with transit policies",
+                    "use policies of single demands",
+                )
             is_changed[:] = True
         return np.flatnonzero(is_changed).tolist()
 

@@ -1,5 +1,4 @@
-"""Installed routing: protocols of a routing and its loads, without failure and under failures, and
-the IGP with segment lists.
+"""Installed routing: interfaces of a routing and of its link loads, and the IGP with segment lists.
 
 Entry points: :class:`IgpRouting`, :func:`loads_under`.
 """
@@ -24,10 +23,10 @@ from teal_ip.routing.steering import steering_of
 
 
 class Loads(Protocol):
-    """Loads of M matrices.
+    """Link loads of M matrices under an installed routing.
 
     Attributes:
-        load: (M, E) Gbit/s without failure.
+        load: (M, E) link loads without failure, Gbit/s.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
@@ -37,12 +36,18 @@ class Loads(Protocol):
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """Loads after all links of each set have failed; arguments as in ``IgpFailures.under``."""
+        """Return loads and lost traffic under each failure of a set of links.
+
+        Args:
+            failures: link indices of each failure.
+            repairing: loads during fast reroute instead of after convergence, and traffic at risk.
+            loads: also return the loads of all links.
+        """
         ...
 
 
 class InstalledRouting(Protocol):
-    """A routing of D demands.
+    """Interface of a routing of D demands.
 
     Attributes:
         dag: network, and shortest paths of the IGP.
@@ -53,25 +58,27 @@ class InstalledRouting(Protocol):
     is_igp_alone: bool
 
     def loads(self, demand: FloatArray) -> Loads:
-        """Loads of matrices (M, D), Gbit/s."""
+        """Return the loads of matrices (M, D), Gbit/s."""
         ...
 
     def latency(self) -> FloatArray:
-        """Mean latency (D,) over the paths of each demand, ms; infinite without a path."""
+        """Return the mean latency (D,) of each demand over its paths, ms; infinite if it loses
+        traffic.
+        """
         ...
 
     def measurements(self) -> sp.csr_array:
-        """Measurement matrix F (E + 2 N, D) of :mod:`teal_ip.routing.measurements`."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
         ...
 
 
 class IgpRouting:
-    """Shortest paths with ECMP, and segment lists of some demands: an :class:`InstalledRouting`.
+    """Installed routing on shortest paths with ECMP, and on segment lists for some demands.
 
     Args:
         dag: network and shortest paths.
         pairs: (D, 2) source and target of each demand.
-        policies: segment lists.
+        policies: segment lists of some demands; None for none.
     """
 
     def __init__(
@@ -83,7 +90,7 @@ class IgpRouting:
         self.is_igp_alone = not self._policies.lists
 
     def loads(self, demand: FloatArray) -> IgpFailures:
-        """Loads (:meth:`InstalledRouting.loads`)."""
+        """Return the loads of matrices (M, D), Gbit/s."""
         return IgpFailures.of_demands(self.dag, self._pairs, demand, self._policies)
 
     @cached_property
@@ -95,29 +102,31 @@ class IgpRouting:
         return np.where(steering.loses(self._pairs), np.inf, latency)
 
     def latency(self) -> FloatArray:
-        """Latencies (:meth:`InstalledRouting.latency`)."""
+        """Return the mean latency (D,) of each demand over its paths, ms; infinite if it loses
+        traffic.
+        """
         return self._latency
 
     def measurements(self) -> sp.csr_array:
-        """Measurements (:meth:`InstalledRouting.measurements`)."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
-# Entries of loads by failure, matrix and link that are in memory at a time, 256 MiB.
-_CHUNK_NUMBERS = 2**25
+# Maximum number of loads by failure, matrix and link in memory at a time: 256 MiB.
+_MAX_CHUNK_LOADS = 2**25
 
 
 def in_chunks(
     failures: list[list[int]], size: int, under: Callable[[list[list[int]]], FailureResults]
 ) -> FailureResults:
-    """Evaluate all failures, in chunks that fit in memory.
+    """Return the results of all failures, evaluated in chunks that fit into memory.
 
     Args:
         failures: link indices of each failure.
-        size: number of loads (M E) under a failure.
-        under: evaluates some of the failures.
+        size: number of loads under one failure, M E.
+        under: function that returns the results of a list of failures.
     """
-    chunk_size = max(1, _CHUNK_NUMBERS // max(1, size))
+    chunk_size = max(1, _MAX_CHUNK_LOADS // max(1, size))
     results = [
         under(failures[first : first + chunk_size])
         for first in range(0, max(1, len(failures)), chunk_size)
@@ -134,53 +143,61 @@ def loads_under(
     repairing: bool = False,
     loads: bool = False,
 ) -> FailureResults:
-    """Loads of matrices under failures; traffic of a failed node itself is lost at its source.
+    """Return loads and lost traffic of M matrices under failures.
 
-    A policy would send it as far as the last live midpoint.
+    Demand from or to a failed node is lost at its source and loads no link; a segment list alone
+    would forward it as far as its last live midpoint.
 
     Args:
         routing: routing of the demands.
         pairs: (D, 2) source and target of each demand.
         demand: (M, D) Gbit/s.
-        failures: failures, one at a time.
-        repairing: see ``IgpFailures.under``.
-        loads: see ``IgpFailures.under``.
+        failures: failures, each alone.
+        repairing: loads during fast reroute instead of after convergence, and traffic at risk.
+        loads: also return the loads of all links.
     """
     results = routing.loads(demand).under(
         [list(failure.links) for failure in failures], repairing=repairing, loads=loads
     )
     if routing.is_igp_alone:
         return results
-    index = routing.dag.topology.node_index()
+    node_index = routing.dag.topology.node_index()
     for failure_index, failure in enumerate(failures):
         if failure.kind != "node":
             continue
-        is_own = (pairs == index[failure.name]).any(1)
-        if demand[:, is_own].any():
-            other_loads = routing.loads(np.where(is_own, 0.0, demand))
+        is_endpoint = (pairs == node_index[failure.name]).any(1)
+        # Evaluate a node failure again without the demands from and to the node.
+        if demand[:, is_endpoint].any():
+            other_loads = routing.loads(np.where(is_endpoint, 0.0, demand))
             other_results = other_loads.under(
                 [list(failure.links)], repairing=repairing, loads=loads
             )
-            for result, row in zip(results, other_results, strict=True):
-                result[failure_index : failure_index + 1] = row
-            results.lost[failure_index] += demand[:, is_own].sum(1)
+            for result, other_result in zip(results, other_results, strict=True):
+                result[failure_index : failure_index + 1] = other_result
+            results.lost[failure_index] += demand[:, is_endpoint].sum(1)
     return results
 
 
 def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) -> FloatArray:
-    """Loads (M, E), Gbit/s, if all demands followed the IGP's shortest paths."""
+    """Return the loads (M, E), Gbit/s, if all demands followed the IGP's shortest paths.
+
+    Args:
+        routing: routing with the network and its shortest paths.
+        pairs: (D, 2) source and target of each demand.
+        demand: (M, D) Gbit/s.
+    """
     return IgpFailures.of_demands(routing.dag, pairs, demand, SegmentPolicies.none()).load
 
 
 def results_of(
     load: FloatArray, lost: FloatArray, at_risk: FloatArray, capacity: FloatArray, *, loads: bool
 ) -> FailureResults:
-    """Compute failure results from known loads.
+    """Return the results of failures whose link loads are known: utilisation and overload.
 
     Args:
         load: (S, M, E) Gbit/s under each failure; 0 on failed links.
-        lost: (S, M) Gbit/s.
-        at_risk: (S, M) Gbit/s.
+        lost: (S, M) Gbit/s that is not delivered.
+        at_risk: (S, M) Gbit/s from nodes that can reach a micro-loop.
         capacity: (E,) Gbit/s.
         loads: whether the results include ``load``.
     """

@@ -19,7 +19,7 @@ _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GrowthConfig:
-    """Growth of demands, and the largest allowed link utilisation."""
+    """Growth of demands, and the utilisation limit of links."""
 
     growth: Annotated[float, GROWTH] = 1.0
     growth_per_year: Annotated[str, GROWTH_PER_YEAR] = ""
@@ -30,14 +30,15 @@ class GrowthConfig:
     def check_growth(self) -> None:
         """Raise InputError for a number out of its range, or a horizon without growth."""
         check_options(self)
-        require(
-            self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year)
-        )
+        if self.horizon and not self.growth_per_year:
+            raise InputError.invalid(
+                "--horizon", "", "a horizon needs growth of traffic", "add --growth-per-year"
+            )
         _ = self.rate, self.horizon_years
 
     @property
     def rate(self) -> float | None:
-        """Growth per year, as a share; None if it is fitted or not given.
+        """Growth per year, 0.3 for 30%; None if it is fitted or not given.
 
         Raises:
             InputError: neither a number above -1 nor ``fit``.
@@ -48,16 +49,18 @@ class GrowthConfig:
         try:
             rate = float(self.growth_per_year)
         except ValueError:
-            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", text) from None
+            raise InputError(
+                "--growth-per-year", "", "a growth rate such as 0.3 (30% per year), or fit", text
+            ) from None
         GROWTH_PER_YEAR.check(rate, text)
         return rate
 
     @property
     def horizon_years(self) -> float:
-        """Years from the last matrix to the horizon; 0 for none.
+        """Years from the last matrix to the horizon; 0 for no horizon.
 
         Raises:
-            InputError: not a number above 0 with a unit.
+            InputError: not a number with a unit, or not within 30 years.
         """
         if not self.horizon:
             return 0.0
@@ -71,7 +74,7 @@ class GrowthConfig:
             raise InputError(
                 "--horizon",
                 "",
-                "a time after the traffic, such as 2y, 6q or 18m",
+                f"a time of at most {_MAX_YEARS:g} years, such as 2y, 6q or 18m",
                 repr(self.horizon),
             )
         return years
@@ -86,8 +89,8 @@ class IgpConfig:
     each), latency (units of 0.01 ms), inverse-capacity (10,000 Gbit/s over the capacity); rounded
     to integers of at least 1."""
     set_metric: tuple[str, ...] = ()
-    """Override the metric of the links between two nodes, A,B=20, or from A to B alone, A>B=20;
-    repeat for more."""
+    """Metric of the links between two nodes, A,B=20, or only from A to B, A>B=20; repeat for more
+    links."""
     ucmp: bool = False
     """Split traffic over equal-cost next hops in proportion to their capacities (UCMP), not evenly
     (ECMP)."""
@@ -107,33 +110,34 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal segments --out."""
     allocation: Path | None = None
-    """Installed explicit paths with their shares, such as RSVP-TE tunnels: a .json file as written
-    by teal solve --out. Tunnels over failed links are taken down, the others carry their demand; a
-    demand without a live tunnel follows the IGP."""
+    """Installed explicit paths with split ratios, such as RSVP-TE tunnels: a .json file written by
+    teal solve --out. A failure takes down the tunnels over its links, and the live tunnels carry
+    the whole demand; a demand without a live tunnel follows the IGP.
+    """
     flex_algo: tuple[str, ...] = ()
     """Flexible algorithm (RFC 9350), such as 128:metric=delay,exclude=red+blue: its metric (igp,
     delay or te), and exclude, include-any, include-all with names of affinities; repeat for more
     algorithms."""
     algorithm_of: Path | None = None
-    """Assignment of demands to algorithms: a .csv file of source, target (* for any) and algorithm
-    (0 for the IGP's own); the first matching row decides, and a demand without one stays with the
-    IGP."""
+    """Assignment of demands to algorithms: a .csv file with columns source, target (* for any node)
+    and algorithm (0 for the IGP itself). The first matching row decides; demands without a match
+    follow the IGP."""
     failures: tuple[Literal["cables", "links", "nodes", "pairs"], ...] = ()
-    """Failures to simulate: cables (all links between two nodes, both directions), links (each pair
-    of directions of one link alone, so parallel links stay up), nodes, or pairs of cables; repeat
-    for more kinds."""
+    """Failures to simulate: cables (all links between two nodes), links (one link in both
+    directions; parallel links stay up), nodes, or pairs of cables; repeat for more kinds.
+    """
     groups: Path | None = None
     """Shared-risk groups of cables that fail together: a .csv (group,source,target), .json or
     .graphml file."""
     repair: bool = False
-    """For each failure also simulate the loads on backup paths (TI-LFA fast reroute), before the
-    other routers have converged, and the traffic at risk of micro-loops meanwhile."""
+    """For each failure also simulate TI-LFA fast reroute: loads on backup paths before the IGP has
+    converged, and the traffic at risk of micro-loops."""
     index: int = -1
     """Index of one matrix, counted from 0; -1 for all."""
     limit: int = 0
     """Maximum number of matrices, the first ones in time order; 0 for all."""
     worst: int = 10
-    """Number of failures and links to list."""
+    """Number of failures and of links in the tables, the worst first."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or options that exclude each other."""
@@ -142,30 +146,23 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         require(self, "limit", "an integer >= 0", self.limit >= 0)
         require(self, "worst", "a positive integer", self.worst >= 1)
         has_failures = bool(self.failures or self.groups)
-        require(
-            self,
-            "allocation",
-            "no --policies beside it",
-            self.allocation is None or self.policies is None,
+        exclusive = (
+            ("--allocation", self.allocation, "--policies", self.policies),
+            ("--allocation", self.allocation, "--flex-algo", self.flex_algo),
+            ("--allocation", self.allocation, "--algorithm-of", self.algorithm_of),
+            ("--flex-algo", self.flex_algo, "--ucmp", self.ucmp),
         )
-        require(
-            self,
-            "allocation",
-            "no --repair: fast reroute of tunnels is not modelled",
-            self.allocation is None or not self.repair,
-        )
-        require(
-            self,
-            "flex_algo",
-            "no --allocation beside it",
-            not self.flex_algo or self.allocation is None,
-        )
-        is_known = self.algorithm_of is None or self.allocation is None
-        require(self, "algorithm_of", "no --allocation beside it", is_known)
-        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
-        require(
-            self, "repair", "together with --failures or --groups", has_failures or not self.repair
-        )
+        for option, value, other, other_value in exclusive:
+            if value and other_value:
+                raise InputError.invalid(option, "", f"cannot be combined with {other}")
+        if self.allocation is not None and self.repair:
+            raise InputError.invalid(
+                "--allocation", "", "fast reroute of tunnels is not modelled", "drop --repair"
+            )
+        if self.repair and not has_failures:
+            raise InputError.invalid(
+                "--repair", "", "no failure is simulated", "add --failures or --groups"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,8 +171,8 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
     installed segment lists or tunnels.
 
     Loads are computed for every matrix, without failure and under every requested failure; nothing
-    is optimised.  With --growth-per-year, also the month in which each link is full under the
-    current routing.  With --out, a page with a map, and tables.
+    is optimised.  --growth-per-year adds a forecast: the month in which each link is full under the
+    current routing.  --out writes a page with a map, and tables.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -197,10 +194,10 @@ class SimulateConfig(SimulateOptions, RoutedConfig):
     out: Path | None = None
     """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
     counters: Path | None = None
-    """Write synthetic byte counters of all interfaces to this .npz file, which teal estimate and
-    teal check read: to try these commands, or to know what to expect."""
+    """Write synthetic byte counters of all interfaces to this .npz file, for tests of teal estimate
+    and teal check with known traffic."""
     counter_error: float = 0.01
-    """Relative standard deviation of these counters."""
+    """Relative standard deviation of the errors of synthetic counters."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
-"""Simulate the installed routing: link loads, latencies and losses, without failure and under each
-failure, and the months in which growth fills links.
+"""Simulate the installed routing: link loads, latencies and lost traffic, without failure and under
+each failure; forecast the months in which growth fills links.
 
 Entry point: :func:`simulate`; results in :class:`Simulation`.
 """
@@ -39,14 +39,14 @@ from teal_ip.routing.installed import InstalledRouting, Loads, igp_loads, loads_
 from teal_ip.routing.settings import SimulateOptions
 from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 
-# Failures times links up to which the page has the loads of all failures, 1 MB at most.
-_MAX_KEPT_LOADS = 400_000
-# Entries of loads by matrix, destination and link that are in memory at a time, 256 MiB.
-_BLOCK_NUMBERS = 2**25
+# Maximum number of loads (failures times links) for a page with the loads of all failures: 1 MB.
+_MAX_PAGE_LOADS = 400_000
+# Maximum number of loads by matrix, destination and link in memory at a time: 256 MiB.
+_MAX_BLOCK_ENTRIES = 2**25
 # Relative rounding error of a sum of demands.
 _ROUNDING = 1e-12
-# Share of the volume whose latency is reported.
-_TAIL = 0.99
+# Quantile of the latency over the volume that is reported.
+_TAIL_QUANTILE = 0.99
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +56,15 @@ class MatrixLoad:
     Attributes:
         index: index of the matrix.
         timestamp: timestamp of the matrix, ISO 8601.
-        demand: Gbit/s.
+        demand: sum of all demands, Gbit/s.
         utilisation: largest link utilisation.
         busiest: name of the most utilised link.
-        overload: Gbit/s above the capacities, over all links.
-        lost: Gbit/s between nodes without a path.
-        latency_mean: ms, mean over the volume that has a path.
-        latency_99: ms, 99th percentile over the volume; each demand has the mean of its paths.
-        latency_worst: ms, largest of a demand.
+        overload: load above capacity, summed over links, Gbit/s.
+        lost: Gbit/s that is not delivered: no path, or a policy with an unusable segment.
+        latency_mean: mean latency over the delivered volume, ms.
+        latency_99: 99th percentile of the latency over the volume, ms; the latency of a demand is
+            the mean over its paths.
+        latency_worst: largest latency of a demand, ms.
     """
 
     index: int
@@ -80,19 +81,18 @@ class MatrixLoad:
 
 @dataclasses.dataclass(frozen=True)
 class FailureLoad:
-    """Loads under one failure: each figure is the largest of all matrices.
+    """Loads under one failure; each number is the maximum over all matrices.
 
     Attributes:
         failure: name of the failed element.
         kind: cable, link, node, group or pair.
-        index: index of the matrix with the largest utilisation; on a tie, with the most lost.
+        index: index of the matrix with the largest utilisation, then the most lost traffic.
         timestamp: timestamp of that matrix, ISO 8601.
         utilisation: largest utilisation of a live link, after convergence.
         busiest: name of that link.
-        overload: Gbit/s above the capacities.
-        lost: Gbit/s between live nodes without a path.
-        own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if
-            links fail.
+        overload: load above capacity, summed over links, Gbit/s.
+        lost: Gbit/s between live nodes that is not delivered.
+        own: demand from and to a failed node, Gbit/s; no routing can deliver it. 0 if links fail.
         repair_utilisation: largest utilisation during fast reroute; NaN unless simulated.
         at_risk: Gbit/s at risk of micro-loops before all routers have converged; NaN unless
             simulated.
@@ -113,7 +113,7 @@ class FailureLoad:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Outlook:
-    """Forecast: the months in which links are full if traffic grows and the routing stays.
+    """Forecast of the months in which links become full, with growing traffic and fixed routing.
 
     Attributes:
         growth: growth of all demands.
@@ -129,7 +129,7 @@ class Outlook:
 
     @property
     def full(self) -> list[LinkForecast]:
-        """Links that are full by the horizon, without or under failure, in order of the month."""
+        """Links that are full by the horizon, without or under failure, by month."""
         in_time = [link for link in self.links if is_full_by(link.full_under_failure, self.horizon)]
         return sorted(
             in_time,
@@ -139,21 +139,20 @@ class Outlook:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Simulation:
-    """Result of a simulation.
+    """Simulated loads of E links.
 
     Attributes:
         topology: the network, with the current metrics.
-        matrices: loads without failure, in time order.
-        failures: loads under failures, the worst first.
-        mean_load: (E,) Gbit/s without failure.
-        largest_load: (E,) Gbit/s without failure.
-        failure_loads: load (E,) Gbit/s of its worst matrix under each of the worst failures, by
-            name, the worst first; NaN on failed links.
-        plain_load: (E,) Gbit/s, largest without failure if all demands followed the IGP's shortest
-            paths; None if they do.
-        outlook: growth, and the month in which each link is full; None without growth.
-        without_path: demands of the worst matrix that have no path, or that lose traffic on their
-            policies.
+        matrices: loads of each matrix without failure, in time order.
+        failures: loads under each failure, the worst first.
+        mean_load: (E,) mean over the matrices without failure, Gbit/s.
+        largest_load: (E,) maximum over the matrices without failure, Gbit/s.
+        failure_loads: loads (E,) of the worst failures under their worst matrix, Gbit/s, by name
+            of the failure, the worst first; NaN on failed links.
+        plain_load: (E,) maximum over the matrices without failure if all demands followed the IGP's
+            shortest paths, Gbit/s; None if they do.
+        outlook: month in which each link is full; None without growth.
+        without_path: demands of the worst matrix that have no path, or lose traffic on a policy.
     """
 
     topology: Topology
@@ -172,8 +171,8 @@ class Simulation:
         return max(self.matrices, key=lambda matrix: matrix.utilisation)
 
     def to_json(self) -> dict[str, Any]:
-        """All figures as JSON values; numbers that JSON lacks become null."""
-        figures = {
+        """Return all results as JSON values; NaN and infinity become null."""
+        fields = {
             "matrices": self.matrices,
             "failures": self.failures,
             "links": [
@@ -189,7 +188,7 @@ class Simulation:
             **({} if self.without_path is None else {"without_path": self.without_path.to_json()}),
             **({} if self.outlook is None else {"forecasts": self.outlook.links}),
         }
-        return dict(json_value(figures))
+        return dict(json_value(fields))
 
 
 def simulate(
@@ -200,20 +199,20 @@ def simulate(
     *,
     keeps_all: bool = False,
 ) -> Simulation:
-    """Simulate all matrices and failures.
+    """Simulate the selected matrices without failure and under each failure.
 
     Args:
         dag: shortest paths under the current metrics.
         traffic: the matrices.
         options: installed routing, failures and matrices.
-        notify: called with the progress.
-        keeps_all: whether to keep link loads of all failures, if they are not too many, not just of
-            the worst ones.
+        notify: called with progress messages.
+        keeps_all: keep the link loads of all failures, not just of the worst ones, unless there are
+            too many.
 
     Raises:
         InputError: invalid input.
     """
-    # Inputs; growth is fitted to the traffic before scaling.
+    # Read the inputs.  Growth is fitted before the traffic is scaled.
     topology = dag.topology
     growth = growth_of(options, traffic, notify) if options.growth_per_year else None
     traffic = traffic.scaled(options.growth)
@@ -221,9 +220,9 @@ def simulate(
     routing = installed_routing(options, dag, traffic.pairs)
     groups = None if options.groups is None else load_groups(options.groups, topology)
     failures = list(failures_of(options.failures, topology, groups or {}))
-    # Loads.
-    block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
-    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_KEPT_LOADS
+    # Simulate in blocks of matrices that fit into memory.
+    block = max(1, _MAX_BLOCK_ENTRIES // (topology.num_nodes * topology.num_links))
+    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_PAGE_LOADS
     num_kept = len(failures) if is_for_all else options.worst
     result = simulated(
         routing,
@@ -236,25 +235,32 @@ def simulate(
         notify=notify,
     )
     demand = traffic.read([result.worst_matrix.index])[0]
-    lost = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
-    result = dataclasses.replace(result, without_path=lost)
-    # Forecast.
+    without_path = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
+    result = dataclasses.replace(result, without_path=without_path)
+    # Forecast the month in which each link is full.
     if growth is None:
         return result
     load = largest_loads(routing, traffic, rows, failures, block=block, notify=notify)
-    today = traffic.timestamps[rows[-1]]
-    names = [NO_FAILURE.name, *(failure.name for failure in failures)]
+    last_timestamp = traffic.timestamps[rows[-1]]
+    failure_names = [NO_FAILURE.name, *(failure.name for failure in failures)]
     links = link_forecasts(
-        topology, topology.capacity, load, names, options.max_utilisation, growth, today
+        topology,
+        topology.capacity,
+        load,
+        failure_names,
+        options.max_utilisation,
+        growth,
+        last_timestamp,
     )
-    horizon = month_after(today, options.horizon_years) if options.horizon else ""
+    horizon = month_after(last_timestamp, options.horizon_years) if options.horizon else ""
     return dataclasses.replace(
         result, outlook=Outlook(growth, options.max_utilisation, horizon, links)
     )
 
 
 def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) -> InstalledRouting:
-    """Return the routing of the settings.
+    """Return the routing of the settings: tunnels of a file, or the IGP with policies and
+    algorithms.
 
     Raises:
         InputError: an invalid file or algorithm definition.
@@ -275,7 +281,7 @@ def simulated(
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Simulation:
-    """Simulate some matrices.
+    """Simulate matrices without failure and under each failure, in blocks.
 
     Args:
         routing: routing of the demands.
@@ -284,34 +290,34 @@ def simulated(
         failures: failures to simulate.
         worst: number of failures whose link loads are kept.
         repairing: also simulate fast reroute.
-        block: matrices in memory at a time.
-        notify: called with the progress.
+        block: number of matrices in memory at a time.
+        notify: called with progress messages.
     """
     topology = routing.dag.topology
-    names = topology.link_names()
+    link_names = topology.link_names()
+    # (E,) sum and maximum of the loads over the matrices, Gbit/s.
     matrices: list[MatrixLoad] = []
     total = np.zeros(topology.num_links)
     largest = np.zeros(topology.num_links)
-    plain = None if routing.is_igp_alone else np.zeros(topology.num_links)
+    igp_load = None if routing.is_igp_alone else np.zeros(topology.num_links)
     failure_loads = _FailureLoads(routing, traffic, failures, repairing=repairing)
-    # All matrices, in blocks.
-    for begin in range(0, len(rows), block):
-        indices = rows[begin : begin + block]
+    for first_row in range(0, len(rows), block):
+        indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
-        # Loads without failure, and of the shortest paths alone.
+        # Loads without failure, and those of the IGP's shortest paths alone.
         loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
-        if plain is not None:
-            plain = np.maximum(plain, igp_loads(routing, traffic.pairs, demand).max(0))
+        if igp_load is not None:
+            igp_load = np.maximum(igp_load, igp_loads(routing, traffic.pairs, demand).max(0))
         for m, index in enumerate(indices.tolist()):
-            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, routing))
+            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, link_names, routing))
         # Loads under each failure.
         if failures:
             failure_loads.add(indices, demand)
         if len(rows) > block:
-            notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
-    # Link loads of the worst failures.
+            notify(f"{min(first_row + block, len(rows)):,} of {len(rows):,} matrices simulated")
+    # Keep the link loads of the worst failures.
     worst_first = failure_loads.worst_first()
     return Simulation(
         topology,
@@ -320,15 +326,15 @@ def simulated(
         total / max(1, len(rows)),
         largest,
         failure_loads.link_loads(worst_first[:worst]),
-        plain,
+        igp_load,
     )
 
 
 class _FailureLoads:
-    """Loads under each failure, over the matrices so far.
+    """Loads under each failure, over the matrices added so far.
 
     Attributes:
-        by_index: loads by index of the failure.
+        by_index: loads under each failure, by index of the failure.
     """
 
     def __init__(
@@ -348,18 +354,25 @@ class _FailureLoads:
         self._node_index = routing.dag.topology.node_index()
 
     def add(self, indices: Int64Array, demand: FloatArray) -> None:
-        """Simulate a block of matrices of these indices (M,), with demands (M, D) in Gbit/s."""
+        """Simulate a block of M matrices under all failures, and update ``by_index``.
+
+        Args:
+            indices: (M,) indices of the matrices.
+            demand: (M, D) Gbit/s.
+        """
         pairs = self._traffic.pairs
-        after = loads_under(self._routing, pairs, demand, self._failures)
-        repair = (
+        converged = loads_under(self._routing, pairs, demand, self._failures)
+        fast_reroute = (
             loads_under(self._routing, pairs, demand, self._failures, repairing=True)
             if self._repairing
             else None
         )
         for s in range(len(self._failures)):
-            failure_load = self._largest_of_block(s, indices, demand, after, repair)
+            failure_load = self._largest_of_block(s, indices, demand, converged, fast_reroute)
             self.by_index[s] = (
-                _combine(self.by_index[s], failure_load) if s in self.by_index else failure_load
+                _combine_matrices(self.by_index[s], failure_load)
+                if s in self.by_index
+                else failure_load
             )
 
     def _largest_of_block(
@@ -367,50 +380,56 @@ class _FailureLoads:
         s: int,
         indices: Int64Array,
         demand: FloatArray,
-        after: FailureResults,
-        repair: FailureResults | None,
+        converged: FailureResults,
+        fast_reroute: FailureResults | None,
     ) -> FailureLoad:
-        """Return the worst matrix of a block under failure s, and the largest of each figure.
+        """Return the loads under failure s: the worst matrix of a block, and maxima over the block.
 
         Args:
             s: index of the failure.
             indices: (M,) indices of the matrices.
             demand: (M, D) Gbit/s.
-            after: loads after convergence.
-            repair: loads during fast reroute; None unless simulated.
+            converged: loads after convergence.
+            fast_reroute: loads during fast reroute; None unless simulated.
         """
         failure = self._failures[s]
-        # Traffic from and to a failed node is not counted as lost.
-        own_traffic = np.zeros(len(indices))
+        # Lost traffic (M,): demand from and to a failed node does not count.  Rounding errors
+        # become 0.
+        node_demand = np.zeros(len(indices))
         if failure.kind == "node":
-            is_of_node = (self._traffic.pairs == self._node_index[failure.name]).any(1)
-            own_traffic = demand[:, is_of_node].sum(1)
-        other_lost = after.lost[s] - own_traffic
-        other_lost = np.where(other_lost > _ROUNDING * own_traffic, other_lost, 0.0)
-        worst_matrix = int(np.lexsort((other_lost, after.utilisation[s]))[-1])
+            is_endpoint = (self._traffic.pairs == self._node_index[failure.name]).any(1)
+            node_demand = demand[:, is_endpoint].sum(1)
+        lost = converged.lost[s] - node_demand
+        lost = np.where(lost > _ROUNDING * node_demand, lost, 0.0)
+        worst_matrix = int(np.lexsort((lost, converged.utilisation[s]))[-1])
         index = indices[worst_matrix]
         return FailureLoad(
             failure.name,
             failure.kind,
             int(index),
             str(self._traffic.timestamps[index]),
-            float(after.utilisation[s, worst_matrix]),
-            _name(self._link_names, int(after.busiest[s, worst_matrix])),
-            float(after.overload[s].max()),
-            float(other_lost.max()),
-            float(own_traffic.max()),
-            math.nan if repair is None else float(repair.utilisation[s].max()),
-            math.nan if repair is None else float(repair.at_risk[s].max()),
+            float(converged.utilisation[s, worst_matrix]),
+            _link_name(self._link_names, int(converged.busiest[s, worst_matrix])),
+            float(converged.overload[s].max()),
+            float(lost.max()),
+            float(node_demand.max()),
+            math.nan if fast_reroute is None else float(fast_reroute.utilisation[s].max()),
+            math.nan if fast_reroute is None else float(fast_reroute.at_risk[s].max()),
         )
 
     def worst_first(self) -> list[int]:
-        """Indices of the failures, the worst first."""
+        """Return the indices of the failures, the worst first."""
         return sorted(self.by_index, key=lambda s: severity(self.by_index[s]), reverse=True)
 
     def link_loads(self, indices: Sequence[int]) -> dict[str, FloatArray]:
-        """Loads (E,) of all links by name of the failure, each under its worst matrix; NaN for
-        failed links.
+        """Return the link loads (E,) under failures, Gbit/s, by name of the failure.
+
+        Each failure has the loads of its worst matrix, with NaN on failed links.
+
+        Args:
+            indices: indices of the failures.
         """
+        # Failures with the same worst matrix are simulated together.
         load_by_index: dict[int, FloatArray] = {}
         for matrix in {self.by_index[s].index for s in indices}:
             failures_of_matrix = [s for s in indices if self.by_index[s].index == matrix]
@@ -436,23 +455,35 @@ def largest_loads(
     block: int = 16,
     notify: Callable[[str], None] = lambda _: None,
 ) -> FloatArray:
-    """Largest load (1 + F, E) of each link over all matrices, Gbit/s, without failure and under
-    each of F failures; arguments as in :func:`simulated`.
+    """Return the largest load of each of E links over all matrices.
+
+    Args:
+        routing: routing of the demands.
+        traffic: the matrices.
+        rows: indices of the matrices.
+        failures: F failures.
+        block: number of matrices in memory at a time.
+        notify: called with progress messages.
+
+    Returns:
+        (1 + F, E) Gbit/s, without failure in row 0, then under each failure.
     """
     num_links = routing.dag.topology.num_links
     largest = np.zeros((1 + len(failures), num_links))
-    for begin in range(0, len(rows), block):
-        indices = rows[begin : begin + block]
+    for first_row in range(0, len(rows), block):
+        indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
         largest[0] = np.maximum(largest[0], routing.loads(demand).load.max(0))
-        chunk_size = max(1, _BLOCK_NUMBERS // (len(indices) * num_links))
-        for first in range(0, len(failures), chunk_size):
-            chunk = failures[first : first + chunk_size]
-            after = loads_under(routing, traffic.pairs, demand, chunk, loads=True).load.max(1)
-            chunk_rows = slice(1 + first, 1 + first + len(after))
-            largest[chunk_rows] = np.maximum(largest[chunk_rows], after)
+        chunk_size = max(1, _MAX_BLOCK_ENTRIES // (len(indices) * num_links))
+        for first_failure in range(0, len(failures), chunk_size):
+            chunk = failures[first_failure : first_failure + chunk_size]
+            failure_load = loads_under(routing, traffic.pairs, demand, chunk, loads=True).load.max(
+                1
+            )
+            chunk_rows = slice(1 + first_failure, 1 + first_failure + len(failure_load))
+            largest[chunk_rows] = np.maximum(largest[chunk_rows], failure_load)
         if len(rows) > block:
-            notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+            notify(f"forecast: {min(first_row + block, len(rows)):,} of {len(rows):,} matrices")
     return largest
 
 
@@ -462,8 +493,8 @@ def utilisations(
     failures: Sequence[Failure],
     block: int = 16,
 ) -> FloatArray:
-    """Largest link utilisation (M, 1 + F) of each matrix without failure and under each of F
-    failures.
+    """Return the largest link utilisation (M, 1 + F) of each matrix, without failure in column 0,
+    then under each of F failures.
     """
     all_failures = [NO_FAILURE, *failures]
     results = [
@@ -474,8 +505,10 @@ def utilisations(
 
 
 def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
-    """Indices of the worst matrices: that of the largest utilisation under each failure, in
-    descending order of the failures' utilisation.
+    """Return the indices of the worst matrices under the worst failures.
+
+    Each failure contributes the matrix with its largest utilisation; failures are visited by
+    descending utilisation, and repeated matrices are dropped.
 
     Args:
         utilisation: (M, F) largest link utilisation of each matrix under each failure.
@@ -487,13 +520,13 @@ def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
     return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
 
 
-# Fields of FailureLoad whose largest value over the matrices is reported on its own.
-_FIGURES = ("overload", "lost", "own", "repair_utilisation", "at_risk")
+# Fields of FailureLoad that are maxima over the matrices, each for itself.
+_MAXIMISED_FIELDS = ("overload", "lost", "own", "repair_utilisation", "at_risk")
 
 
-def _combine(first: FailureLoad, second: FailureLoad) -> FailureLoad:
-    """Combine the loads under one failure of two sets of matrices."""
-    largest = {name: max(getattr(first, name), getattr(second, name)) for name in _FIGURES}
+def _combine_matrices(first: FailureLoad, second: FailureLoad) -> FailureLoad:
+    """Merge the loads under one failure of two sets of matrices."""
+    largest = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMISED_FIELDS}
     return dataclasses.replace(max(first, second, key=severity), **largest)
 
 
@@ -502,7 +535,7 @@ def severity(failure_load: FailureLoad) -> tuple[float, float]:
     return float(f"{failure_load.utilisation:.9g}"), failure_load.lost
 
 
-def _name(names: list[str], link: int) -> str:
+def _link_name(names: list[str], link: int) -> str:
     return names[link] if link >= 0 else ""
 
 
@@ -512,23 +545,34 @@ def _matrix_load(
     demand: FloatArray,
     loads: Loads,
     m: int,
-    names: list[str],
+    link_names: list[str],
     routing: InstalledRouting,
 ) -> MatrixLoad:
-    # Utilisation.
+    """Return the utilisation, lost traffic and latency of matrix m of a block, without failure.
+
+    Args:
+        index: index of the matrix in ``traffic``.
+        traffic: the matrices.
+        demand: (D,) Gbit/s.
+        loads: loads of the block.
+        m: position of the matrix in the block.
+        link_names: names of the links.
+        routing: routing of the demands.
+    """
+    # Utilisation; 0 for links without capacity.
     capacity = routing.dag.topology.capacity
     load = loads.load[m]
     utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
     busiest = int(utilisation.argmax())
-    # Latency, weighted by volume.
+    # Mean, 99th percentile and maximum of the latency of delivered demands, weighted by volume.
     latency = routing.latency()
-    carried = np.isfinite(latency) & (demand > 0)
-    volume = demand[carried]
-    latency = latency[carried]
+    has_latency = np.isfinite(latency) & (demand > 0)
+    volume = demand[has_latency]
+    latency = latency[has_latency]
     order = np.argsort(latency)
     cumulative_volume = np.cumsum(volume[order])
     percentile_index = (
-        int(np.searchsorted(cumulative_volume, _TAIL * cumulative_volume[-1] - 1e-12))
+        int(np.searchsorted(cumulative_volume, _TAIL_QUANTILE * cumulative_volume[-1] - 1e-12))
         if len(order)
         else 0
     )
@@ -537,7 +581,7 @@ def _matrix_load(
         str(traffic.timestamps[index]),
         float(demand.sum()),
         float(utilisation[busiest]),
-        names[busiest],
+        link_names[busiest],
         float(np.maximum(0, load - capacity).sum()),
         float(loads.lost[m]),
         float((volume * latency).sum() / volume.sum()) if len(order) else math.nan,
@@ -547,7 +591,12 @@ def _matrix_load(
 
 
 def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
-    """Indices of the selected matrices: one, or for -1 all, at most ``limit`` unless that is 0.
+    """Return the indices of the selected matrices.
+
+    Args:
+        index: index of one matrix; -1 for all.
+        limit: maximum number of matrices if all are selected, the first ones; 0 for no limit.
+        traffic: the matrices.
 
     Raises:
         InputError: an index out of range.
@@ -555,14 +604,21 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
     num_matrices = traffic.num_matrices
     if index >= num_matrices:
         raise InputError(
-            "--index", "", f"a matrix from 0 to {num_matrices - 1}, or -1 for all", index
+            "--index", "", f"an index from 0 to {num_matrices - 1}, or -1 for all matrices", index
         )
     return np.array([index]) if index >= 0 else np.arange(min(num_matrices, limit or num_matrices))
 
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """Measurement matrix F (E + 2 N, D) under the IGP's shortest paths and the segment lists of a
-    file, if any.
+    """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+    Row e is the share of each demand on link e; rows E + n and E + N + n select the demands from
+    and to node n.
+
+    Args:
+        policies: file of segment lists; None for shortest paths only.
+        dag: the IGP's shortest paths.
+        pairs: (D, 2) source and target of each demand.
     """
     return igp_routing(dag, pairs, policies).measurements()
 
@@ -570,7 +626,7 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
 def synthetic_counters(
     dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
 ) -> Counters:
-    """Simulate counters: loads of the matrices with independent relative errors.
+    """Return simulated counters: F @ demands, with independent relative errors at each interface.
 
     Args:
         dag: shortest paths.

@@ -39,56 +39,62 @@ from teal_ip.routing.simulate import (
 
 
 def describe(simulation: Simulation) -> str:
-    """Summarise the worst matrix without failure, and the growth and the first links that it fills,
-    one line each.
+    """Return a summary of a few lines: demand, utilisation and latency of the worst matrix without
+    failure, and the forecast.
     """
     worst = simulation.worst_matrix
     num_matrices = len(simulation.matrices)
-    case = (
-        f"worst of {num_matrices:,} matrices, {worst.index} of {worst.timestamp}"
+    matrix_label = (
+        f"worst of {num_matrices:,} matrices: index {worst.index}, {worst.timestamp}"
         if num_matrices > 1
         else f"matrix {worst.index}"
     )
-    lost = f", {worst.lost:.6g} Gbit/s between nodes without a path" if worst.lost else ""
+    lost_text = f", {worst.lost:.6g} Gbit/s between nodes without a path" if worst.lost else ""
     without_path = simulation.without_path
     return "\n".join(
         [
-            f"{case}: {worst.demand:.6g} Gbit/s of demand{lost}",
+            f"{matrix_label}: {worst.demand:.6g} Gbit/s of demand{lost_text}",
             *([without_path.sentence()] if without_path is not None and without_path.pairs else []),
             f"largest link utilisation {100 * worst.utilisation:.2f}% on {worst.busiest}, "
-            f"{worst.overload:.6g} Gbit/s above the capacities",
-            f"latency {worst.latency_mean:.4g} ms on average, "
-            f"{worst.latency_99:.4g} ms for 99% of the volume, "
-            f"{worst.latency_worst:.4g} ms at worst",
+            f"{worst.overload:.6g} Gbit/s of load above capacity over all links",
+            f"latency: mean {worst.latency_mean:.4g} ms, 99th percentile over the volume "
+            f"{worst.latency_99:.4g} ms, largest {worst.latency_worst:.4g} ms",
             *([] if simulation.outlook is None else [summary(simulation.outlook)]),
         ]
     )
 
 
 def summary(outlook: Outlook) -> str:
-    """Summarise in a sentence how many links are full by the horizon, and which one first."""
-    full = outlook.full
-    full_without_failure = [link for link in full if is_full_by(link.full, outlook.horizon)]
-    by = f" by {outlook.horizon}" if outlook.horizon else ""
-    if not full:
+    """Return a sentence about the links that exceed the utilisation limit by the horizon."""
+    full_links = outlook.full
+    full_without_failure = [link for link in full_links if is_full_by(link.full, outlook.horizon)]
+    by_horizon = f" by {outlook.horizon}" if outlook.horizon else ""
+    if not full_links:
         return (
-            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by} under the "
-            "current routing"
+            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by_horizon} under "
+            "the current routing"
         )
-    first = full[0]
-    num_full = len(full)
-    worst_case = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
+    first_link = full_links[0]
+    num_links = len(full_links)
+    failure_text = (
+        f"when {first_link.worst_failure} fails" if first_link.worst_failure else "without failure"
+    )
     return (
-        f"With {outlook.growth}, {num_full:,} link{'' if num_full == 1 else 's'} "
-        f"pass{'es' if num_full == 1 else ''} "
-        f"{percent(outlook.limit)}{by} under the current routing, "
+        f"With {outlook.growth}, {num_links:,} link{'' if num_links == 1 else 's'} "
+        f"exceed{'s' if num_links == 1 else ''} "
+        f"{percent(outlook.limit)}{by_horizon} under the current routing, "
         f"{len(full_without_failure):,} of them without failure; first "
-        f"{first.link} {when(first.full_under_failure)}, {worst_case}"
+        f"{first_link.link} {when(first_link.full_under_failure)}, {failure_text}"
     )
 
 
 def link_table(simulation: Simulation, max_rows: int) -> Table:
-    """Table of the loads without failure of all links with a capacity, the most utilised first."""
+    """Return the table of link utilisations without failure, the most utilised link first.
+
+    Args:
+        simulation: simulated loads.
+        max_rows: number of links shown in a terminal; 0 for all.
+    """
     topology = simulation.topology
     names = topology.link_names()
     capacity = topology.capacity
@@ -109,11 +115,16 @@ def link_table(simulation: Simulation, max_rows: int) -> Table:
             most_is_best=True,
         ),
     )
-    return Table("fullest links without failure", columns, order.tolist(), max_rows)
+    return Table("most utilised links without failure", columns, order.tolist(), max_rows)
 
 
 def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
-    """Table of the worst matrix without failure, then of the failures, the worst first."""
+    """Return the table of loads: the worst matrix without failure, then failures, the worst first.
+
+    Args:
+        simulation: simulated loads.
+        shown: number of rows shown in a terminal; None for all.
+    """
     columns = (
         Column(
             "failure", lambda row: row.failure if isinstance(row, FailureLoad) else "no failure"
@@ -122,7 +133,7 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
         Column("on", "busiest"),
         Column("above capacity, Gbit/s", "overload", digits(4), most_is_best=True),
         Column("lost, Gbit/s", "lost", digits(4), most_is_best=True),
-        _failure_column("own traffic of failed nodes, Gbit/s", _own_traffic, digits(4)),
+        _failure_column("demand from and to failed nodes, Gbit/s", _failed_node_demand, digits(4)),
         _failure_column("during repair", lambda row: row.repair_utilisation, percent),
         _failure_column("at risk of micro-loops, Gbit/s", lambda row: row.at_risk, digits(4)),
     )
@@ -130,14 +141,21 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
     return Table(f"worst failures of {len(simulation.failures):,}", columns, records, shown)
 
 
-def _own_traffic(failure_load: FailureLoad) -> float:
+def _failed_node_demand(failure_load: FailureLoad) -> float:
     return failure_load.own if failure_load.kind == "node" else math.nan
 
 
 def _failure_column(
     label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]
 ) -> Column:
-    """Column of failures, empty without failure, and hidden if no failure has a value."""
+    """Return a column that is empty in the row without failure, and hidden if no failure has a
+    value.
+
+    Args:
+        label: heading.
+        value: value of a failure; NaN for none.
+        show: text of a value.
+    """
     return Column(
         label,
         lambda row: value(row) if isinstance(row, FailureLoad) else math.nan,
@@ -147,34 +165,37 @@ def _failure_column(
     )
 
 
-def _full_links(outlook: Outlook, shown: int) -> Table:
+def _full_link_table(outlook: Outlook, shown: int) -> Table:
     by = f" by {outlook.horizon}" if outlook.horizon else ""
-    title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
+    title = f"links that exceed {percent(outlook.limit)}{by} under the current routing"
     return forecast_table(
         outlook.full, title, routing="as installed", fitted=outlook.growth.fitted, shown=shown
     )
 
 
 def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
-    """Yield tables of the most utilised links, of links that growth fills, and of the failures."""
+    """Yield the tables of the most utilised links, of links that become full, and of failures."""
     yield link_table(simulation, worst)
     if simulation.outlook is not None and simulation.outlook.full:
-        yield _full_links(simulation.outlook, worst)
+        yield _full_link_table(simulation.outlook, worst)
     if simulation.failures:
         yield failure_table(simulation, worst + 1)
 
 
-# Relative rounding error of a sum of demands at the capacity.
+# Relative tolerance of the capacity, for rounding errors of loads.
 _ROUNDING = 1e-9
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
-    """Write a page with a map of the loads without failure and under failures, and the table of all
-    failures.
+    """Write an HTML page with a map of link utilisations, and tables of failures and links.
+
+    Args:
+        path: path of the page.
+        simulation: simulated loads.
     """
-    # Utilisation of each case of the map.
+    # Cases of the map: without failure, and one for each failure with stored loads.
     topology = simulation.topology
-    loads = {"no failure, largest of all matrices": simulation.largest_load}
+    loads = {"no failure, maximum over all matrices": simulation.largest_load}
     loads |= {f"{name} down": load for name, load in simulation.failure_loads.items()}
     is_live = topology.capacity > 0
 
@@ -184,7 +205,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     map_cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
     if simulation.plain_load is not None:
         next(iter(map_cases.values()))["shortest paths alone"] = utilisation(simulation.plain_load)
-    # Map and table of failures.
+    # Section with the map and the table of failures.
     section = Section(
         title=topology.name,
         facts=(
@@ -194,16 +215,16 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         traffic="shortest paths",
         table=failure_table(simulation),
         map=utilisation_map(drawing_of(topology), map_cases)
-        | _case_without(topology, list(loads.values())),
+        | _failure_case_by_link(topology, list(loads.values())),
         map_first=True,
         case_label="Failure",
         scheme_label="Routing",
     )
-    # Introduction, and table of links.
+    # Introduction, and section with the table of links.
     introduction = (
         f"{_introduction(simulation)} Loads are those of shortest paths with equal-cost multipath, "
-        "and of segment lists, tunnels or flexible algorithms where any are installed. Each figure "
-        "of a failure is the largest of all matrices; the map shows the matrix with the largest "
+        "and of segment lists, tunnels or flexible algorithms where any are installed. Each number "
+        "of a failure is the maximum over all matrices; the map shows the matrix with the largest "
         "utilisation."
     )
     links = (
@@ -214,14 +235,20 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
 
 
-def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
-    """Index of the case in which each link is down and no link between other nodes is; -1 for none.
+def _failure_case_by_link(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
+    """Return, for each link, the map case in which only links between its end nodes are down.
 
-    Empty if no link has such a case.
+    Args:
+        topology: the network of E links.
+        loads: load (E,) of each case; NaN on failed links.
+
+    Returns:
+        JSON field ``case_without``: index of the case for each link, -1 for none; empty if no link
+        has such a case.
     """
     case_of_link = np.full(topology.num_links, -1)
     ends = np.sort(np.stack([topology.link_source, topology.link_target], 1), axis=1)
-    # In reverse order, so that the worst of several cases counts.
+    # Reverse order: the first, worst case of a link overwrites the others.
     for case, load in reversed(list(enumerate(loads))):
         down_links = np.flatnonzero(np.isnan(load))
         if len(down_links) and (ends[down_links] == ends[down_links[0]]).all():
@@ -230,17 +257,17 @@ def _case_without(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, 
 
 
 def _introduction(simulation: Simulation) -> str:
-    """Sentences about the most utilised link without failure, the worst failure, and growth."""
+    """Return sentences about the most utilised link, the worst failure, and the forecast."""
     growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
 
 def loads_sentence(simulation: Simulation) -> str:
-    """Sentences about the most utilised link without failure, and the worst failure."""
-    worst = simulation.worst_matrix
+    """Return sentences about the most utilised link, the worst failure, and disconnected demand."""
+    worst_matrix = simulation.worst_matrix
     sentences = [
-        f"The fullest link is {worst.busiest} at {percent(worst.utilisation)} of its capacity "
-        "without failure."
+        f"The most utilised link without failure is {worst_matrix.busiest}, at "
+        f"{percent(worst_matrix.utilisation)} of its capacity."
     ]
     if simulation.failures:
         worst_failure = simulation.failures[0]
@@ -251,41 +278,42 @@ def loads_sentence(simulation: Simulation) -> str:
             f"The worst of {len(simulation.failures):,} failures is that of {worst_failure.failure}"
         )
         worst_load = f": it fills {worst_failure.busiest} to {percent(worst_failure.utilisation)}"
-        loads = worst_load if worst_failure.busiest else ", under which no link is used"
-        verb = "takes" if num_overloading == 1 else "take"
+        load_clause = worst_load if worst_failure.busiest else ", under which no link is used"
+        verb = "overloads" if num_overloading == 1 else "overload"
         sentences.append(
-            f"{subject}{loads}. {num_overloading or 'None'} of the failures {verb} a link "
-            "beyond its capacity."
+            f"{subject}{load_clause}. {num_overloading or 'None'} of the failures {verb} a link."
         )
         disconnecting = [failure for failure in simulation.failures if failure.lost > 0]
         if disconnecting:
-            worst_cut = max(disconnecting, key=lambda failure: failure.lost)
+            most_lost = max(disconnecting, key=lambda failure: failure.lost)
             sentences.append(
-                f"{len(disconnecting):,} of the failures cut demand off, "
-                f"that of {worst_cut.failure} most: {worst_cut.lost:.4g} Gbit/s."
+                f"{len(disconnecting):,} of the failures disconnect demand, "
+                f"that of {most_lost.failure} most: {most_lost.lost:.4g} Gbit/s."
             )
     return " ".join(sentences)
 
 
 def _link_section(simulation: Simulation) -> Section:
-    """Section with the loads of all links without failure, the most utilised first."""
+    """Return the section with the table of link utilisations without failure."""
     table = link_table(simulation, 0)
     count = (
-        f"{len(table.records):,} links with a capacity, of {len(simulation.matrices):,} matrices"
+        f"{len(table.records):,} links with a capacity; maximum and mean utilisation over "
+        f"{len(simulation.matrices):,} matrices"
     )
     return Section(
         title="Links without failure",
-        facts=f"{count} the largest and the mean",
+        facts=count,
         traffic="shortest paths",
         table=table,
     )
 
 
 def _outlook_section(outlook: Outlook) -> Section:
-    """Section with the months in which all links are full."""
+    """Return the section with the forecast of all links."""
     return Section(
         title="When links are full",
-        facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
+        facts=f"{len(outlook.full):,} of {len(outlook.links):,} links exceed "
+        + percent(outlook.limit)
         + (f" by {outlook.horizon}" if outlook.horizon else ""),
         traffic=str(outlook.growth),
         table=forecast_table(
@@ -293,7 +321,7 @@ def _outlook_section(outlook: Outlook) -> Section:
         ),
         findings=[
             "A month is the first one in which the largest load exceeds the limit. Earliest and "
-            "latest: at the ends of the interval of a fitted growth."
+            "latest are the months at the ends of the confidence interval of the growth."
         ],
     )
 
@@ -308,7 +336,7 @@ FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
 
 
 def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
-    """Simulate; write the files to the output folder, if any.
+    """Simulate from settings; write page, tables and synthetic counters where requested.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
@@ -330,7 +358,7 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
 
 
 def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of page and tables, by file name."""
+    """Return the functions that write page and tables to a path, by file name."""
     files: dict[str, Callable[[Path], None]] = {
         PAGE: partial(write_simulation_page, simulation=result),
         LINKS: partial(_write_links, result=result),
@@ -343,7 +371,7 @@ def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
 
 
 class SimulationReport(Simulation):
-    """Result of a simulation, with export to frames, a page and files."""
+    """Simulated loads, with export to pandas frames, a page and files."""
 
     def __repr__(self) -> str:
         """Summarise the report in a few lines."""
@@ -367,6 +395,7 @@ class SimulationReport(Simulation):
 
 
 def _write_links(path: Path, result: Simulation) -> None:
+    """Write a .csv table of all links with metric, mean and largest load, and utilisation."""
     frame = result.topology.to_frame()
     frame["metric"] = result.topology.metric
     frame["mean_load"] = result.mean_load

@@ -19,10 +19,14 @@ from teal_ip.routing.transit_policies import TransitSteering
 
 
 class Steering(Protocol):
-    """Policies on one set of shortest paths; a list ends at its first unusable segment."""
+    """Traffic of demands under segment-list policies on one set of shortest paths.
+
+    A list loses its traffic at its first unusable segment: one without a path, or over a failed
+    adjacency.
+    """
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
-        """Return the traffic of matrices on segments and adjacencies.
+        """Return the traffic of M matrices on shortest-path segments and adjacencies.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -31,12 +35,12 @@ class Steering(Protocol):
         ...
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Sum values (L, D) along the lists of each demand, weighted by shares, up to the first
-        unusable segment.
+        """Return the sum of values (L, D) along the lists of each demand, weighted by split ratios,
+        up to the first unusable segment.
 
         Args:
             pairs: (D, 2) source and target of each demand.
-            value: (L, N, N) values of shortest paths, destination first.
+            value: (L, N, N) values of the shortest paths from node u to node t, at [l, t, u].
             link_value: (L, E) values of adjacency links.
         """
         ...
@@ -54,7 +58,7 @@ def steering_of(dag: EcmpDag, policies: SegmentPolicies) -> Steering:
 
 
 class DemandSteering:
-    """Policies of single demands, a :class:`Steering`; demands without one follow shortest paths.
+    """Segment lists of single demands; demands without a list follow shortest paths.
 
     Args:
         dag: shortest paths.
@@ -67,24 +71,29 @@ class DemandSteering:
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)
         is_usable = steps.works(dag)
         step_index = np.arange(len(steps.share))
-        first = np.maximum.accumulate(np.where(steps.is_first, step_index, 0))
-        # Number of unusable segments that precede each one.
+        first_step = np.maximum.accumulate(np.where(steps.is_first, step_index, 0))
+        # (S,) number of unusable segments before each of the S segments of all lists.
         num_unusable = np.append(0, np.cumsum(~is_usable))[:-1]
-        # 0 behind an unusable segment.
-        self._weight: FloatArray = np.where(num_unusable == num_unusable[first], steps.share, 0.0)
-        self._arriving = np.where(is_usable, self._weight, 0.0)
-        self._is_cut = np.zeros(len(policies.lists), dtype=bool)
-        self._is_cut[steps.policy[~is_usable & (self._weight > 0)]] = True
+        # (S,) split ratio of the list on segments that its traffic reaches; 0 behind an unusable
+        # segment, and in ``_arriving_share`` on that segment, too.
+        self._step_share: FloatArray = np.where(
+            num_unusable == num_unusable[first_step], steps.share, 0.0
+        )
+        self._arriving_share = np.where(is_usable, self._step_share, 0.0)
+        self._loses_traffic = np.zeros(len(policies.lists), dtype=bool)
+        self._loses_traffic[steps.policy[~is_usable & (self._step_share > 0)]] = True
 
     def _policy_indices(self, pairs: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Indices of the demands that have a policy, and of their policies."""
+        """Return the indices of demands with a policy, and the index of the policy of each."""
         policy = np.array(
             [self._policy_index.get((s, t), -1) for s, t in pairs.tolist()], dtype=np.int64
         )
         return np.flatnonzero(policy >= 0), policy[policy >= 0]
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
-        """Traffic of demands (see :meth:`Steering.traffic`)."""
+        """Return the traffic of demands (M, D), Gbit/s, on shortest-path segments and
+        adjacencies.
+        """
         demands, policy = self._policy_indices(pairs)
         unsteered = demand.copy()
         unsteered[:, demands] = 0.0
@@ -94,17 +103,22 @@ class DemandSteering:
             [np.bincount(policy, row, len(self._policy_index)) for row in demand[:, demands]]
         )
         self._steps.add_traffic(
-            volume, adjacency, self._weight * policy_traffic[:, self._steps.policy]
+            volume, adjacency, self._step_share * policy_traffic[:, self._steps.policy]
         )
         return SteeredTraffic(volume, adjacency, np.zeros(len(demand)))
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Sums of values along the lists of demands (see :meth:`Steering.values`)."""
+        """Return the sum of values (L, D) along the paths of each demand, weighted by split
+        ratios.
+        """
         result = value[:, pairs[:, 1], pairs[:, 0]]
         demands, policy = self._policy_indices(pairs)
         step_values = self._steps.values(value, link_value)
         reached_values = np.multiply(
-            self._arriving, step_values, out=np.zeros_like(step_values), where=self._arriving > 0
+            self._arriving_share,
+            step_values,
+            out=np.zeros_like(step_values),
+            where=self._arriving_share > 0,
         )
         for row, row_values in zip(result, reached_values, strict=True):
             row[demands] = np.bincount(self._steps.policy, row_values, len(self._policy_index))[
@@ -113,8 +127,8 @@ class DemandSteering:
         return np.asarray(result)
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """Whether each demand (D,) loses traffic (see :meth:`Steering.loses`)."""
+        """Return whether each demand (D,) loses traffic: no path, or an unusable segment."""
         demands, policy = self._policy_indices(pairs)
         result = ~self._dag.reaches[pairs[:, 1], pairs[:, 0]]
-        result[demands] = self._is_cut[policy]
+        result[demands] = self._loses_traffic[policy]
         return result

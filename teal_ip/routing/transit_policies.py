@@ -1,16 +1,15 @@
-"""Transit policies: steering of all traffic that crosses a router towards an endpoint, like an IGP
-shortcut.
+"""Transit policies: segment lists for all traffic that crosses a router towards an endpoint, like
+an IGP shortcut.
 
-A *transit policy* p of the router m_p and the endpoint t_p (Cisco: autoroute) captures the traffic
-forwarded at m_p along shortest paths to t_p, wherever it comes from: demands, and segments of other
-lists that end at t_p.  Of the traffic from node a to t_p it captures the share f_p(a) that meets
+A *transit policy* p of the router m_p and the endpoint t_p (Cisco: autoroute) captures all traffic
+forwarded at m_p along shortest paths to t_p: demands from any source, and segments of other lists
+that end at t_p.  Of the traffic from node a to t_p it captures the share f_p(a) that meets
 m_p before any other policy of the same endpoint: with h_p(a), the share that crosses m_p, h_p(a) =
 sum over those policies q of f_q(a) h_p(m_q).  With volumes v[t, a] of demands and weights w of the
 lists' steps, the policies capture
 
     x_p = sum_a f_p(a) v[t_p, a] + sum_q B[p, q] x_q,
-    B[p, q] = sum over the steps (a -> t_p) of lists of q of
-                                                            w f_p(a).
+    B[p, q] = sum of w f_p(a) over the steps (a -> t_p) of the lists of q.
 
 The first segment of a list leaves its router by the IGP, and is not captured there again.  A list
 that returns to its own router, or to those of policies that lead back to it, is a forwarding loop
@@ -28,38 +27,57 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses, SteeredTraffic, volumes
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-# Spectral radius above which policies keep their traffic for ever.
-_LOOPS = 1 - 1e-9
-# Rounds of the fixed-point iteration: without Newton's method, and in total.
-_PLAIN_ROUNDS = 200
-_ROUNDS = 220
-# Change of a share at which the iteration has converged.
-_ROUNDING = 1e-13
-# Step of finite differences of shares.
+# Spectral radius of B from which traffic loops for ever.
+_LOOP_RADIUS = 1 - 1e-9
+# Rounds of the fixed-point iteration before Newton's method starts, and in total.
+_FIXED_POINT_ROUNDS = 200
+_MAX_ROUNDS = 220
+# Convergence tolerance of the arrival shares.
+_TOLERANCE = 1e-13
+# Step of the finite differences of the Jacobian.
 _DIFFERENCE = 1e-6
-# Minimum share of a policy's traffic that counts as lost.
-_LOST = 1e-9
-# Minimum share of traffic that a policy captures.
+# Policies that lose a smaller share of their traffic count as lossless.
+_MIN_LOST_SHARE = 1e-9
+# Smaller capture shares are set to 0.
 _MIN_SHARE = 1e-9
 
 
 def crossing_shares(passes: SegmentPasses, router: int) -> FloatArray:
-    """Share (N, N) of the traffic to the first node from the second one that crosses a router; 0
-    without a path.
+    """Return the share of the traffic between each pair of nodes that crosses a router.
+
+    Args:
+        passes: passes over the shortest-path DAGs of N nodes.
+        router: index of the router.
+
+    Returns:
+        (N, N) share of the traffic from node u to node t at [t, u]; 0 without a path.
     """
     topology = passes.dag.topology
-    share = passes.segment_sum((topology.link_source == router)[None].astype(np.float64))[0]
-    share[~np.isfinite(share)] = 0.0
-    np.fill_diagonal(share, 0.0)
-    return np.asarray(share)
+    crossing = passes.segment_sum((topology.link_source == router)[None].astype(np.float64))[0]
+    crossing[~np.isfinite(crossing)] = 0.0
+    np.fill_diagonal(crossing, 0.0)
+    return np.asarray(crossing)
 
 
 class TransitSteering:
     """Transit policies on one set of shortest paths: a :class:`teal_ip.routing.steering.Steering`.
 
+    Arrays, for P policies with a path to their endpoint and S steps of their lists (a step is one
+    segment; steps of a list are consecutive):
+
+    - ``_router``, ``_endpoint`` (P,): node m_p where policy p captures traffic, and its endpoint
+    t_p;
+    - ``_capture`` (P, N): f_p(a), share of the traffic from node a to t_p that policy p captures
+      first; before that h_p(a), the share that crosses m_p;
+    - ``_step_capture`` (P, S): share of each step's traffic that policy p captures;
+    - ``_arrival_share`` (P,): share of the captured traffic that arrives at the endpoint;
+    - ``_step_weight`` (S,): share of its policy's captured traffic on each step;
+    - ``_loops`` (P,): policies whose traffic loops for ever;
+    - ``_inverse`` (P, P): (I - B)^-1, with B of the module docstring and 0 for looping policies.
+
     Args:
         dag: shortest paths; a list ends at its first unusable segment.
-        policies: transit policies, P of which have a path to their endpoint.
+        policies: transit policies.
     """
 
     def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
@@ -72,167 +90,215 @@ class TransitSteering:
         shares = {
             int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)
         }
-        # (P, N)
-        self._crossing = np.array([shares[m][t] for m, t in live_policies]).reshape(-1, nodes)
+        # h (P, N), share of the traffic from each node to the endpoint that crosses the router.
+        self._capture = np.array([shares[m][t] for m, t in live_policies]).reshape(-1, nodes)
         self._steps = steps = policies.steps(live_policies, dag.topology.link_source)
         self._is_usable = steps.works(dag)
-        self._step_shares = self._shares_of_steps()
-        self._crossing = self._capture_shares(self._crossing)
-        self._arrives = self._arriving_shares()
-        self._weight_of_step = self._step_weights(self._arrives)[0]
-        captured = self._capture_matrix(self._weight_of_step)
-        self._loops = _looping(captured)
+        self._step_capture = self._captured_step_shares()
+        self._capture = self._first_capture_shares(self._capture)
+        self._arrival_share = self._arrival_shares()
+        self._step_weight = self._step_weights(self._arrival_share)[0]
+        captured = self._capture_matrix(self._step_weight)
+        self._loops = _find_loops(captured)
         self._inverse = np.linalg.inv(
             np.eye(len(live_policies)) - np.where(self._loops, 0.0, captured)
         )
-        self._weight_of_step[self._loops[steps.policy]] = 0.0
+        self._step_weight[self._loops[steps.policy]] = 0.0
 
-    def _capture_shares(self, crossing: FloatArray, without: int = -1) -> FloatArray:
-        """Shares f (P, n) of the module docstring, from shares h (P, n) that cross each router; 0
-        for the policy ``without``.
+    def _first_capture_shares(self, crossing: FloatArray, excluded: int = -1) -> FloatArray:
+        """Return the share of n traffic flows that each policy captures before any other one.
+
+        Solves sum_q h_p(m_q) f_q = h_p over the policies q of one endpoint, with h_p(m_q) the share
+        of the traffic from router m_q to the endpoint that crosses router m_p.  Called while
+        ``_capture`` (P, N) still has the shares h.
+
+        Args:
+            crossing: (P, n) share h of each flow that crosses the router of each policy.
+            excluded: policy that captures nothing; -1 for none.
+
+        Returns:
+            (P, n) captured shares f.
         """
         result = np.zeros_like(crossing)
         for endpoint in np.unique(self._endpoint):
             competing = np.flatnonzero(
-                (self._endpoint == endpoint) & (np.arange(len(crossing)) != without)
+                (self._endpoint == endpoint) & (np.arange(len(crossing)) != excluded)
             )
-            # h of each policy, from the router of each.
-            cross_shares = self._crossing[np.ix_(competing, self._router[competing])]
+            # h_p(m_q): traffic from the router of policy q that crosses the router of policy p.
+            mutual_crossing = self._capture[np.ix_(competing, self._router[competing])]
             result[competing] = (
-                np.linalg.solve(cross_shares, crossing[competing]) if len(competing) else 0.0
+                np.linalg.solve(mutual_crossing, crossing[competing]) if len(competing) else 0.0
             )
         return np.where(result > _MIN_SHARE, result, 0.0)
 
-    def _shares_of_steps(self) -> FloatArray:
-        """Share (P, S) of each step that each policy captures."""
+    def _captured_step_shares(self) -> FloatArray:
+        """Return the share (P, S) of each step's traffic that each policy captures.
+
+        A policy captures shortest-path segments to its endpoint.  The first segment of a list is
+        not captured by a policy of the router where it starts.
+        """
         steps = self._steps
         crossing = np.where(
             (steps.end == self._endpoint[:, None]) & (steps.link < 0),
-            self._crossing[:, steps.start],
+            self._capture[:, steps.start],
             0.0,
         )
-        result = self._capture_shares(crossing)
+        result = self._first_capture_shares(crossing)
         for k in np.flatnonzero(steps.is_first & (steps.link < 0)).tolist():
-            own_policy = np.flatnonzero(
+            same_policy = np.flatnonzero(
                 (self._router == steps.start[k]) & (self._endpoint == steps.end[k])
             )
-            if len(own_policy):
-                result[:, [k]] = self._capture_shares(crossing[:, [k]], int(own_policy[0]))
+            if len(same_policy):
+                result[:, [k]] = self._first_capture_shares(crossing[:, [k]], int(same_policy[0]))
         return result
 
     def _capture_matrix(self, weight: FloatArray) -> FloatArray:
-        """Matrix B (P, P), from weights (S,) of the steps."""
+        """Return the matrix B (P, P): B[p, q] is the share of the traffic captured by policy q that
+        policy p captures from its lists.
+
+        Args:
+            weight: (S,) share of its policy's captured traffic on each step.
+        """
         result = np.zeros((len(self._router),) * 2)
-        for p, row in enumerate(self._step_shares * weight):
+        for p, row in enumerate(self._step_capture * weight):
             result[p] = np.bincount(self._steps.policy, row, len(result))
         return result
 
-    def _step_weights(self, arrives: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Share of a policy's traffic that reaches each of its steps (S,), and that arrives (P,).
+    def _step_weights(self, arrival_share: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the share of a policy's captured traffic that reaches each step and the endpoint.
 
         Args:
-            arrives: (P,) share of the traffic captured by each policy that arrives at its endpoint.
+            arrival_share: (P,) share of each policy's captured traffic that arrives at its
+                endpoint, for steps that another policy captures.
+
+        Returns:
+            (S,) share that reaches each step, and (P,) share that arrives at the endpoint.
         """
+        # Share of a step's traffic that reaches its end; 0 for unusable segments.
         steps = self._steps
-        weight = np.zeros(self._step_shares.shape[1])
-        result = np.zeros(len(arrives))
-        remaining = 0.0
-        survives = np.where(self._is_usable, 1 - (1 - arrives) @ self._step_shares, 0.0)
+        weight = np.zeros(self._step_capture.shape[1])
+        new_arrival_share = np.zeros(len(arrival_share))
+        remaining_share = 0.0
+        pass_share = np.where(self._is_usable, 1 - (1 - arrival_share) @ self._step_capture, 0.0)
         is_last = np.append(steps.is_first[1:], True)
         for k in range(len(weight)):
-            weight[k] = remaining = steps.share[k] if steps.is_first[k] else remaining
-            remaining *= survives[k]
+            weight[k] = remaining_share = steps.share[k] if steps.is_first[k] else remaining_share
+            remaining_share *= pass_share[k]
             if is_last[k]:
-                result[steps.policy[k]] += remaining
-        return weight, result
+                new_arrival_share[steps.policy[k]] += remaining_share
+        return weight, new_arrival_share
 
-    def _arriving_shares(self) -> FloatArray:
-        """Share (P,) of the traffic captured by each policy that arrives.
+    def _arrival_shares(self) -> FloatArray:
+        """Return the share (P,) of each policy's captured traffic that arrives at its endpoint.
 
-        A list that another policy captures continues with the share that arrives there: the least
-        fixed point, since each round from zero allows one more capture.  After slow convergence,
-        Newton's method finishes the iteration.
+        Least fixed point of :meth:`_step_weights`, by iteration from 0: round i is exact for
+        traffic that is captured at most i times.  After slow convergence, Newton's method with a
+        finite-difference Jacobian finishes the iteration for loop-free policies.
         """
-        arrives = np.zeros(len(self._router))
+        arrival_share = np.zeros(len(self._router))
         eye = np.eye(len(self._router))
-        for iteration in range(_ROUNDS):
-            weight, new_arrives = self._step_weights(arrives)
-            change = new_arrives - arrives
-            if np.abs(change).max(initial=0.0) <= _ROUNDING:
+        for iteration in range(_MAX_ROUNDS):
+            weight, new_arrival_share = self._step_weights(arrival_share)
+            change = new_arrival_share - arrival_share
+            if np.abs(change).max(initial=0.0) <= _TOLERANCE:
                 break
-            if iteration >= _PLAIN_ROUNDS:
-                not_looping = np.flatnonzero(~_looping(self._capture_matrix(weight)))
+            if iteration >= _FIXED_POINT_ROUNDS:
+                # Newton step over the loop-free policies.
+                loop_free = np.flatnonzero(~_find_loops(self._capture_matrix(weight)))
                 jacobian_rows = [
-                    self._step_weights(arrives - _DIFFERENCE * unit)[1] for unit in eye[not_looping]
+                    self._step_weights(arrival_share - _DIFFERENCE * unit)[1]
+                    for unit in eye[loop_free]
                 ]
                 jacobian = (
-                    ((new_arrives[:, None] - np.array(jacobian_rows).T) / _DIFFERENCE)[not_looping]
-                    if len(not_looping)
+                    ((new_arrival_share[:, None] - np.array(jacobian_rows).T) / _DIFFERENCE)[
+                        loop_free
+                    ]
+                    if len(loop_free)
                     else np.zeros((0, 0))
                 )
-                change[not_looping] = np.linalg.solve(
-                    eye[np.ix_(not_looping, not_looping)] - jacobian, change[not_looping]
+                change[loop_free] = np.linalg.solve(
+                    eye[np.ix_(loop_free, loop_free)] - jacobian, change[loop_free]
                 )
-            arrives = np.clip(arrives + change, 0.0, 1.0)
-        return arrives
+            arrival_share = np.clip(arrival_share + change, 0.0, 1.0)
+        return arrival_share
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
-        """Traffic of demands (see :meth:`teal_ip.routing.steering.Steering.traffic`).
+        """Return the traffic of matrices on shortest-path segments and adjacencies.
 
-        A volume from a router to the endpoint of its policy may be below 0: the traffic that leaves
-        the shortest paths there.
+        The captured traffic x solves x = f v + B x; it is withdrawn from the segment (m_p -> t_p)
+        and added to the steps of the policy's lists.  A volume below 0 is traffic that leaves the
+        shortest paths at its router.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+            demand: (M, D) Gbit/s.
+
+        Returns:
+            volumes (M, N, N) from node u to node t at [m, t, u], adjacency loads (M, E), and
+            traffic in forwarding loops (M,), Gbit/s.
         """
         topology = self._passes.dag.topology
         volume = volumes(pairs, demand, topology.num_nodes)
-        offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._crossing)
+        offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._capture)
         captured = offered @ self._inverse.T
         steps = self._steps
         adjacency = np.zeros((len(volume), topology.num_links))
         for matrix_volume, row in zip(volume, captured, strict=True):
             np.subtract.at(matrix_volume, (self._endpoint, self._router), row)
-        steps.add_traffic(volume, adjacency, self._weight_of_step * captured[:, steps.policy])
+        steps.add_traffic(volume, adjacency, self._step_weight * captured[:, steps.policy])
         return SteeredTraffic(volume, adjacency, captured[:, self._loops].sum(1))
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Sums along paths of demands (:meth:`teal_ip.routing.steering.Steering.values`)."""
+        """Return the sum of values along the paths of each demand, weighted by split ratios.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+            value: (L, N, N) values of the shortest paths from node u to node t, at [l, t, u].
+            link_value: (L, E) values of adjacency links.
+
+        Returns:
+            (L, D) sums.
+        """
         steps = self._steps
         finite = np.where(np.isfinite(value), value, 0.0)
-        # (L, P)
+        # Values (L, P) per Gbit/s of each policy: on the shortest path, and on its lists.
         shortest_value = finite[:, self._endpoint, self._router]
         list_value = np.zeros_like(shortest_value)
         step_value = steps.values(finite, link_value)
-        for row_lists, row_steps in zip(
-            list_value, np.where(self._is_usable, self._weight_of_step, 0) * step_value, strict=True
+        for list_row, step_row in zip(
+            list_value, np.where(self._is_usable, self._step_weight, 0) * step_value, strict=True
         ):
-            np.add.at(row_lists, steps.policy, row_steps)
-        # Change per Gbit/s that a policy captures.
-        change = (list_value - shortest_value) @ self._inverse
+            np.add.at(list_row, steps.policy, step_row)
+        # (L, P) change of the value per Gbit/s that a policy captures first.
+        value_change = (list_value - shortest_value) @ self._inverse
         result = value[:, pairs[:, 1], pairs[:, 0]]
         source = pairs[:, 0]
         target = pairs[:, 1]
         for p, endpoint in enumerate(self._endpoint.tolist()):
             demands = np.flatnonzero(target == endpoint)
-            result[:, demands] += self._crossing[p, source[demands]] * change[:, p, None]
+            result[:, demands] += self._capture[p, source[demands]] * value_change[:, p, None]
         return np.asarray(result)
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """Whether each demand (D,) loses traffic (see
-        :meth:`teal_ip.routing.steering.Steering.loses`).
-        """
+        """Return whether each demand (D,) loses traffic: no path, an unusable segment or a loop."""
         result = ~self._passes.dag.reaches
-        for p in np.flatnonzero(self._arrives < 1 - _LOST).tolist():
-            result[self._endpoint[p]] |= self._crossing[p] > 0
+        for p in np.flatnonzero(self._arrival_share < 1 - _MIN_LOST_SHARE).tolist():
+            result[self._endpoint[p]] |= self._capture[p] > 0
         return np.asarray(result[pairs[:, 1], pairs[:, 0]])
 
 
-def _looping(captured: FloatArray) -> BoolArray:
-    """Whether each policy (P,) traps its traffic in an endless loop, by the captured shares B
-    (P, P).
+def _find_loops(capture_matrix: FloatArray) -> BoolArray:
+    """Return whether the traffic of each policy (P,) loops for ever.
+
+    Policies loop where the spectral radius of a strongly connected block of B reaches 1.
+
+    Args:
+        capture_matrix: (P, P) matrix B of captured shares.
     """
-    count, group = connected_components(captured > 0, connection="strong")
-    loops = np.zeros(len(captured), dtype=bool)
-    for index in range(count):
-        members = np.flatnonzero(group == index)
-        radius = np.abs(np.linalg.eigvals(captured[np.ix_(members, members)])).max()
-        loops[members] = radius >= _LOOPS
-    return loops
+    num_groups, group_of_policy = connected_components(capture_matrix > 0, connection="strong")
+    is_loop = np.zeros(len(capture_matrix), dtype=bool)
+    for group in range(num_groups):
+        members = np.flatnonzero(group_of_policy == group)
+        spectral_radius = np.abs(np.linalg.eigvals(capture_matrix[np.ix_(members, members)])).max()
+        is_loop[members] = spectral_radius >= _LOOP_RADIUS
+    return is_loop

@@ -1,10 +1,9 @@
-"""Loads of explicit paths with fixed shares, such as RSVP-TE tunnels, without failure and under
-failures.
+"""Link loads of explicit paths with fixed split ratios, such as RSVP-TE tunnels, without failure
+and under failures.
 
-A demand is split over its tunnels in the ratio of their shares, and fully served: routers shed
-nothing.  A failure takes down the tunnels over its links, and the demand's remaining tunnels carry
-it in their ratio; a demand without a remaining tunnel follows the IGP's shortest paths.  Entry
-point: :class:`TunnelRouting`.
+A demand is fully served: its live tunnels share it in proportion to their split ratios.  A failure
+takes down the tunnels over its links.  A demand without a live tunnel follows the IGP's shortest
+paths.  Entry point: :class:`TunnelRouting`.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class Tunnels:
 
     Attributes:
         demand: (P,) index of each tunnel's demand.
-        share: (P,) share of the demand; the shares of a demand sum to 1.
-        links: (P, E) 1 for links of a tunnel.
+        share: (P,) split ratio of each tunnel; those of a demand sum to 1.
+        links: (P, E) incidence matrix: 1 for the links of a tunnel.
     """
 
     demand: Int64Array
@@ -43,16 +42,17 @@ class Tunnels:
 
     @classmethod
     def read(cls, file: Path, topology: Topology, pairs: IntArray) -> Tunnels:
-        """Read the tunnels of an allocation written by ``teal solve --out``; rates of the classes
-        of a pair of nodes are added.
+        """Read the tunnels of an allocation written by ``teal solve --out``.
+
+        Rates of several traffic classes between the same nodes are added.
 
         Args:
             file: .json file.
             topology: the network.
-            pairs: (D, 2) source and target of each demand; tunnels of others are ignored.
+            pairs: (D, 2) source and target of each demand; tunnels of other pairs are ignored.
 
         Raises:
-            InputError: no such file, another format, unknown links, or tunnels of no pair.
+            InputError: no such file, another format, unknown links, or no tunnel for any pair.
         """
         demand_index = {
             (int(source), int(target)): demand for demand, (source, target) in enumerate(pairs)
@@ -66,8 +66,11 @@ class Tunnels:
                 if demand is not None and gbps > 0:
                     rates[demand, links] = rates.get((demand, links), 0.0) + gbps
         if not rates:
-            raise InputError(
-                str(file), "routers", "paths with a rate between nodes that have traffic", "none"
+            raise InputError.invalid(
+                str(file),
+                "routers",
+                "no path with a rate above 0 between nodes that have traffic",
+                "use the allocation of this network and traffic",
             )
         tunnel_demand = np.array([demand for demand, _ in rates])
         rate = np.array(list(rates.values()))
@@ -78,23 +81,28 @@ class Tunnels:
         )
         return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], entries)
 
-    def steered(self, num_demands: int) -> BoolArray:
-        """Whether each demand (D,) has tunnels."""
+    def has_tunnels(self, num_demands: int) -> BoolArray:
+        """Return whether each demand (D,) has tunnels."""
         return np.bincount(self.demand, minlength=num_demands) > 0
 
     def latency(self, latency: FloatArray, link_latency: FloatArray) -> FloatArray:
-        """Mean latency (D,) over the tunnels of a demand, ms, from the links' latencies (E,);
-        demands without tunnels keep ``latency``.
+        """Return the mean latency (D,) of each demand over its tunnels, ms.
+
+        Args:
+            latency: (D,) latency of demands without tunnels, ms.
+            link_latency: (E,) ms.
         """
         mean = np.bincount(self.demand, self.share * (self.links @ link_latency), len(latency))
-        return np.where(self.steered(len(latency)), mean, latency)
+        return np.where(self.has_tunnels(len(latency)), mean, latency)
 
     def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-        """Measurement matrix F (E + 2 N, D) of :mod:`teal_ip.routing.measurements`."""
+        """Return the measurement matrix F (E + 2 N, D): the share of each demand on each link, and
+        1 at the ingress and the egress router.
+        """
         igp_matrix = ecmp_measurements(dag, pairs)
         num_links = dag.topology.num_links
-        steered = self.steered(len(pairs))
-        igp_rows = igp_matrix[:num_links] @ sp.diags_array((~steered).astype(np.float64))
+        has_tunnels = self.has_tunnels(len(pairs))
+        igp_rows = igp_matrix[:num_links] @ sp.diags_array((~has_tunnels).astype(np.float64))
         tunnel_shares = sp.csr_array(
             (self.share, (np.arange(len(self.share)), self.demand)), (len(self.share), len(pairs))
         )
@@ -104,7 +112,7 @@ class Tunnels:
 
 
 class TunnelRouting:
-    """Routing with tunnels of some demands: a :class:`teal_ip.routing.installed.InstalledRouting`.
+    """Installed routing with tunnels for some demands.
 
     Args:
         dag: network and shortest paths.
@@ -120,7 +128,7 @@ class TunnelRouting:
         self._tunnels = tunnels
 
     def loads(self, demand: FloatArray) -> TunnelLoads:
-        """Loads of matrices (see :meth:`InstalledRouting.loads`)."""
+        """Return the loads of matrices (M, D), Gbit/s."""
         return TunnelLoads(self.dag, self._pairs, demand, self._tunnels)
 
     @cached_property
@@ -130,19 +138,27 @@ class TunnelRouting:
         )
 
     def latency(self) -> FloatArray:
-        """Latencies of demands (see :meth:`InstalledRouting.latency`)."""
+        """Return the mean latency (D,) of each demand over its paths, ms; infinite without a
+        path.
+        """
         return self._latency
 
     def measurements(self) -> sp.csr_array:
-        """Measurement matrix (see :meth:`InstalledRouting.measurements`)."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
         return self._tunnels.measurements(self.dag, self._pairs)
 
 
 class TunnelLoads:
-    """Loads of M matrices with tunnels: :class:`teal_ip.routing.installed.Loads`.
+    """Link loads of M matrices with tunnels for some demands.
+
+    Args:
+        dag: network, and the IGP's shortest paths.
+        pairs: (D, 2) source and target of each demand.
+        demand: (M, D) Gbit/s.
+        tunnels: P tunnels.
 
     Attributes:
-        load: (M, E) Gbit/s without failure.
+        load: (M, E) link loads without failure, Gbit/s.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
@@ -151,74 +167,102 @@ class TunnelLoads:
         self._pairs = pairs
         self._demand = demand
         self._tunnels = tunnels
-        # Links that are down throughout take down their tunnels, too.
-        live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
+        # (P,) live tunnels; those over links without capacity are down throughout.
+        is_live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
         self._igp_loads = IgpFailures.of_demands(
-            dag, pairs, demand * self._has_no_tunnel(live), SegmentPolicies.none()
+            dag, pairs, demand * self._is_without_tunnel(is_live), SegmentPolicies.none()
         )
-        self._live = live
-        self.load: FloatArray = self._igp_loads.load + self._flow(live) @ tunnels.links
+        self._is_live = is_live
+        self.load: FloatArray = self._igp_loads.load + self._tunnel_rates(is_live) @ tunnels.links
         self.lost: FloatArray = self._igp_loads.lost
 
-    def _live_share(self, live: BoolArray) -> FloatArray:
-        """Share (D,) of each demand on live tunnels."""
-        share = np.bincount(self._tunnels.demand, self._tunnels.share * live, self._demand.shape[1])
+    def _live_share(self, is_live: BoolArray) -> FloatArray:
+        """Return the sum (D,) of the split ratios of each demand's live tunnels.
+
+        Args:
+            is_live: (P,) whether each tunnel is live.
+        """
+        share = np.bincount(
+            self._tunnels.demand, self._tunnels.share * is_live, self._demand.shape[1]
+        )
         return share.astype(np.float64)
 
-    def _has_no_tunnel(self, live: BoolArray) -> BoolArray:
-        """Whether each demand (D,) has no live tunnel."""
-        return self._live_share(live) <= 0
+    def _is_without_tunnel(self, is_live: BoolArray) -> BoolArray:
+        """Return whether each demand (D,) has no live tunnel, from liveness (P,) of the tunnels."""
+        return self._live_share(is_live) <= 0
 
-    def _flow(self, live: BoolArray) -> FloatArray:
-        """Traffic (M, P) of the live tunnels, Gbit/s."""
-        remaining_share = self._live_share(live)
+    def _tunnel_rates(self, is_live: BoolArray) -> FloatArray:
+        """Return the traffic (M, P) of each tunnel, Gbit/s, from liveness (P,) of the tunnels.
+
+        Live tunnels divide their demand in proportion to their split ratios.
+        """
+        remaining_share = self._live_share(is_live)
         tunnel_demand = self._tunnels.demand
         ratio = np.where(
             remaining_share > 0, 1 / np.where(remaining_share > 0, remaining_share, 1), 0.0
         )
         return np.asarray(
-            self._demand[:, tunnel_demand] * (self._tunnels.share * live * ratio[tunnel_demand])
+            self._demand[:, tunnel_demand] * (self._tunnels.share * is_live * ratio[tunnel_demand])
         )
 
     def under(
         self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False
     ) -> FailureResults:
-        """Loads after all links of each set have failed; arguments as in ``IgpFailures.under``.
+        """Return loads and lost traffic under each failure of a set of links.
+
+        Args:
+            failures: link indices of each failure.
+            repairing: not supported.
+            loads: also return the loads of all links.
 
         Raises:
-            InputError: fast reroute, which is not modelled for tunnels.
+            InputError: ``repairing``; fast reroute of tunnels is not modelled.
         """
         if repairing:
-            raise InputError(
-                "--repair", "", "no tunnels: their fast reroute is not modelled", "--allocation"
+            raise InputError.invalid(
+                "--repair", "", "fast reroute of tunnels is not modelled", "drop --allocation"
             )
 
         def under_chunk(chunk: list[list[int]]) -> FailureResults:
-            plain = self._igp_loads.under(chunk, loads=True)
+            """Return the results of some failures: loads of the IGP plus those of tunnels."""
+            igp_results = self._igp_loads.under(chunk, loads=True)
             for s, links in enumerate(chunk):
-                load, lost = self._loads_after(links)
-                plain.load[s] += load
-                plain.lost[s] += lost
+                load, lost = self._tunnel_loads_under(links)
+                igp_results.load[s] += load
+                igp_results.lost[s] += lost
             return results_of(
-                plain.load, plain.lost, plain.at_risk, self._dag.topology.capacity, loads=loads
+                igp_results.load,
+                igp_results.lost,
+                igp_results.at_risk,
+                self._dag.topology.capacity,
+                loads=loads,
             )
 
         return in_chunks(failures, self.load.size, under_chunk)
 
-    def _loads_after(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
-        """Loads (M, E) of demands that had tunnels before some links failed, and their traffic (M,)
-        without a path, Gbit/s.
+    def _tunnel_loads_under(self, links: list[int]) -> tuple[FloatArray, FloatArray]:
+        """Return the loads and the lost traffic of demands with tunnels, under a failure.
+
+        Demands whose tunnels are all down follow the IGP's shortest paths after convergence.
+
+        Args:
+            links: indices of the failed links.
+
+        Returns:
+            loads (M, E) and lost traffic (M,), Gbit/s.
         """
-        live = self._live & (np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0)
-        load = self._flow(live) @ self._tunnels.links
-        stranded = self._has_no_tunnel(live) & ~self._has_no_tunnel(self._live)
+        is_live = self._is_live & (
+            np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0
+        )
+        load = self._tunnel_rates(is_live) @ self._tunnels.links
+        falls_back = self._is_without_tunnel(is_live) & ~self._is_without_tunnel(self._is_live)
         lost = np.zeros(len(load))
-        if stranded.any() and self._demand[:, stranded].any():
-            pairs = self._pairs[stranded]
-            demand = self._demand[:, stranded]
-            after = IgpFailures.of_demands(self._dag, pairs, demand, SegmentPolicies.none()).under(
-                [links], loads=True
-            )
-            load = load + after.load[0]
-            lost = after.lost[0]
+        if falls_back.any() and self._demand[:, falls_back].any():
+            pairs = self._pairs[falls_back]
+            demand = self._demand[:, falls_back]
+            igp_results = IgpFailures.of_demands(
+                self._dag, pairs, demand, SegmentPolicies.none()
+            ).under([links], loads=True)
+            load = load + igp_results.load[0]
+            lost = igp_results.lost[0]
         return load, lost

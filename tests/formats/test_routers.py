@@ -201,7 +201,7 @@ def test_counters_are_those_of_the_routers_by_any_name_and_ignored_interfaces_do
     found = counters_from_frame(_readings(others), topology, "others", interfaces, ignore=r"lo\d+")
     for name in ("sent", "received", "ingress", "egress"):
         np.testing.assert_array_equal(getattr(found, name), getattr(plain, name))
-    assert "3 interfaces are ignored" in found.notes
+    assert "3 interfaces ignored" in found.notes
     with pytest.raises(InputError) as raised:
         counters_from_frame(
             _readings([*others, ("ams1", "ge-1.100")]), topology, "others", interfaces

@@ -155,7 +155,7 @@ def test_bits_of_a_link_state_database_are_kept() -> None:
     found = [line.split()[1::2] for line in text.splitlines() if "affinity-map" in line]
     assert found == [["bit05", "0"], ["bit5", "5"]]
     many = dataclasses.replace(topology, affinities=(frozenset(f"a{n}" for n in range(33)),) * 4)
-    with pytest.raises(InputError, match="bits from 0 to 31 on routers of Junos"):
+    with pytest.raises(InputError, match="bits from 0 to 31 on Junos routers"):
         algorithm_config(many, [TE], _routers("junos"), interfaces)
     with pytest.raises(InputError, match="bits from 0 to 255"):
         algorithm_config(
@@ -168,11 +168,11 @@ def test_bits_of_a_link_state_database_are_kept() -> None:
 
 def test_what_a_vendor_or_a_table_lacks_is_named() -> None:
     topology, interfaces = _network()
-    with pytest.raises(InputError, match="igp for n0, a router of FRR"):
+    with pytest.raises(InputError, match="n0 is an FRR router, which supports metric igp only"):
         algorithm_config(topology, [DELAY], _routers("frr"), interfaces)
-    with pytest.raises(InputError, match="none of n1->n0"):
+    with pytest.raises(InputError, match="no interface for the links n1->n0"):
         algorithm_config(topology, [TE], _routers("iosxr"), {**interfaces, "n1->n0": []})
-    with pytest.raises(InputError, match=r"sid_131: .*none of n0, n1, n2"):
+    with pytest.raises(InputError, match=r"sid_131: no value for n0, n1, n2"):
         algorithm_config(topology, [FlexAlgo(131)], _routers("junos"), interfaces)
     with pytest.raises(
         InputError, match=r"affinities of the links \(blue, core, red\), found green"
@@ -186,7 +186,7 @@ def test_what_a_vendor_or_a_table_lacks_is_named() -> None:
             for n, one in enumerate(_routers("frr").values())
         ]
     )
-    with pytest.raises(InputError, match="n2: expected SIDs up to 65535 on routers of FRR"):
+    with pytest.raises(InputError, match="n2: expected SIDs up to 65535 on an FRR router"):
         algorithm_config(topology, [PLAIN], large, interfaces)
 
 

@@ -228,7 +228,7 @@ def test_the_command_says_what_it_left_out_and_circles_are_cancelled(
     assert main([*command, "--msd", "1"]) == 0
     printed = capsys.readouterr()
     assert "segments" in printed.err
-    assert "paths left out" in printed.out
+    assert "paths dropped" in printed.out
     assert json.loads((tmp_path / "o.json").read_text())["format"] == "sr-policy"
     assert main(command) == 2, "not over an earlier file"
     assert main([*command, "--overwrite", "--topology", "topohub:sndlib/geant"]) == 2, (

@@ -17,7 +17,7 @@ from teal.cli import main
 from teal.errors import TealError
 from teal.formats import load_topology, load_traffic
 from teal.runtime.arrays import FloatArray
-from teal_ip.counters.repair import Repaired, believed
+from teal_ip.counters.repair import Repaired, repaired_values
 from teal_ip.readings.files import load_counters, save_counters
 
 
@@ -147,7 +147,7 @@ def test_flow_records_are_measured_demands(
     flows.write_text(json.dumps(record) + "\n")
     capsys.readouterr()
     assert main(arguments) == 2
-    assert "those of the counters" in capsys.readouterr().err
+    assert "no time is one of the counters" in capsys.readouterr().err
 
 
 def test_matrices_with_the_other_labels_raise_no_alarm_or_the_labels_are_named(
@@ -231,12 +231,12 @@ def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
             os.kill(os.getpid(), signal.SIGINT)
         if len(called) == 4 and ends_by == "fault":
             raise TealError("a fault")
-        return believed(*arguments)
+        return repaired_values(*arguments)
 
-    monkeypatch.setattr("teal_ip.counters.estimate.believed", believe_four)
+    monkeypatch.setattr("teal_ip.counters.estimate.repaired_values", believe_four)
     if ends_by == "fault":
-        monkeypatch.setattr("teal_ip.counters.estimate._SAVE_EVERY_S", 0.0)
-        monkeypatch.setattr("teal_ip.counters.estimate._SAVE_SHARE", float("inf"))
+        monkeypatch.setattr("teal_ip.counters.estimate._MIN_SAVE_INTERVAL_S", 0.0)
+        monkeypatch.setattr("teal_ip.counters.estimate._MAX_SAVE_SHARE", float("inf"))
     assert main(["estimate", *_common(folder), "--out", str(tmp_path / "out")]) == (
         130 if ends_by == "signal" else 1
     )

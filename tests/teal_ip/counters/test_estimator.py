@@ -22,7 +22,7 @@ from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator, History, HistoryPrior, _Bias, gravity, scaled_to
 from teal_ip.counters.expected_error import expected_error
 from teal_ip.counters.projection import Projection
-from teal_ip.counters.repair import believed, repair
+from teal_ip.counters.repair import repair, repaired_values
 from teal_ip.counters.worst_load import worst_load
 from teal_ip.readings.readings import Readings
 from teal_ip.routing.igp_failures import IgpFailures
@@ -229,7 +229,9 @@ def test_estimates_from_wrong_interfaces_are_as_good_as_from_right_ones(
                 )
                 sent[e] *= (0.0, 0.5, 2.0)[number % 3]
                 received[back] *= (0.0, 0.5, 2.0)[number % 3]
-            values, _ = believed(estimator, topology, Readings(sent, received, ingress, egress))
+            values, _ = repaired_values(
+                estimator, topology, Readings(sent, received, ingress, egress)
+            )
             one = estimator.estimate(values, robust=True)
             found.append(float(np.abs(one.matrix - truth).sum() / truth.sum()))
     assert np.mean(error["wrong"]) <= np.mean(error["right"]) + 0.02
@@ -377,10 +379,10 @@ def test_intervals_are_wider_for_demands_that_have_grown() -> None:
     4 to each side."""
     estimator = Estimator(np.array([[0, 1], [1, 0]]), 2)
     estimator._residuals, estimator._widths = np.zeros((1, 2)), np.array([0.01, 0.01])
-    estimator._mean, estimator._own_weight = np.array([0.2, 0.8]), 0.0
+    estimator._mean, estimator._demand_weight = np.array([0.2, 0.8]), 0.0
     low, high = estimator._interval(np.array([8.0, 2.0]))
     np.testing.assert_allclose([low, high], [[7.6, 1.9], [8.4, 2.1]])
-    estimator._own_weight = 1.0  # every width is the demand's own: growth does not count
+    estimator._demand_weight = 1.0  # every width is the demand's own: growth does not count
     np.testing.assert_allclose(estimator._interval(np.array([8.0, 2.0]))[1], [8.1, 2.1])
 
 
@@ -495,7 +497,7 @@ def test_halved_external_counters_give_way_to_links_whose_two_ends_agree(
     if knows_traffic:
         estimator.estimate(measured @ truth)
     halved = np.array([1.0, 0.5, 1.0, 1.0, 0.5, 1.0])
-    values, fixed = believed(
+    values, fixed = repaired_values(
         estimator, topology, Readings(load, load, ingress * halved, egress * halved)
     )
     assert fixed.blamed_names(topology) == [
@@ -519,7 +521,7 @@ def test_external_counters_do_not_yield_to_a_link_of_which_both_ends_are_dead() 
             read[dead] = 0.0
         estimator = Estimator(pairs, topology.num_nodes)
         estimator.route(measured)
-        values, _ = believed(estimator, topology, Readings(read, read, ingress, egress))
+        values, _ = repaired_values(estimator, topology, Readings(read, read, ingress, egress))
         found = estimator.estimate(values, robust=True).matrix
         errors.append(float(np.abs(found - truth).sum() / truth.sum()))
     assert errors[1] <= errors[0] + 0.1

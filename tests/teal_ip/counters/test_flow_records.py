@@ -99,7 +99,7 @@ def test_json_of_nfdump_and_of_pmacct(tmp_path: Path, prefixes: Prefixes) -> Non
         ),
         (
             '{"ip_src": "192.0.2.1", "ip_dst": "10.1.0.1", "bytes": 1, "stamp_inserted": 1704067200}',
-            "1 outside all prefixes",
+            "1 have an address outside all prefixes",
         ),
         ("{", "nfdump or pmacct"),
     ],
@@ -139,4 +139,6 @@ def test_records_of_routers_that_are_not_named_are_left_out_and_counted(
     flows = load_flows(path, TOPOLOGY, prefixes, interval_s=300, exporters=("n1",))
     assert flows.traffic.pairs.tolist() == [[1, 0], [1, 2]]
     np.testing.assert_allclose(flows.traffic.read([0]), [[0.0, 8.0]])
-    assert flows.notes == ("1 records within a router, or of one that does not export",)
+    assert flows.notes == (
+        "1 records excluded: within a router, or from a router that is no exporter",
+    )

@@ -145,7 +145,7 @@ def test_a_matrix_that_the_counters_contradict_is_not_kept(tmp_path: Path) -> No
         ({"links": [{"source": "1", "target": "99", "sent": 1.0}]}, "no link"),
         ({"links": [{"source": "1", "target": "2", "number": 3}]}, "no link 3"),
         ({"nodes": [{"node": "99", "ingress": 1.0}]}, "no node"),
-        ({"nodes": [{"node": "1"}]}, "enters or leaves"),
+        ({"nodes": [{"node": "1"}]}, "no ingress or egress of any node"),
         ({"routing": "allocation"}, "no allocation for the next interval"),
         ({"routing": "guess"}, "igp"),
         ({"nodes": [{"node": "1", "ingress": -1.0}]}, "greater than or equal"),

@@ -205,7 +205,7 @@ def test_at_the_deadline_all_changes_follow_and_the_last_one_is_measured() -> No
     search = _search(1)
     metric = search.start.copy()
     metric[:3] += 1
-    order, after = change_order(search, metric, end=Deadline.after(0.0))
+    order, after = change_order(search, metric, deadline=Deadline.after(0.0))
     assert order == [0, 1, 2]
     assert np.isnan(after[:2]).all()
     assert after[2] == largest_utilisation(search, metric)

@@ -52,7 +52,7 @@ def test_counters_become_rates_of_links_and_external_interfaces(tmp_path: Path) 
     [
         ("{", "range query"),
         ({"data": {"resultType": "vector", "result": []}}, "resultType"),
-        ({"data": {"result": []}}, "at least one series"),
+        ({"data": {"result": []}}, "no series has values"),
         (_answer("", {("a", "b"): [1, 2]}), "direction"),
         ({"data": {"result": [{"metric": {"ifName": "x"}, "values": []}]}}, "instance"),
         ({"other": 1}, "data.result"),

@@ -172,7 +172,7 @@ def test_loads_of_several_algorithms_are_those_of_networkx(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2:  # two failures at a time
-        monkeypatch.setattr(installed, "_CHUNK_NUMBERS", 2 * 2 * _with_attributes(seed).num_links)
+        monkeypatch.setattr(installed, "_MAX_CHUNK_LOADS", 2 * 2 * _with_attributes(seed).num_links)
     topology, rng = _with_attributes(seed), np.random.default_rng(seed)
     pairs = all_pairs(topology)
     demand, algorithm = (
@@ -406,7 +406,7 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128 --flex-algo 129", "--algorithm-of"),
         (
             "--flex-algo 128 --flex-algo 128:exclude=red --algorithm-of of.csv",
-            "one definition for each number",
+            "several definitions for one number",
         ),
         ("--flex-algo 129 --algorithm-of of.csv", "line 2: algorithm"),
         (
@@ -420,10 +420,10 @@ def test_attributes_survive_files_subsets_and_networkx(tmp_path: Path, suffix: s
         ("--flex-algo 128 --algorithm-of missing.csv", "missing.csv"),
         ("--algorithm-of of.csv", "--flex-algo"),
         ("--policies lists.json --flex-algo 129:metric=te", "--algorithm-of"),
-        ("--policies lists.json --flex-algo 128:metric=te", "one definition for each number"),
+        ("--policies lists.json --flex-algo 128:metric=te", "several definitions for one number"),
         (
             "--policies lists.json --algorithm-of igp.csv",
-            "lists of an algorithm that demands are on",
+            "algorithm 128, which no demand uses",
         ),
         ("--policies lists.json --ucmp", "--ucmp"),
         ("--flex-algo 128 --ucmp", "--ucmp"),
@@ -479,4 +479,4 @@ def test_every_list_of_a_policy_keeps_to_the_links_of_its_algorithm(
     policies = SegmentPolicies({(node["a"], node["d"]): lists}, algorithm=algorithm)
     write_policies(files / "lists.json", topology, policies, {})
     _, error = _simulated("--policies lists.json --algorithm-of of.csv", capsys, expected=2)
-    assert "expected adjacencies over links of algorithm 128, found a->b" in error
+    assert "adjacencies over links outside algorithm 128: a->b" in error

@@ -62,7 +62,7 @@ def test_intervals_of_the_shortest_histories_hold_the_growth_in_nine_of_ten(rho:
 
 
 def test_a_history_from_which_nothing_follows_is_refused() -> None:
-    with pytest.raises(InputError, match="a clearer trend"):
+    with pytest.raises(InputError, match="too wide for planning"):
         fitted_growth(_daily(np.random.default_rng(0).normal(size=60)))
     for days in (
         1,

@@ -182,7 +182,7 @@ def test_a_click_on_a_cable_of_the_map_shows_the_loads_without_it(
         tab.mouse.move(5, 5)
         tab.mouse.click(*figure.locator(".chart").evaluate(MIDDLE_OF_A_B))
         shown = case.evaluate("(select) => select.selectedOptions[0].text")
-        assert shown == ("a - b down" if down else "no failure, largest of all matrices")
+        assert shown == ("a - b down" if down else "no failure, maximum over all matrices")
     case.select_option(label="d - e down")
     assert "fullest link" in said.text_content()
     tab.close()
@@ -200,7 +200,7 @@ def test_a_click_on_the_map_of_another_routing_returns_to_the_one_whose_failures
     case.select_option(label="a - b down")
     assert "no allocation" in figure.locator("output").text_content()
     case.select_option(index=0)
-    for shown in ("a - b down", "no failure, largest of all matrices"):
+    for shown in ("a - b down", "no failure, maximum over all matrices"):
         tab.mouse.move(5, 5)
         tab.mouse.click(*figure.locator(".chart").evaluate(MIDDLE_OF_A_B))
         assert case.evaluate("(select) => select.selectedOptions[0].text") == shown
@@ -441,7 +441,7 @@ def test_a_horizon_counts_links_and_the_page_and_csv_have_all(
     _run(f"{words} --horizon 3y --out long")
     printed = capsys.readouterr().out
     full = [row for row in _rows(files / "long/forecast.csv") if row["full_under_failure"]]
-    assert re.search(r"(\d+) links pass 90.00% by", printed)
+    assert re.search(r"(\d+) links exceed 90.00% by", printed)
     assert len(_rows(files / "long/forecast.csv")) == 12
     assert full[0]["worst_failure"] in printed
     assert "When links are full" in (files / "long/simulate.html").read_text(encoding="utf-8")
@@ -452,7 +452,7 @@ def test_a_horizon_counts_links_and_the_page_and_csv_have_all(
     [
         ("--growth-per-year much", "--growth-per-year"),
         ("--growth-per-year fit", "at least 56 days"),
-        ("--horizon 6m", "--growth-per-year too"),
+        ("--horizon 6m", "add --growth-per-year"),
         ("--growth-per-year 0.3 --horizon 6w", "--horizon"),
         ("--growth 0", "growth"),
         ("--max-utilisation 0", "max-utilisation"),
@@ -479,7 +479,7 @@ def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(
     traffic = TrafficMatrices("t", pairs, times, ArrayRates(rates), 300)
     metric = np.ones(topology.num_links)
     dag, failures = EcmpDag.of(topology, metric), cable_failures(topology)
-    monkeypatch.setattr(simulate_module, "_BLOCK_NUMBERS", 2 * topology.num_links * 3)
+    monkeypatch.setattr(simulate_module, "_MAX_BLOCK_ENTRIES", 2 * topology.num_links * 3)
     found = largest_loads(IgpRouting(dag, traffic.pairs), traffic, np.arange(5), failures, block=2)
     for row, failure in enumerate([None, *failures]):
         down = [] if failure is None else list(failure.links)

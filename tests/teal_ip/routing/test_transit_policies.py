@@ -210,9 +210,9 @@ def test_what_comes_back_nearly_always_arrives_in_the_end_beside_what_never_does
         is_transit=True,
     )
     steering = TransitSteering(dag, policies)
-    _, arrives = steering._step_weights(steering._arrives)
-    np.testing.assert_allclose(arrives, steering._arrives, atol=1e-9)
-    assert steering._arrives[0] == pytest.approx(1.0, abs=1e-6)
+    _, arrives = steering._step_weights(steering._arrival_share)
+    np.testing.assert_allclose(arrives, steering._arrival_share, atol=1e-9)
+    assert steering._arrival_share[0] == pytest.approx(1.0, abs=1e-6)
     pairs = np.array([(0, 3)], dtype=np.int32)
     loads = IgpFailures.of_demands(
         dag, pairs, np.array([[1.0]]), SegmentPolicies({(1, 3): slow}, is_transit=True)

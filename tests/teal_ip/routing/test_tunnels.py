@@ -177,13 +177,13 @@ def test_files_without_tunnels_of_this_traffic_are_refused(
 ) -> None:
     (files / "tunnels.json").write_text(json.dumps({"topology": "net", "routers": {}}))
     _simulated("", capsys, expected=2)
-    assert "paths with a rate" in capsys.readouterr().err
+    assert "no path with a rate above 0" in capsys.readouterr().err
     (files / "tunnels.json").write_text("[]")
     _simulated("", capsys, expected=2)
     assert "teal solve --out" in capsys.readouterr().err
     command = "simulate --topology net.csv --traffic demands.csv --allocation tunnels.json --policies x.json"
     assert main(command.split()) == 2
-    assert "no --policies" in capsys.readouterr().err
+    assert "cannot be combined with --policies" in capsys.readouterr().err
 
 
 def test_classes_of_a_pair_on_one_path_add_up(tmp_path: Path) -> None:

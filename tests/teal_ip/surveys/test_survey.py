@@ -58,14 +58,14 @@ def test_the_page_begins_with_the_answers_and_the_commands_on_it_run(
     printed, page = capsys.readouterr().out, _page(files / "now")
     # 8 Gbit/s from a pass a -> b and b -> d, of 10 each; b to c goes by a, and by d where a - b or
     # a - c is down.
-    assert "The fullest link is a->b at 80.00%" in printed
+    assert "The most utilised link without failure is a->b, at 80.00%" in printed
     assert "The worst of 5 failures is that of" in printed
-    assert re.search(r"With growth of 30% a year, \d+ links pass 90.00% by", printed)
+    assert re.search(r"With growth of 30% a year, \d+ links exceed 90.00% by", printed)
     # 1.3 times the demands put 1.3 x 8 = 10.4 on a->b, b->d (and under their failures on a->c,
     # c->d, with b to c 11.7).
     assert "buy" in printed
     introduction = re.findall(r"<h1>.*?</h1>\s*<p>(.*?)</p>", page, re.S)[0]
-    assert introduction.startswith("The fullest link is a->b")
+    assert introduction.startswith("The most utilised link without failure is a->b")
     assert all(line in introduction for line in printed.splitlines()[:-1])
     commands = re.findall(r"<code>(teal .*?)</code>", page)
     assert [shlex.split(command)[1] for command in commands] == [
@@ -141,8 +141,12 @@ def test_counters_become_a_matrix_whose_loads_are_those_of_simulate(
     assert _survey("--counters counters.npz --out now") == 0
     page = _page(files / "now")
     assert "The traffic matrix from the counters" in page
-    assert "None of 1 intervals raises an alarm" in page
-    share = float(re.findall(r"The fullest link is \S+ at ([\d.]+)%", capsys.readouterr().out)[0])
+    assert "No alarm in 1 intervals" in page
+    share = float(
+        re.findall(
+            r"The most utilised link without failure is \S+, at ([\d.]+)%", capsys.readouterr().out
+        )[0]
+    )
     assert share == pytest.approx(80, abs=2)
     config = SimulateConfig(topology="now/network.json", traffic="now/estimate/matrices.npz")
     assert 100 * run_simulate(config, lambda _: None).worst_matrix.utilisation == pytest.approx(
@@ -160,7 +164,7 @@ def test_an_interruption_leaves_a_page_and_resume_does_the_rest_alone(
     with monkeypatch.context() as patch:
         patch.setattr(analyses, "improve", interrupted)
         assert _survey(TRAFFIC) == 130
-    assert "The fullest link is a->b" in _page(files / "now")
+    assert "The most utilised link without failure is a->b" in _page(files / "now")
     assert "What to buy" not in _page(files / "now")
     assert _survey(TRAFFIC) == 2, "results in OUT are kept"
     assert "--resume or --overwrite" in capsys.readouterr().err
@@ -198,7 +202,7 @@ def test_a_step_that_fails_is_named_and_the_others_are_done(
         ("--traffic nowhere.csv --out now", "nowhere.csv"),
         ("--counters nowhere.npz --out now", "nowhere.npz"),
         ("--traffic demands.csv --changes 0 --out now", "changes"),
-        ("--traffic demands.csv --horizon 1y --out now", "--growth-per-year too"),
+        ("--traffic demands.csv --horizon 1y --out now", "add --growth-per-year"),
         ("--traffic demands.csv --fail a,z --out now", "z"),
     ],
 )
@@ -238,7 +242,7 @@ def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
     below = re.findall(r"over the failure of each single cable below ([\d.]+)%", printed)
     assert 149 < float(below[0]) <= 150
     assert "no link passes" not in printed
-    assert "2 of the failures cut demand off" in printed
+    assert "2 of the failures disconnect demand" in printed
     assert "20 Gbit/s" in printed
     assert (
         "in every failure, for all demand that they leave connected, buy 10 Gbit/s on 2 cables"
@@ -269,7 +273,11 @@ def test_growth_multiplies_the_matrix_of_counters_too(
     assert main(counted.split()) == 0
     capsys.readouterr()
     assert _survey("--counters counters.npz --growth 2 --out now") == 0
-    share = float(re.findall(r"The fullest link is \S+ at ([\d.]+)%", capsys.readouterr().out)[0])
+    share = float(
+        re.findall(
+            r"The most utilised link without failure is \S+, at ([\d.]+)%", capsys.readouterr().out
+        )[0]
+    )
     assert share == pytest.approx(160, abs=4)
 
 
@@ -300,7 +308,7 @@ def test_a_unit_and_a_history_are_converted_once(
         _survey("--counters counters.npz --history mega.csv --traffic-unit Mbit/s --out now") == 0
     )
     page = _page(files / "now")
-    assert "None of 1 intervals raises an alarm" in page
+    assert "No alarm in 1 intervals" in page
     assert "at 80." in capsys.readouterr().out or "at 79." in page
 
 
@@ -360,7 +368,7 @@ def test_a_link_exactly_at_its_limit_does_not_pass_it(
     assert _survey("--traffic demands.csv --growth-per-year 0 --out now") == 0
     printed = capsys.readouterr().out
     assert "no link passes 100.00%" in printed
-    assert "None of the failures take a link beyond its capacity" in printed
+    assert "None of the failures overload a link" in printed
     assert "Nothing must be bought" in printed
 
 
