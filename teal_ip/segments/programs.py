@@ -299,7 +299,7 @@ class Master:
         In this order, with all utilisations divided by ``unit``:
 
             utilisation of the shortest paths + entries x <= theta, or <= U    for each row
-            sum of shares <= 1    for each demand, or set of transit policies that exclude each other
+            sum of shares <= 1    for each demand, or set of excluding transit policies
             sum of the shares that count <= N    if the number of policies is limited
         """
         share_sums = self.scenarios.share_sum_rows(self.column_demand)
@@ -374,11 +374,11 @@ class Master:
             point: the moved Gbit/s of its demands select the policies.
             max_policies: largest number of policies.
         """
-        counts = np.ones(self.num_demands)
-        counts[
+        counted = np.ones(self.num_demands)
+        counted[
             self.largest_policies(point.moved * self.scenarios.largest_offered, max_policies)
         ] = 0.0
-        return Program(counts, policy_limit=0.0)
+        return Program(counted, policy_limit=0.0)
 
     def link_prices(self, prices: FloatArray) -> dict[tuple[int, int], FloatArray]:
         """Return link prices (E,) by (failure, matrix), per Gbit/s: row price / capacity.

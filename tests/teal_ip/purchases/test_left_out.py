@@ -76,7 +76,7 @@ def test_matrices_that_time_did_not_suffice_for_are_named() -> None:
     assert (plan.replayed.matrices, plan.replayed.planned, plan.replayed.replayed) == (12, 2, 0)
     assert not plan.upgrade.reached
     assert (
-        "2 of 12 matrices are planned for; 0 of the others were replayed in time" in plan.describe()
+        "made for 2 of 12 matrices; 0 of the others were evaluated in time" in plan.describe()
     )
 
 
