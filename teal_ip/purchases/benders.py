@@ -61,7 +61,7 @@ class Upgrade:
         bound_all_paths: lower bound on the cost in any amounts, for any paths; NaN if unknown.
     """
 
-    added_capacity: FloatArray
+    bought: FloatArray
     cost: float
     bound: float
     utilisation: FloatArray

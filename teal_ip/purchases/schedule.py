@@ -55,7 +55,7 @@ class Period:
     """
 
     growth: float
-    added_capacity: FloatArray
+    bought: FloatArray
     cost: float
     bound: float
     utilisation: FloatArray

@@ -214,7 +214,7 @@ def test_another_network_is_refused_and_each_check_is_needed(tmp_path: Path) -> 
     (tmp_path / FILES[0]).write_text(cheaper)
     digest = hashlib.sha256(cheaper.encode()).hexdigest()
     (tmp_path / FILES[3]).write_text(re.sub(r"^network \w+", f"network {digest}", text, flags=re.M))
-    with pytest.raises(ValueError, match="pay more than it costs"):
+    with pytest.raises(ValueError, match="exceeds its cost, and it has no limit"):
         _proved(tmp_path)
 
 
