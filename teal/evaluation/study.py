@@ -220,7 +220,7 @@ class Study:
         )
 
     def _rows(self, instance: Instance) -> Int64Array:
-        """Return the indices of the matrices to evaluate; consecutive ones for the online protocol."""
+        """Return the indices of the matrices to evaluate; consecutive ones with --online."""
         rows = rows_of(instance, self._options.split)
         return (
             rows[: self._options.limit or None]
