@@ -22,7 +22,7 @@ DIFFERENCES = "differences.csv"
 # Metric: value over the value of LP-all's optimal row of the same case.
 OF_OPTIMUM = "of_optimum"
 # Columns of rows, and OF_OPTIMUM, that are summarised.
-_MEASURES = (
+_METRICS = (
     "satisfied_demand",
     OF_OPTIMUM,
     "value",
@@ -110,16 +110,16 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
         for scheme, scheme_rows in schemes.items():
             failed = sum(not row.usable for row in scheme_rows)
             is_maximum = Objective(scheme_rows[0].objective).rules.sense > 0
-            for measure in _MEASURES:
+            for metric in _METRICS:
                 cases = _finite_cases(
-                    [(row.index, _counted(row, measure, shares)) for row in scheme_rows]
+                    [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )
                 if cases:
                     interval = interval_of_mean(cases)
                     yield MeanRow(
                         *group,
                         scheme,
-                        measure,
+                        metric,
                         len(cases),
                         failed,
                         interval.matrices,
@@ -127,7 +127,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                         interval.low,
                         interval.high,
                         (min if is_maximum else max)(value for _, value in cases)
-                        if measure == OF_OPTIMUM
+                        if metric == OF_OPTIMUM
                         else math.nan,
                     )
 
@@ -151,14 +151,14 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                 for row in second_rows
                 if (row.draw, row.index) in by_case
             ]
-            for measure in _MEASURES:
+            for metric in _METRICS:
                 cases = _finite_cases(
                     [
                         (
                             minuend.index,
                             _difference(
-                                _counted(minuend, measure, shares),
-                                _counted(subtrahend, measure, shares),
+                                _counted(minuend, metric, shares),
+                                _counted(subtrahend, metric, shares),
                             ),
                         )
                         for minuend, subtrahend in pairs
@@ -170,7 +170,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                         *group,
                         second_scheme,
                         first_scheme,
-                        measure,
+                        metric,
                         len(cases),
                         interval.matrices,
                         interval.mean,
@@ -197,15 +197,15 @@ def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[s
             yield (topology, traffic, protocol, level), usable_schemes
 
 
-def _counted(row: Row, measure: str, shares: Mapping[int, float]) -> float:
+def _counted(row: Row, metric: str, shares: Mapping[int, float]) -> float:
     """Return the value of a metric that a mean uses for a row.
 
     Args:
         row: the row.
-        measure: name of the metric.
+        metric: name of the metric.
         shares: share of the optimum by ``id`` of the row.
     """
-    return shares[id(row)] if measure == OF_OPTIMUM else row.counted(measure)
+    return shares[id(row)] if metric == OF_OPTIMUM else row.counted(metric)
 
 
 def _difference(minuend: float, subtrahend: float) -> float:

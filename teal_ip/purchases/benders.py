@@ -94,12 +94,12 @@ def buy(
     limit with some expansion give an incumbent.
 
     Args:
-        scenarios: scenarios that must fit.
+        scenarios: matrices under failures that must fit.
         gap: target gap, (cost - bound) / cost.
         deadline: time limit, after which the incumbent is returned; the first test of all scenarios
             is always completed.
         report: called after each round with its index, the incumbent's cost and the bound.
-        cuts: valid cuts, extended in place; None for none.
+        cuts: valid Benders cuts, extended in place; None for none.
 
     Returns:
         the expansion, and the cuts.
@@ -174,8 +174,8 @@ class _Master:
         dual: (n,) duals of the first n cuts, which prove the bound.
 
     Args:
-        scenarios: scenarios that must fit.
-        cuts: valid cuts, extended in place.
+        scenarios: matrices under failures that must fit.
+        cuts: valid Benders cuts, extended in place.
     """
 
     def __init__(self, scenarios: Scenarios, cuts: Cuts) -> None:
@@ -256,8 +256,8 @@ def buy_modules(
     The master is an integer program over the cuts of the expansion in any amounts.
 
     Args:
-        scenarios: scenarios that must fit.
-        cuts: cuts of :func:`buy`, extended in place.
+        scenarios: matrices under failures that must fit.
+        cuts: Benders cuts of the expansion in any amounts, extended in place.
         sizes: Gbit/s of each module size, and its price in units of a cable's cost.
         gap: target gap, (cost - bound) / cost; 0 for the proven optimum.
         deadline: time limit, after which the incumbent is returned.
@@ -400,7 +400,7 @@ def _round_up(
     one.
 
     Args:
-        scenarios: scenarios that must fit.
+        scenarios: matrices under failures that must fit.
         tester: tests scenarios.
         size: (J,) Gbit/s of each module size.
         cost: (C J,) cost of a module of each size on each cable.

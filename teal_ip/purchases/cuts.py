@@ -122,7 +122,7 @@ def make_cuts(
     """Build the cuts of dual prices of some scenarios; rows that price no cable are dropped.
 
     Args:
-        scenarios: all scenarios.
+        scenarios: all scenarios (matrices under failures).
         rows: (n,) indices of the scenarios.
         prices: (n, E) link prices, at least 0, 0 on failed links.
         needed: (n,) cost of all demands under the prices.
@@ -159,7 +159,7 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
 
     Args:
         scenarios: supplies costs and limits of the cables.
-        cuts: cuts to satisfy.
+        cuts: Benders cuts to satisfy.
 
     Returns:
         the expansion (C,), Gbit/s; the lower bound on its cost; and the duals (n,) that prove it.
@@ -227,7 +227,7 @@ def cheapest_modules(
 
     Args:
         scenarios: supplies costs and limits of the cables.
-        cuts: cuts to satisfy.
+        cuts: Benders cuts to satisfy.
         size: (J,) Gbit/s of each module size.
         price: (J,) price of each size, in units of a cable's cost.
         seconds: time limit of HiGHS.

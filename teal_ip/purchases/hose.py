@@ -67,7 +67,7 @@ def matrix_above(
 
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         min_utilisation: utilisation below which no matrix is searched for.
         seconds: time limit of HiGHS.
 
@@ -98,7 +98,7 @@ class _VertexProgram:
 
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
     """
 
     def __init__(self, network: Problem, hose: Hose) -> None:
@@ -188,12 +188,19 @@ class _VertexProgram:
         )
 
     def _constraints(self, min_utilisation: float) -> list[Between]:
-        """Return the constraints: with X_d the largest value of demand d, and l_i the limits,
+        """Return the constraints of the integer program.
 
-        w_d - sum over e in p of U_{d,e} / c_e <= 0     for each live path p of demand d
-        sum over d in i of U_{d,e} <= l_i q_e           for each limit i, with equality if v_i = 1
-        U_{d,e} <= X_d q_e,  U_{d,e} <= X_d z_d,  sum over e of U_{d,e} <= X_d z_d
-        sum of q_e = 1,  sum of z <= sum of v,  sum of w >= min_utilisation
+        With U_{d,e} = x_d q_e (Gbit/s of demand d times capacity times price of link e), w_d the
+        contribution of demand d to the utilisation, X_d the largest value of demand d, l_i the
+        limits of sums, and z_d and v_i binary:
+
+            w_d - sum over e in p of U_{d,e} / c_e <= 0    for each live path p of demand d
+            sum over d in i of U_{d,e} <= l_i q_e          for each limit i, equality if v_i = 1
+            U_{d,e} <= X_d q_e,  U_{d,e} <= X_d z_d,  sum over e of U_{d,e} <= X_d z_d
+            sum of q_e = 1,  sum of z <= sum of v,  sum of w >= min_utilisation
+
+        Args:
+            min_utilisation: smallest utilisation of a solution.
         """
         limits = self._limits
         max_demand = self._max_demand
@@ -201,6 +208,7 @@ class _VertexProgram:
         num_demands = len(self._demands)
         link_identity = sp.eye_array(num_links)
         link_ones = np.ones((num_links, 1))
+        # Coefficients of U are ordered demand by demand, then link by link: Kronecker products.
         limit_sums = sp.kron(self._sums, link_identity)
         product_identity = sp.eye_array(num_demands * num_links)
         q_times_limits = sp.kron(sp.csr_array(-limits[:, None]), link_identity)
@@ -386,7 +394,7 @@ def worst_matrices(
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f, its demand is
             ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         starts: (n, F, E) starting prices of links, besides random ones; None for random ones alone.
         random_starts: number of random starts.
         seed: seed of the random starts.
@@ -421,7 +429,7 @@ def _alternate(
 
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         start: (F, E) starting prices of links.
         best: worst matrices so far, updated in place.
         deadline: time limit, after which no further alternation begins.
@@ -513,12 +521,12 @@ def buy_for_hose(
     Args:
         start: initial scenarios, such as one matrix under each failure.
         live: (F, E) whether links are up, for each failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         gap: certified gap of the expansion for the scenarios.
         target: relative excess over the utilisation limit that is allowed for the worst matrix.
         sizes: Gbit/s and price of each module size, with ``cuts`` of the expansion in any amounts;
             () for any amounts.
-        cuts: valid cuts, extended in place; None for none.
+        cuts: valid Benders cuts, extended in place; None for none.
         exact_seconds: time limit of the integer programs of one search.
         deadline: time limit, after which the expansion so far is returned.
         report: called after each round of an expansion with its index, cost and bound.
@@ -584,7 +592,7 @@ def _search_above(
 
     Args:
         network: row f has the capacities of failure f.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         earlier_prices: (1, F, E) starting prices of links; None for random starts alone.
         max_utilisation: the limit.
         num_searches: number of earlier searches, the seed of the next one.
@@ -619,7 +627,7 @@ def _prove_limits(
 
     Args:
         network: row f has the capacities of failure f.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         max_utilisation: utilisation limit.
         worst: worst matrices so far, updated in place.
         seconds: time limit of all integer programs.
@@ -693,7 +701,7 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
 
     Args:
         network: B = 1, with the capacities of the failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
 
     Returns:
         theta, and the splits (D, K).
@@ -731,7 +739,7 @@ class _StaticProgram:
 
     Args:
         network: B = 1, with the capacities of the failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
 
     Raises:
         InputError: more than 200,000 pairs of a link and a demand with a path over it.

@@ -43,7 +43,7 @@ def alternative(
     drops.
 
     Args:
-        task: the input.
+        task: input of the search: network, matrices, failures and settings.
         demands: kind of demands that the expansion is made for: matrices, pipe or hose.
         scenarios: its scenarios.
         upgrade: the expansion.
@@ -143,8 +143,8 @@ def forecasts(task: UpgradeTask, scenarios: Scenarios, growth: Growth) -> list[L
     scenario: then the first full link is certain, and later ones depend on the chosen splits.
 
     Args:
-        task: the input.
-        scenarios: scenarios with today's demands.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures, with today's demands.
         growth: growth of the demands in time.
     """
     no_expansion = np.zeros(scenarios.num_cables)
@@ -172,9 +172,9 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
     without.
 
     Args:
-        task: the input.
-        scenarios: scenarios of the plan.
-        cuts: cuts of the plan.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the plan.
+        cuts: Benders cuts of the plan.
     """
     points = []
     config = task.config

@@ -161,7 +161,7 @@ def _write_failures(
 
     Args:
         folder: folder to write to.
-        scenarios: the scenarios.
+        scenarios: matrices under failures.
         rows: indices of the scenarios.
         file_index: number of each link in the file of the network.
     """

@@ -75,14 +75,14 @@ def schedule(
     """Plan the expansion of each period over optimal splits.
 
     Args:
-        scenarios: scenarios with today's demands.
+        scenarios: matrices under failures, with today's demands.
         growths: factor of all demands in each period.
         gap: certified gap of the expansion for all periods.
         sizes: Gbit/s of each module size, and its price in units of a cable's cost; () for any
             amounts.
         deadline: time limit, after which periods get the capacity of the next one.
         notify: called with a line after each period.
-        cuts: cuts that hold for the largest demands, extended in place; None for none.
+        cuts: Benders cuts that hold for the largest demands, extended in place; None for none.
 
     Returns:
         the periods in time order, the expansion for all of them, its scenarios (with the largest
@@ -159,7 +159,7 @@ def schedule_of_loads(
     """Plan the expansion of each period under loads that do not depend on splits.
 
     Args:
-        scenarios: scenarios with today's demands.
+        scenarios: matrices under failures, with today's demands.
         load: (S, E) Gbit/s today; growths scale it.
         growths: factor of all demands in each period.
         sizes: Gbit/s and price of each module size; () for any amounts.
@@ -242,7 +242,7 @@ def _plan_period(
 
     Args:
         scenarios: scenarios with the demands of the period.
-        cuts: cuts with the demands of the period, extended in place.
+        cuts: Benders cuts with the demands of the period, extended in place.
         next_expansion: (C,) Gbit/s, or (C, J) modules, of the next period.
         size: (J,) Gbit/s of each module size; None for any amounts.
         price: (J,) price of each size, in units of a cable's cost; None for any amounts.
@@ -297,7 +297,7 @@ def _bound(
 
     Args:
         scenarios: supplies costs and limits of the cables.
-        cuts: the cuts.
+        cuts: the Benders cuts.
         size: (J,) Gbit/s of each module size; None for any amounts.
         price: (J,) price of each size, in units of a cable's cost; None for any amounts.
     """
@@ -316,7 +316,7 @@ def _cheapest_below(
     """Return the cheapest units (C, J) that satisfy the cuts and are at most ``upper``.
 
     Args:
-        cuts: the cuts, on the Gbit/s of each cable.
+        cuts: the Benders cuts, on the Gbit/s of each cable.
         upper: (C, J) largest number of units.
         unit_size: (J,) Gbit/s of a unit: each module size, or 1 for any amounts.
         unit_cost: (C, J) cost of a unit.

@@ -61,7 +61,7 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
 
     Args:
         scenarios: scenarios of the cuts, without demands that have no live candidate path.
-        cuts: cuts of an expansion.
+        cuts: Benders cuts of an expansion.
         dual: (n,) duals l >= 0 of the first n cuts, with coefficient' l <= cost for cables without
             a limit; later searches append cuts.
     """
@@ -82,7 +82,7 @@ def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> Pa
 
     Args:
         scenarios: scenarios of the cuts, over the candidate paths.
-        cuts: cuts of an expansion.
+        cuts: Benders cuts of an expansion.
         dual: (n,) duals of the first n cuts.
     """
     paths = scenarios.problem.paths
@@ -101,7 +101,7 @@ def _needed_over_all_paths(
 
     Args:
         scenarios: scenarios of the cut, over the candidate paths.
-        cuts: cuts of an expansion.
+        cuts: Benders cuts of an expansion.
         cut_index: index of the cut.
         find: whether paths that are cheaper than all candidates are returned, too.
 
@@ -253,11 +253,11 @@ def _with_further_results(
     curve.
 
     Args:
-        task: the input.
+        task: input of the search: network, matrices, failures and settings.
         plan: the plan without these results.
-        scenarios: scenarios of the plan.
+        scenarios: matrices under failures of the plan.
         upgrade: expansion of the plan.
-        cuts: its cuts.
+        cuts: its Benders cuts.
         rate: growth of the demands in time; None if not requested.
     """
     config = task.config
@@ -292,9 +292,9 @@ def _expand(
     """Find the expansion of the settings: over the IGP's shortest paths or optimal splits.
 
     Args:
-        task: the input.
-        scenarios: scenarios that must fit.
-        earlier_cuts: valid cuts of an earlier expansion; None for none.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        earlier_cuts: valid Benders cuts of an earlier expansion; None for none.
 
     Returns:
         the expansion, its cuts, its scenarios (with added paths), and, with modules, the expansion
@@ -317,9 +317,9 @@ def _expand_over_paths(
     """Find the expansion in any amounts for optimal splits, with paths added as needed.
 
     Args:
-        task: the input.
-        scenarios: scenarios that must fit.
-        earlier_cuts: valid cuts of an earlier expansion; None for none.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        earlier_cuts: valid Benders cuts of an earlier expansion; None for none.
 
     Returns:
         the expansion, its cuts, and its scenarios with added paths.
@@ -341,10 +341,10 @@ def _in_modules(
     """Find the expansion in modules, if the settings have module sizes.
 
     Args:
-        task: the input.
-        scenarios: scenarios that must fit.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
         upgrade: the expansion in any amounts.
-        cuts: its cuts, extended in place.
+        cuts: its Benders cuts, extended in place.
 
     Returns:
         the expansion in modules, and the one in any amounts; without sizes, or if the search fails,
@@ -377,10 +377,10 @@ def _over_all_paths(
     be too long, and the bound is over paths of any latency.
 
     Args:
-        task: the input.
-        scenarios: scenarios that must fit.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
         upgrade: the expansion over the candidate paths.
-        cuts: its cuts; recomputed in place when paths are added.
+        cuts: its Benders cuts; recomputed in place when paths are added.
 
     Returns:
         the expansion, its cuts, and its scenarios with added paths.
@@ -420,7 +420,7 @@ def _plan_hose(
     If traffic is held back for evaluation, the share that each plan drops is compared, too.
 
     Args:
-        task: the input.
+        task: input of the search: network, matrices, failures and settings.
         start: one matrix, the largest value of every demand, under each failure.
         disconnected: demands that each failure disconnects.
     """
@@ -459,9 +459,9 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     """Find the expansion for a hose, in modules if the settings have module sizes.
 
     Args:
-        task: the input.
+        task: input of the search: network, matrices, failures and settings.
         start: scenarios of one matrix, under each failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
 
     Returns:
         the plan, and with modules the cost in any amounts, else NaN.
@@ -515,8 +515,8 @@ def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: B
     splits.
 
     Args:
-        task: the input, notified after each failure.
-        hose: the matrices.
+        task: input of the search, notified after each failure.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         hose_plan: the expansion.
         live: (F, E) whether links are up, for each failure.
     """
@@ -559,8 +559,8 @@ def _plan_quarters(
     """Plan expansions by quarter, up to the horizon.
 
     Args:
-        task: the input.
-        scenarios: scenarios with today's demands.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures, with today's demands.
         disconnected: demands that each failure disconnects.
     """
     config = task.config
@@ -616,10 +616,10 @@ def _expand_periods(
     """Expand for the largest demands, then for every period.
 
     Args:
-        task: the input.
-        scenarios: scenarios with today's demands.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures, with today's demands.
         factors: (Q,) factor of all demands in each period.
-        cuts: cuts that hold for the largest demands; None for none.
+        cuts: Benders cuts that hold for the largest demands; None for none.
     """
     config = task.config
     largest_factor = float(factors.max())
@@ -673,8 +673,8 @@ def _assemble_plan(
     """Assemble the plan: networks, named purchases, fits of scenarios, and link loads.
 
     Args:
-        task: the input.
-        scenarios: scenarios of the expansion.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the expansion.
         upgrade: the expansion.
         disconnected: demands by index of the failure that disconnects them, -1 for none.
         continuous: cost in any amounts, if modules were requested; else NaN.
@@ -720,8 +720,8 @@ def _fits(
     """Return the fit of every scenario, with the names of its matrix and failure.
 
     Args:
-        task: the input.
-        scenarios: scenarios of the expansion.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the expansion.
         upgrade: the expansion.
         disconnected: demands by index of the failure that disconnects them, -1 for none.
     """

@@ -58,7 +58,7 @@ class Tester:
     are decided without a solve.
 
     Args:
-        scenarios: the scenarios.
+        scenarios: matrices under failures.
     """
 
     def __init__(self, scenarios: Scenarios) -> None:

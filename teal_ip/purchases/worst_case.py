@@ -67,7 +67,7 @@ def worst_demands(
 
     Args:
         network: B = 1, with the current capacities; its demand and its objective are ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         measure: what is maximised: ``utilisation``, or ``dropped`` (Gbit/s that do not fit).
         seconds: time limit of the integer program.
 
@@ -120,7 +120,7 @@ def _integer_program(
 
     Args:
         network: B = 1, with the current capacities.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         measure: ``utilisation`` or ``dropped``.
         seconds: time limit of HiGHS.
 
@@ -163,7 +163,7 @@ class _KktProgram:
 
     Args:
         network: B = 1, with the current capacities.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         is_dropped: whether the dropped traffic is maximised, not the utilisation.
     """
 
@@ -209,7 +209,9 @@ class _KktProgram:
         }
 
     def variables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return costs, upper bounds and integrality of all variables, (n,) each; HiGHS minimises."""
+        """Return costs, upper bounds and integrality of all variables, (n,) each; HiGHS
+        minimises.
+        """
         num_limits = len(self._limits)
         num_demands = len(self._demands)
         cost_by_block = {
@@ -238,13 +240,18 @@ class _KktProgram:
         )
 
     def constraints(self) -> list[Between]:
-        """Return the constraints:
+        """Return the constraints of the integer program.
 
-        pi_d <= sum over e in p of y_e      for each live path p of demand d
-        R x <= l,   R'a >= pi               x is in the hose, and a is feasible for its dual
-        x <= X z,   R'a - pi <= 2 A (1 - z) x_d is 0, or its dual constraint is tight
-        a <= A v,   l - R x <= l (1 - v)    a_i is 0, or its limit is tight
-        c'y = 1                             for the utilisation
+        With x_d Gbit/s and pi_d the path price of demand d, y_e link prices, a_i duals of the
+        limits l of sums R x, X, P and A largest values, and z_d and v_i binary:
+
+            pi_d <= sum over e in p of y_e      for each live path p of demand d
+            R x <= l,   R'a >= pi               x is in the hose, and a is feasible for its dual
+            x <= X z,   R'a - pi <= 2 A (1 - z) x_d is 0, or its dual constraint is tight
+            a <= A v,   l - R x <= l (1 - v)    a_i is 0, or its limit is tight
+            c'y = 1                             if the utilisation is maximised
+
+        The conditions on z and v are complementary slackness: x is optimal for the prices.
         """
         num_demands = len(self._demands)
         num_limits = len(self._limits)

@@ -92,12 +92,12 @@ class _Master:
     """Restricted master: generated columns, and the linear programs over them.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         mid: (D, K) midpoints of the stalled search; -1 for an empty slot.
         share: (D, K) split ratios.
 
     Attributes:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         shortest_path_load: (E,) Gbit/s of shortest-path routing; 0 if the flow is maximised.
         is_live: (E,) whether a link has a capacity.
         unit: utilisation by which rows are divided, since HiGHS treats values below 1e-7 as 0.
@@ -265,7 +265,7 @@ def finish(
     """Finish a search that stalled above its target gap, by column generation.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         start: result of the stalled search.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
@@ -368,7 +368,7 @@ def _mixture(problem: SegmentProblem, prices: FloatArray, uniform_weight: float)
     is minimised; unchanged if the flow is maximised.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         prices: (E,) link prices per Gbit/s.
         uniform_weight: weight of the uniform prices, proportional to 1 / c.
     """

@@ -284,7 +284,7 @@ def _with_few_policies(
     search.
 
     Args:
-        problem: two-segment program of the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
@@ -328,7 +328,7 @@ def _with_one_list(
     """Choose one list per demand: rounding and local search, then an integer program.
 
     Args:
-        problem: two-segment program of the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
         split: splits from which the lists are rounded.
         max_utilisation: utilisation within which policies were minimised; infinite for none.
@@ -384,7 +384,7 @@ def _two_segment_report(
     """Build the report of the two-segment search, without its solve time.
 
     Args:
-        problem: two-segment program of the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies, whose bounds hold.
         routing: the routing to install.
         config: the settings.
@@ -441,7 +441,7 @@ def _solve(
     """Run the two-segment search, and column generation if the search stalls.
 
     Args:
-        problem: two-segment program of the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.

@@ -73,14 +73,16 @@ def best_installable(master: Master, *points: Point | None) -> Point:
 
 
 def _dive(master: Master, program: Program, start: Point, deadline: Deadline) -> Point | None:
-    """Fix policies of the demands that move most, until no other demand moves (diving heuristic).
+    """Fix segment routing policies of demands one after the other (diving heuristic).
 
-    A fixed policy no longer counts: its demand may move at no cost.  Each step fixes the demands
+    A policy moves a share of a demand off its shortest paths.  A fixed policy no longer counts: its
+    demand may move at no cost.  Each step fixes the demands
     whose whole share moves, at least one, and solves the program again for the others.
 
     Args:
-        master: rows and columns so far, extended in place.
-        program: fewest policies, or at most N.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
         start: optimum of the program.
         deadline: time limit.
 
@@ -140,8 +142,11 @@ def fewest(
 ) -> tuple[list[Point], float, int]:
     """Return points with few policies within a utilisation, and a bound on their number.
 
+    A policy moves a share of a demand off its shortest paths to lists over a midpoint.
+
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         utilisation: utilisation limit U.
         gap: relative gap between the sum of moved shares and its bound at which to stop.
         deadline: time limit, after which the incumbent is returned.
@@ -190,13 +195,15 @@ def at_most(
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
 ) -> tuple[Point, float, int]:
-    """Minimise the utilisation with at most N policies.
+    """Minimise the largest link utilisation with at most N segment routing policies.
 
-    Candidates: no policy; a dive; the unrestricted point, or its N policies that move most; integer
-    programs; and policies of solutions of fewest policies at several utilisations.
+    A policy moves a share of a demand off its shortest paths to lists over a midpoint.  Candidates:
+    no policy; a dive; the unrestricted point, or its N policies that move most; integer programs;
+    and policies of solutions of fewest policies at several utilisations.
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         max_policies: largest number of policies, N.
         any_number: a point with any number of policies.
         gap: certified gap at which to stop.
@@ -247,7 +254,8 @@ def _from_several_targets(
     policies, retain the N that move most, and minimise the utilisation with them.
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         max_policies: largest number of policies, N.
         start: incumbent.
         bound: lower bound on the utilisation.
@@ -286,7 +294,8 @@ def one_list_each(
     dual prices of the program with splits.
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         max_policies: largest number of policies; infinite for any number.
         start: incumbent, returned if it splits no demand and no better point exists.
         gap: relative gap of the integer program at which HiGHS stops.
@@ -307,12 +316,14 @@ def solve_integer_program(
     most N.
 
     Its columns are the current ones and those that save most at the dual prices of the program with
-    splits.  Each round solves it and adds violated constraints as rows: overloaded links, policies
-    that exclude each other, and lists whose traffic another policy captures.
+    splits.  A column is the list of a demand over a midpoint; a demand has a policy if a column of
+    it is used.  Each round solves the program and adds violated constraints as rows: overloaded
+    links, policies that exclude each other, and lists whose traffic another policy captures.
 
     Args:
-        master: rows and columns so far, extended in place.
-        program: fewest policies, or at most N.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
         gap: relative gap at which HiGHS stops.
         deadline: time limit.
         one_list: whether no demand is split.
@@ -368,7 +379,7 @@ class _IntegerModel:
 
     Args:
         master: rows and columns so far; its rows are extended in place.
-        program: fewest policies, or at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
         one_list: whether no demand is split: shares are integers.
     """
 

@@ -320,7 +320,9 @@ def first_next_hops(head: IntArray, dags: Dags, next_hop: IntArray) -> None:
 
     Args:
         head: (E,) node where each link ends.
-        dags: shortest-path DAGs towards all N destinations.
+        dags: shortest-path DAGs towards all N destinations; towards t, the first ``reached[t]``
+            nodes of ``order[t]`` have a path, and node i of them has the next-hop links
+            ``arc[t, arc_start[t, i]:arc_start[t, i + 1]]``.
         next_hop: (N, N) output, neighbour of each node (column) towards each destination (row); the
             entries of the destination itself and of nodes without a path are not written.
     """
@@ -340,7 +342,8 @@ def max_antichain_saving(dags: Dags, next_hop: IntArray, saving: FloatArray) -> 
         subtree_saving[v] = sum over children c of max(saving[c], subtree_saving[c])
 
     Args:
-        dags: shortest-path DAGs towards all N destinations.
+        dags: shortest-path DAGs towards all N destinations; towards t, the first ``reached[t]``
+            nodes of ``order[t]`` have a path, sorted by distance.
         next_hop: (N, N) neighbour of each node (column) towards each destination (row).
         saving: (N, N) saving of each node (column) for each destination (row).
     """

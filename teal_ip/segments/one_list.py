@@ -54,7 +54,7 @@ def one_list(
     """Round each demand to its list with the largest split ratio, then improve by local search.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         mid: (D, K) midpoints of a fractional solution, preferably a basic one; -1 for an empty
             slot.
         share: (D, K) split ratios.
@@ -150,8 +150,8 @@ def _improve(  # type: ignore[no-untyped-def]
     Args:
         head: (E,) node where each link ends.
         dags: shortest-path DAGs towards all N destinations.
-        source: (D,) source of each demand.
-        target: (D,) target of each demand.
+        source: (D,) source s of each demand.
+        target: (D,) target t of each demand.
         demand: (D,) Gbit/s.
         inverse_capacity: (E,) 1 / (Gbit/s); 0 for failed links.
         power: exponent p.

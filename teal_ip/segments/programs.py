@@ -423,14 +423,15 @@ def optimum(
     report: Callable[[int, float, float], None] | None = None,
     max_rounds: int = MAX_ROUNDS,
 ) -> tuple[Point | None, float, int]:
-    """Solve a program by row and column generation.
+    """Solve a program over segment lists with one midpoint, by row and column generation.
 
-    Each round adds the most utilised links as rows, solves the restricted master, and adds the
-    columns that price out.  The prices prove a lower bound on the objective (utilisation, or number
-    of policies).
+    Either the largest link utilisation or the number of policies is minimised.  Each round adds the
+    most utilised links as rows, solves the restricted master, and adds the columns that price out.
+    The prices prove a lower bound on the objective (utilisation, or number of policies).
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         program: objective and limits.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
@@ -514,7 +515,8 @@ def _generate_columns(
     where direct[d] and cost[d] are the costs of the shortest paths and of the cheapest list at p.
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         program: objective and limits.
         point: optimum of the restricted master, with its dual prices.
         best: best dual bound, updated in place.

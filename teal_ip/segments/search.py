@@ -81,7 +81,7 @@ def solve(
     """Solve the two-segment program to a certified gap.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
         max_iterations: largest number of PDHG iterations.
@@ -128,7 +128,7 @@ class _Search:
     Primal variables are the split ratios x, dual variables y = capacity times link price.
 
     Args:
-        problem: two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
 
     Attributes:
         mid: (D, K) midpoints of the slots; slot 0 has the shortest paths, -1 is an empty slot.

@@ -220,7 +220,8 @@ def _with_fewest_policies(
     """Return the point with the fewest policies within the allowed utilisation.
 
     Args:
-        master: rows and columns so far, extended in place.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         few: allowed utilisation.
         start: optimum with any number of policies.
         bound: lower bound on the utilisation.
@@ -305,7 +306,8 @@ def fewest_policies(
     """Minimise the number of policies within a utilisation, for one matrix without failures.
 
     Args:
-        problem: two-segment program of the matrix, which minimises the largest utilisation.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution whose utilisation is at most ``utilisation``.
         utilisation: utilisation limit U.
         deadline: time limit, after which the incumbent is returned.
@@ -331,7 +333,8 @@ def least_utilisation(
     """Minimise the utilisation with at most N policies, for one matrix without failures.
 
     Args:
-        problem: two-segment program of the matrix, which minimises the largest utilisation.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution with any number of policies.
         max_policies: largest number of policies, N.
         deadline: time limit, after which the incumbent is returned.
@@ -368,7 +371,8 @@ def unsplit(
     """Choose one list per demand by an integer program over the lists that save most.
 
     Args:
-        problem: two-segment program of the matrix, which minimises the largest utilisation.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution with splits.
         mid: (D, 1) incumbent with one list per demand, returned if no better one exists.
         deadline: time limit, after which the incumbent is returned.
@@ -412,7 +416,7 @@ def _few_policies(
     """Return the routing of these midpoints and split ratios (D, K), with its utilisation.
 
     Args:
-        problem: two-segment program of the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.
         share: (D, K) split ratios.
         bound: lower bound on the number of policies.
