@@ -231,7 +231,7 @@ class Charts:
 
         Args:
             rows: rows of one protocol and level.
-            number: value of a row.
+            value_of_row: value of a row, such as its gap.
         """
         return tuple(
             distribution(scheme, _array(scheme_rows, value_of_row))

@@ -244,13 +244,13 @@ class AuditConfig(InstanceConfig):
     """The scheme, with its options, as in evaluate; repeat for the mean of several, such as one
     with several seeds."""
     model: Path | None = None
-    """Folder of a trained model, for schemes that take one."""
+    """Folder of a trained model, for schemes that need one."""
     box: float = 0.5
     """Demands lie between (1 - BOX) times their smallest and (1 + BOX) times their largest rate in
     the matrices."""
     up_to: float = 0.0
-    """Demands lie between 0 and this share of the mean link capacity, whatever the matrices; 0 to
-    use --box."""
+    """Demands lie between 0 and this share of the mean link capacity, independent of the matrices;
+    0 to use --box."""
     hose: bool = False
     """Also keep what each node sends and receives in total within the largest sums of the
     matrices."""
@@ -305,7 +305,7 @@ class BenchConfig:
     for your own scheme; repeat for more.  Its results and the seconds of each case are written to
     OUT."""
     model: Path | None = None
-    """Folder of a trained model, for schemes that take one."""
+    """Folder of a trained model, for schemes that need one."""
     results: tuple[Path, ...] = ()
     """Result file of a program; its name without .csv is the name of the program.  Repeat for
     more."""

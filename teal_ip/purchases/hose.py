@@ -343,7 +343,7 @@ class Hose:
             float(self.limits.max(initial=0.0)), 1e-300
         )
 
-    def dearest(self, weight: FloatArray) -> FloatArray:
+    def max_weight_matrix(self, weight: FloatArray) -> FloatArray:
         """Return the matrix (D,) of the hose with the largest weighted sum of demands, by a linear
         program.
 
@@ -443,7 +443,9 @@ def _alternate(
             network, demand=network.demand[rising], capacity=network.capacity[rising]
         )
         # Matrix of the largest cost at these prices.
-        matrix = np.stack([hose.dearest(row) for row in _path_cost(rising_network, prices[rising])])
+        matrix = np.stack(
+            [hose.max_weight_matrix(row) for row in _path_cost(rising_network, prices[rising])]
+        )
         matrix *= rising_network.routable.numpy()
         # Prices of the best splits of that matrix.
         solution = solve(

@@ -32,7 +32,7 @@ from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.simulate import largest_loads
 
-# Maximum number of new cables: 1,024 subsets, each of which is routed.
+# Maximum number of new cables: every one of their 1,024 subsets is routed.
 _MAX_CANDIDATES = 10
 # Relative rounding error of HiGHS's bound on the cost.
 _EXACT = 1e-6
@@ -220,16 +220,15 @@ class LeftOut:
         """Evaluate the matrices outside the plan under every failure, with each expansion.
 
         Args:
-            task: input with the matrices that are planned for.
-            scenarios: scenarios whose paths are used.
+            task: input of the search, with the matrices that are planned for.
+            scenarios: matrices under failures whose candidate paths are used.
             plans: pairs of a factor of all demands and the expansion (C,), Gbit/s, for it.
-            block_disconnected: disconnected demands by failure; those of the evaluated matrices are
-                added.
+            disconnected: disconnected demands by index of the failure, -1 for none; those of the
+                evaluated matrices are added.
 
         Returns:
-            the result, and the indices of the matrices to add to the plan: those that exceed the
-                limit
-            most.
+            the summary, and the indices of the overloaded matrices to add to the plan, the worst
+            first.
         """
         max_utilisation = np.zeros(len(self.rows))
         fits = np.ones(len(self.rows), dtype=bool)

@@ -372,7 +372,7 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
         notify: called with the progress.
     """
     network, all_traffic = load_network(topology, traffic, config.program, notify)
-    # With a hose any two nodes may exchange traffic, whatever pairs the file has.
+    # With a hose any two nodes may exchange traffic, not only the pairs of the file.
     if config.demands == "hose":
         all_traffic = all_traffic.over(all_pairs(network))
 

@@ -226,7 +226,7 @@ class UpgradePlan:
         return (
             "shortest paths of the IGP"
             if self.routing == "ecmp"
-            else "splits chosen anew in every scenario"
+            else "splits reoptimised in every scenario"
         )
 
     @property

@@ -181,10 +181,14 @@ def plan_upgrade(
 
 
 def _solve_task(task: UpgradeTask) -> UpgradePlan:
-    """Plan for an input; return the best plan so far at its deadline.
+    """Plan a capacity expansion for an input; return the best plan so far at its deadline.
 
     A round expands for the matrices so far and evaluates the plan on all others; matrices that do
-    not fit are added, until there are none.
+    not fit are added, until there are none.  A hose and a horizon have their own planning
+    functions.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
     """
     config = task.config
     scenarios, disconnected = _initial_scenarios(task)
@@ -473,7 +477,7 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     hop_count = intact_network.cheapest_path_cost(intact_network.ops.path_sum(unit_prices))[
         0
     ].numpy()
-    matrix = hose.dearest(hop_count)
+    matrix = hose.max_weight_matrix(hop_count)
     hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
     task.notify("expanding for the hose")
     search = partial(

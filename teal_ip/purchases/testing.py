@@ -78,8 +78,8 @@ class Tester:
     ) -> Tested:
         """Solve scenarios until each is proven to fit or not to fit, or the finest gap is reached.
 
-        A scenario fits if its splits respect the utilisation limit; it does not fit if its dual
-        prices give a violated cut.
+        A scenario (matrix under a failure) fits if its splits respect the utilisation limit; it
+        does not fit if its dual prices give a violated cut.
 
         Args:
             added_capacity: (C,) Gbit/s added to each cable.

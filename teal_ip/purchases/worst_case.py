@@ -84,7 +84,9 @@ def worst_demands(
     if measure == "dropped":
         # A matrix with utilisation u under its best splits fits when divided by u: at most the
         # fraction 1 - 1 / u of it is dropped.
-        largest_total = float(hose.dearest(balanced.routable[0].numpy().astype(np.float64)).sum())
+        largest_total = float(
+            hose.max_weight_matrix(balanced.routable[0].numpy().astype(np.float64)).sum()
+        )
         limit = largest_total * max(0.0, 1.0 - 1.0 / limit) if limit > 0 else 0.0
     # Integer program, if the gap is open.
     is_closed = measure == "utilisation" and limit <= value * (1 + _CLOSED)

@@ -51,7 +51,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
     shortest paths, and all demands use it.  Its metric is igp, delay or te; exclude, include-any
     and include-all take names of affinities."""
     adjacency: bool = False
-    """Also use adjacency segments: single links, whatever the metrics are."""
+    """Also use adjacency segments: single links, independent of the metrics."""
     matrices: int = 1
     """With max_link_utilisation: one set of lists for all matrices.  The search begins with this
     many matrices, the worst ones under some failure; the lists are evaluated on the others, and

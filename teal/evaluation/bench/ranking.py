@@ -117,9 +117,9 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                     (path_links, share)
                 )
     except OSError as error:
-        raise InputError(
-            str(path), "", "a table of " + ",".join(HEADER), error.strerror or error
-        ) from None
+        problem = f"cannot be read: {error.strerror or error}"
+        remedy = f"give a table with the columns {','.join(HEADER)}"
+        raise InputError.invalid(str(path), "", problem, remedy) from None
     return path_sets
 
 

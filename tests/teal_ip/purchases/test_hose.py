@@ -112,7 +112,7 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     failures = problem.topology.cables()
     live = live_links(problem, failures)
     rng = np.random.default_rng(seed)
-    first = hose.dearest(np.ones(len(hose.pairs)))
+    first = hose.max_weight_matrix(np.ones(len(hose.pairs)))
     start, _ = scenarios_of(problem, first[None], failures, np.ones(len(failures)), 0.9)
     plan = buy_for_hose(start, live, hose, gap=5e-3, exact_seconds=0.0)
     upgrade, scenarios = plan.upgrade, plan.scenarios
@@ -120,7 +120,7 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     assert plan.worst.max() <= 0.9 * 1.01
     # Any matrix of the hose that was not searched for: vertices in random directions, under every
     # failure.
-    random = np.stack([hose.dearest(rng.normal(size=len(hose.pairs))) for _ in range(12)])
+    random = np.stack([hose.max_weight_matrix(rng.normal(size=len(hose.pairs))) for _ in range(12)])
     replayed = scenarios.some(np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1)))
     value = teal.solve(
         replayed.batch(np.arange(replayed.num_scenarios), upgrade.bought), gap=1e-3
