@@ -291,6 +291,7 @@ class _Incumbent:
         begin: float,
         report: Callable[[Generation], None],
     ) -> None:
+        """Start without a loss, so that the first matrices improve it."""
         self._problem = problem
         self._schemes = schemes
         self._total_capacity = total_capacity

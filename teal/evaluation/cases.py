@@ -160,6 +160,9 @@ class Cases:
         return num_cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
 
     def __iter__(self) -> Iterator[Case]:
+        """Yield the cases, matrix by matrix: the nominal one, then those of each protocol and
+        level.
+        """
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
         for row in self.rows.tolist():
             (demand,) = self.traffic.read([row])

@@ -53,6 +53,7 @@ class Study:
         entries: Entries,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Parse the levels of all protocols."""
         self._options = options
         self._entries = entries
         self._notify = notify

@@ -414,7 +414,7 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
 
 
 def _quality_columns(objective: str) -> dict[str, Column]:
-    """Return the columns of the quality, and of the other one of value and satisfied demand."""
+    """Return the columns of value and satisfied demand; "quality" is the one that ranks schemes."""
     rules = Objective(objective).rules
     if rules.measure_label:
         return {
@@ -438,6 +438,7 @@ def _class_column(name: str) -> Column:
     """Return the column of a class: satisfied demand, and its gap in brackets."""
 
     def satisfied(summary: Summary) -> float:
+        """Return the satisfied demand of the class; NaN without it."""
         return next(
             (
                 class_summary.satisfied_demand

@@ -92,6 +92,7 @@ class Instance:
     """
 
     def __init__(self, network, demands, failures):
+        """Read the three files, and hash them."""
         self.links = list(table(network, "source", "target", "capacity", "cable", "cost"))
         self.hashes = [
             hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()

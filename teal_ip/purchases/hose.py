@@ -102,6 +102,12 @@ class _VertexProgram:
     """
 
     def __init__(self, network: Problem, hose: Hose) -> None:
+        """Set up the sparse matrices of the program, and the sizes of the blocks of variables.
+
+        Variables: products U_{d,e} = x_d q_e (Gbit/s of demand d, capacity times price of link e),
+        q_e, contributions w_d of demands to the utilisation, and binaries z_d (demand may be above
+        0) and v_i (limit i is tight).
+        """
         # Live links (L,), demands (D',) with a live path, and live paths with their demand.
         capacity = network.capacity[0].numpy()
         live = network.path_mask[0].numpy()
@@ -748,6 +754,11 @@ class _StaticProgram:
     """
 
     def __init__(self, network: Problem, hose: Hose) -> None:
+        """Set up the sparse incidences of the program, and the indices of its variables.
+
+        Variables: splits of the live paths, then duals a and b of the hose limits for each link,
+        then theta, the largest utilisation.
+        """
         self._paths = network.paths
         self._hose = hose
         self._capacity = network.capacity[0].numpy()

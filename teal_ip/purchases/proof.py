@@ -124,6 +124,7 @@ def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> Non
     names = topology.node_names
 
     def row(e: int) -> tuple[object, ...]:
+        """Return the row of link e: ends, capacity, and cable with its cost and limit."""
         cable = scenarios.cable[e]
         limit = scenarios.most[cable]
         return (

@@ -487,22 +487,22 @@ def purchases(
     """
     topology = task.offer.topology
     sizes = task.config.sizes
-    result = []
-    pair_index = {
-        link: number for number, links in enumerate(topology.link_pairs()) for link in links
+    purchase_rows = []
+    pair_by_link = {
+        link: pair for pair, links in enumerate(topology.link_pairs()) for link in links
     }
     # Cost of each pair of links.
     price = np.array([unit_price for _, unit_price in sizes])
     cost = task.offer.cost * (added_capacity if modules is None else modules @ price)
     # Cables with added capacity: sums over their parallel links.
     for links in topology.cables():
-        pairs = sorted({pair_index[link] for link in links})
+        pairs = sorted({pair_by_link[link] for link in links})
         if not (added_capacity[pairs] > _ROUNDING).any():
             continue
         first = links[0]
         forward_links = [e for e in links if topology.link_source[e] == topology.link_source[first]]
         num_modules = [] if modules is None else modules[pairs].sum(0).tolist()
-        result.append(
+        purchase_rows.append(
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
@@ -515,4 +515,4 @@ def purchases(
                 ),
             )
         )
-    return sorted(result, key=lambda purchase: -purchase.cost)
+    return sorted(purchase_rows, key=lambda purchase: -purchase.cost)

@@ -170,6 +170,12 @@ class _KktProgram:
     """
 
     def __init__(self, network: Problem, hose: Hose, *, is_dropped: bool) -> None:
+        """Set up the sparse matrices of the program, its big-M constants, and the sizes of the
+        blocks of variables.
+
+        Variables: rates x and path prices pi of demands, link prices y, duals a of the hose limits,
+        and binaries z (x may be above 0) and v (a may be above 0).
+        """
         self._is_dropped = is_dropped
         # Routable demands (D',), rows (2 N, D') of the sums with their limits (2 N,), and the
         # demand and links of each live path.

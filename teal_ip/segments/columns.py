@@ -107,6 +107,7 @@ class _Master:
     """
 
     def __init__(self, problem: SegmentProblem, mid: IntArray, share: FloatArray) -> None:
+        """Start with the loads of shortest-path routing and the columns of the stalled search."""
         self.problem = problem
         direct, ones = problem.direct()
         self.shortest_path_load = problem.loads(direct, ones * problem.balances)
@@ -333,7 +334,7 @@ def _generate_columns(
     a saving under them, the master's own prices are used.
 
     Args:
-        master: columns so far, extended in place.
+        master: restricted master program, whose columns (demand, midpoint) are extended in place.
         duals: (E,) dual prices of the master's rows load / c.
         demand_prices: (D,) dual prices of the demands.
         best: best dual bound, updated in place.
@@ -394,7 +395,7 @@ def _add_cheapest(
         demand[d] (1 - cost[d]) - demand_prices[d]        if the flow is maximised
 
     Args:
-        master: columns so far, extended in place.
+        master: restricted master program, whose columns (demand, midpoint) are extended in place.
         segment_price: (N, N) prices of segments, destination first.
         cheapest_mid: (D,) cheapest midpoint of each demand.
         cost: (D,) cost of the list over that midpoint.

@@ -384,6 +384,10 @@ class _IntegerModel:
     """
 
     def __init__(self, master: Master, program: Program, *, one_list: bool) -> None:
+        """Set up objective and fixed constraints over the current columns of the master.
+
+        Variables: share of each column (C), existence of each policy (P), and theta.
+        """
         self._master = master
         self._program = program
         self._one_list = one_list
@@ -587,6 +591,7 @@ class Few:
     at_most: int = 0
 
     def __post_init__(self) -> None:
+        """Raise InputError unless exactly one of the three limits is set, to a number >= 0."""
         is_set = [not math.isnan(self.within), not math.isnan(self.target), self.at_most != 0]
         if (
             sum(is_set) != 1

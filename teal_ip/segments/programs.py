@@ -115,6 +115,7 @@ class Master:
     """
 
     def __init__(self, scenarios: Scenarios) -> None:
+        """Start without rows and columns: all traffic follows its shortest paths."""
         self.scenarios = scenarios
         self.num_demands = len(scenarios.source)
         self.column_demand = np.zeros(0, dtype=np.int64)

@@ -62,6 +62,7 @@ class Scenarios:
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
+        """Prepare the passes over the shortest-path DAGs of every failure, and capacities."""
         self.passes = [SegmentPasses(dag) for dag in dags]
         self.source = source
         self.target = target
@@ -368,6 +369,13 @@ class TransitScenarios(Scenarios):
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
+        """Derive the transit policies: a policy for each router and endpoint with crossing traffic.
+
+        Args:
+            dags: (F,) shortest paths of the IGP without failure, then under each.
+            source, target: (D,) ends of the demands, in ascending order.
+            demand: (M, D) Gbit/s.
+        """
         super().__init__(dags, source, target, demand)
         volume = volumes(np.stack([source, target], 1), demand, self.nodes)
         # (F, M, N, N) Gbit/s that cross a router (last axis) towards a node; 0 at the node itself.

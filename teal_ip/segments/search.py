@@ -153,6 +153,7 @@ class _Search:
     """
 
     def __init__(self, problem: SegmentProblem) -> None:
+        """Start with all demands on their shortest paths, and dual prices of 0."""
         self.problem = problem
         demands = len(problem.demand)
         self.mid = np.full((demands, SLOTS), -1, dtype=np.int32)

@@ -75,6 +75,7 @@ class Survey:
     """
 
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
+        """Read the input, open the journal, and write the input to OUT."""
         self._config = config
         self._notify = notify
         if not config.resume:

@@ -272,7 +272,7 @@ def _run_schemes(
 
     Args:
         config: the settings.
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         out_files: result file of each scheme.
         notify: called with the number of skipped cases.
     """

@@ -38,7 +38,7 @@ def prove_scores(
     proved gaps.
 
     Args:
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         programs: for each program the paths and shares of each case.
         scores: scores of the results.
         folder: folder of the proofs, made if missing.

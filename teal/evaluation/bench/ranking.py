@@ -76,7 +76,7 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
 
     Args:
         path: the file.
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
 
     Raises:
         InputError: another table, an unknown case, node or link, or a share that is no number.
@@ -158,7 +158,7 @@ def rank(
     """Return the score of every program on every case, in their order.
 
     Args:
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         programs: for each program the paths and shares of each case.
         seconds: time of each case, by name of the program.
     """
@@ -181,7 +181,7 @@ def score_of(
     """Return the score of a program on a case.
 
     Args:
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         case: the case.
         program: name of the program.
         paths: paths and shares of each demand; None without a result.

@@ -45,7 +45,7 @@ def run_scheme(
     largest share.
 
     Args:
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         scheme: specification, as in :func:`teal.make_scheme`.
         model: folder of a trained model, for schemes that need one.
         report: called with the name of each case.
@@ -144,7 +144,7 @@ def write_results(
 
     Args:
         path: the result file.
-        bench: the set.
+        bench: benchmark set: networks, matrices and cases.
         results: paths and shares of each case.
         seconds: seconds of each case.
     """
