@@ -171,7 +171,7 @@ def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
         name = max(matching, key=len)
         labels[name] = text[len(name) + 1 :].strip()
         if not labels[name]:
-            raise InputError("--label", "", "SCHEME=TEXT with a text", repr(text))
+            raise InputError("--label", "", "SCHEME=TEXT with a non-empty TEXT", repr(text))
     return labels
 
 

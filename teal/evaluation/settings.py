@@ -81,7 +81,7 @@ class StudyConfig(StudyOptions, NetworksConfig):
         super().__post_init__()
         num_topologies = len(self.topology)
         for field in ("topology", "traffic"):
-            require(self, field, "at least one", bool(getattr(self, field)))
+            require(self, field, f"at least one {field}", bool(getattr(self, field)))
         for field in ("traffic", "model"):
             num_values = len(getattr(self, field))
             require(
@@ -90,7 +90,8 @@ class StudyConfig(StudyOptions, NetworksConfig):
                 f"one value, or one for each of the {num_topologies} topologies",
                 num_values in (0, 1, num_topologies),
             )
-        require(self, "paths", "a single topology", num_topologies == 1 or not self.paths)
+        if self.paths and num_topologies > 1:
+            raise InputError.invalid("--paths", "", "works only with a single --topology")
 
     def instances(self) -> list[InstanceConfig]:
         """Return the settings of each topology with its traffic."""
@@ -208,7 +209,8 @@ class EvaluateConfig(EvaluateOptions, StudyConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a value out of its range, or options that exclude each other."""
         super().__post_init__()
-        require(self, "fail", "a single topology", len(self.topology) == 1 or not self.fail)
+        if self.fail and len(self.topology) > 1:
+            raise InputError.invalid("--fail", "", "works only with a single --topology")
         if self.race:
             for field in (
                 "fail",
@@ -270,7 +272,7 @@ class AuditConfig(InstanceConfig):
         super().__post_init__()
         require_linear(self, "for an audit, which measures flow")
         require(self, "box", "a number >= 0", self.box >= 0)
-        require(self, "scheme", "at least one", bool(self.scheme))
+        require(self, "scheme", "at least one scheme", bool(self.scheme))
         require(self, "up_to", "a number >= 0", self.up_to >= 0)
         require(self, "seed", "an integer >= 0", self.seed >= 0)
         seconds(self.time_budget, "--time-budget")

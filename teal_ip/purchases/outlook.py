@@ -206,5 +206,5 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
                     bound=upgrade.bound,
                 )
             )
-            task.notify(f"demands x {factor * config.growth:.3g}: cost {upgrade.cost:.6g}")
+            task.notify(f"demands times {factor * config.growth:.3g}: cost {upgrade.cost:.6g}")
     return points

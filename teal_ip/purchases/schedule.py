@@ -129,7 +129,7 @@ def schedule(
         period_by_growth[growth] = period
         if notify is not None:
             notify(
-                f"demands x {growth:.4g}: cost {period.cost:.6g}, lower bound for this period "
+                f"demands times {growth:.4g}: cost {period.cost:.6g}, lower bound for this period "
                 f"alone {rounding.at_least(period.bound)}"
             )
     # In time order; a period of falling demands has the expansion of the earlier peak.

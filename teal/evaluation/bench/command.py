@@ -186,7 +186,7 @@ def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
 
         bench = make_set(report, config.network) if config.network else make_set(report)
     write_set(config.set, bench)
-    notify(f"{config.set}: {len(bench.cases)} cases on {', '.join(bench.networks)}")
+    notify(f"{config.set}: wrote {len(bench.cases)} cases on {', '.join(bench.networks)}")
     if not config.network:
         comparison = (
             "the frozen set"
@@ -226,12 +226,9 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
         check_out_folder(config.out, names, overwrite=config.overwrite)
     files = [*out_files.values(), *config.results]
     if len({path.stem for path in files}) < len(files):
-        raise InputError(
-            "--results",
-            "",
-            "unique file names, because they identify the programs",
-            ", ".join(path.stem for path in files),
-        )
+        stems = ", ".join(path.stem for path in files)
+        problem = f"the file names, which are the names of the programs, are not unique: {stems}"
+        raise InputError.invalid("--results", "", problem, "rename a file")
     # Run the schemes.
     bench = set_of(config, notify)
     other_results = {path.stem: read_results(path, bench) for path in config.results}
