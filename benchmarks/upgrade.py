@@ -23,7 +23,7 @@ from scipy.optimize import linprog
 
 import teal
 from teal.runtime.interruptible import Deadline
-from teal_ip.purchases.benders import buy, buy_modules
+from teal_ip.purchases.benders import expand_capacity, expand_in_modules
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
@@ -64,8 +64,8 @@ def main() -> None:
     scenarios, cut_off = scenarios_of(
         problem.row(0), demand, cables, np.ones(len(topology.link_pairs())), 1.0, options.growth
     )
-    buy(scenarios, gap=0.5)  # whatever is not compiled yet
-    result, cuts = buy(scenarios, gap=options.gap)
+    expand_capacity(scenarios, gap=0.5)  # whatever is not compiled yet
+    result, cuts = expand_capacity(scenarios, gap=options.gap)
     figures: dict[str, object] = {
         "network": topology.name,
         "cables": len(cables),
@@ -79,7 +79,7 @@ def main() -> None:
         "solve_s": result.solve_s,
     }
     if options.modules:
-        plan = buy_modules(
+        plan = expand_in_modules(
             scenarios,
             cuts,
             [(options.modules, options.modules)],

@@ -1,7 +1,8 @@
 """Benders decomposition for capacity expansion: the master program and tests of scenarios in turn.
 
-Axis letters: S scenarios, C cables, E links, J module sizes, n cuts.  Entry points: :func:`buy`
-(any amounts), :func:`buy_modules`, :func:`buy_for_loads` (fixed loads).
+Axis letters: S scenarios, C cables, E links, J module sizes, n cuts.  Entry points:
+:func:`expand_capacity` (any amounts), :func:`expand_in_modules`, :func:`expand_for_loads` (fixed
+loads).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from teal.errors import InputError, SolverError
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal_ip.purchases.cuts import Cuts, cheapest_modules, cheapest_purchase
+from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, GAPS, Tester
 
@@ -79,7 +80,7 @@ class Upgrade:
         return gap_between(self.cost, self.bound, -1.0) if self.cost > 0 else 0.0
 
 
-def buy(
+def expand_capacity(
     scenarios: Scenarios,
     *,
     gap: float = 1e-2,
@@ -181,12 +182,12 @@ class _Master:
     def __init__(self, scenarios: Scenarios, cuts: Cuts) -> None:
         self._scenarios = scenarios
         self._cuts = cuts
-        self.point, self.bound, self.dual = cheapest_purchase(scenarios, cuts)
+        self.point, self.bound, self.dual = cheapest_expansion(scenarios, cuts)
 
     def add(self, more: Cuts) -> None:
         """Add cuts, solve the master program, and update the best bound and its duals."""
         self._cuts.add(more)
-        self.point, new_bound, new_dual = cheapest_purchase(self._scenarios, self._cuts)
+        self.point, new_bound, new_dual = cheapest_expansion(self._scenarios, self._cuts)
         if new_bound >= self.bound:
             self.bound = new_bound
             self.dual = new_dual
@@ -242,7 +243,7 @@ def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: 
     return num_tests
 
 
-def buy_modules(
+def expand_in_modules(
     scenarios: Scenarios,
     cuts: Cuts,
     sizes: Sequence[tuple[float, float]],
@@ -340,7 +341,7 @@ def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
     return cuts
 
 
-def buy_for_loads(
+def expand_for_loads(
     scenarios: Scenarios,
     load: FloatArray,
     sizes: Sequence[tuple[float, float]] = (),
@@ -368,7 +369,7 @@ def buy_for_loads(
     # Modules need an integer program.  The master program also raises the error beyond the limits.
     if (needed > scenarios.most).any() or sizes:
         cuts = needs(scenarios, needed)
-        added_capacity, cost, _ = cheapest_purchase(scenarios, cuts)
+        added_capacity, cost, _ = cheapest_expansion(scenarios, cuts)
         if sizes:
             size, price = np.array(sizes).T
             remaining_s = 1e6 if deadline is None else max(1.0, min(deadline.remaining_s, 1e6))

@@ -1,7 +1,7 @@
 """Benders cuts from the dual prices of scenarios, and the master program over them.
 
 Axis letters: n cuts, C cables, E links, J module sizes.  Entry points: :class:`Cuts`,
-:func:`make_cuts`, :func:`cheapest_purchase` (linear program), :func:`cheapest_modules` (integer
+:func:`make_cuts`, :func:`cheapest_expansion` (linear program), :func:`cheapest_modules` (integer
 program).
 """
 
@@ -148,7 +148,7 @@ def make_cuts(
     return cuts
 
 
-def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
+def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
     """Solve the master program: the cheapest expansion in any amounts that satisfies the cuts.
 
         min cost' a   s.t.   coefficient a >= rhs,   0 <= a <= most

@@ -5,10 +5,10 @@
 Finding the worst matrix of H for a network is not convex: the largest utilisation, max over x of
 min over splits, is max over x, y of sum_d x_d dist_d(y), which is bilinear.
 :func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the
-engine), from several starts: a lower bound on the worst case, and in :func:`buy_for_hose` the next
-scenario.  :func:`static_limit` is an upper bound, from splits that do not depend on x.  On small
-networks :func:`matrix_above` closes the gap between the two: an integer program, exact when solved,
-that decides whether any matrix of a hose fills a link beyond a limit.
+engine), from several starts: a lower bound on the worst case, and in :func:`expand_for_hose` the
+next scenario.  :func:`static_limit` is an upper bound, from splits that do not depend on x.  On
+small networks :func:`matrix_above` closes the gap between the two: an integer program, exact when
+solved, that decides whether any matrix of a hose fills a link beyond a limit.
 
 With prices y of the links, q_e = c_e y_e, sum of q_e = 1, the largest utilisation over all matrices
 x of the hose is
@@ -49,7 +49,7 @@ from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
 from teal.solvers.pdhg import solve
-from teal_ip.purchases.benders import ReportRound, Upgrade, buy, buy_modules
+from teal_ip.purchases.benders import ReportRound, Upgrade, expand_capacity, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.scenarios import Scenarios
 
@@ -504,7 +504,7 @@ class HosePlan:
     limit: FloatArray
 
 
-def buy_for_hose(
+def expand_for_hose(
     start: Scenarios,
     live: BoolArray,
     hose: Hose,
@@ -547,9 +547,11 @@ def buy_for_hose(
     while True:
         # Expansion for the scenarios so far.
         if sizes and cuts is not None:
-            upgrade = buy_modules(scenarios, cuts, sizes, deadline=end, report=report)
+            upgrade = expand_in_modules(scenarios, cuts, sizes, deadline=end, report=report)
         else:
-            upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
+            upgrade, cuts = expand_capacity(
+                scenarios, gap=gap, deadline=end, report=report, cuts=cuts
+            )
         # Worst matrices of the expanded network, from the prices of earlier cuts.
         network = _expanded_network(scenarios, live, upgrade.bought)
         max_utilisation = scenarios.limit * (1 + target)

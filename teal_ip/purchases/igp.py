@@ -3,7 +3,7 @@ cables.
 
 The IGP routes over a new cable as soon as it exists, whatever its capacity, so every subset of new
 cables has its own loads.  A subset with an unused cable routes like the subset without it.  Entry
-points: :func:`buy_for_igp`; :class:`LeftOut` evaluates a plan on the matrices outside it.
+points: :func:`expand_for_igp`; :class:`LeftOut` evaluates a plan on the matrices outside it.
 
 Axis letters: S scenarios, F failures, M matrices, D demands, C cables, E links.
 """
@@ -23,7 +23,7 @@ from teal.network.ecmp import EcmpDag, igp_metric
 from teal.network.failures import Failure
 from teal.network.segment_lists import SegmentPolicies
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal_ip.purchases.benders import Upgrade, buy_for_loads
+from teal_ip.purchases.benders import Upgrade, expand_for_loads
 from teal_ip.purchases.question import UpgradeTask
 from teal_ip.purchases.result import Replayed
 from teal_ip.purchases.scenarios import Scenarios
@@ -73,7 +73,7 @@ def _cables(task: UpgradeTask) -> Int64Array:
     return cable
 
 
-def buy_for_igp(
+def expand_for_igp(
     task: UpgradeTask,
     scenarios: Scenarios,
     sizes: Sequence[tuple[float, float]],
@@ -127,7 +127,7 @@ def buy_for_igp(
             continue
         # The cheapest expansion for the loads of this subset.
         try:
-            upgrade = buy_for_loads(scenarios, load, sizes, task.deadline)
+            upgrade = expand_for_loads(scenarios, load, sizes, task.deadline)
         except InputError as infeasible:
             last_error = infeasible
             continue

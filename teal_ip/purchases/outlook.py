@@ -16,9 +16,9 @@ from teal.network.failures import NO_FAILURE
 from teal.objectives import Objective
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.solvers.pdhg import solve
-from teal_ip.purchases.benders import Upgrade, buy
+from teal_ip.purchases.benders import Upgrade, expand_capacity
 from teal_ip.purchases.cuts import Cuts
-from teal_ip.purchases.igp import buy_for_igp, largest_igp_loads
+from teal_ip.purchases.igp import expand_for_igp, largest_igp_loads
 from teal_ip.purchases.question import UpgradeTask, planned_matrices, purchases
 from teal_ip.purchases.result import Alternative, CurvePoint, Purchase
 from teal_ip.purchases.scenarios import Scenarios, live_links
@@ -189,9 +189,9 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
         for factor in _CURVE:
             if config.routing == "ecmp":
                 failures = task.failures if has_failures else []
-                upgrade = buy_for_igp(task, case.scaled(factor), (), failures)
+                upgrade = expand_for_igp(task, case.scaled(factor), (), failures)
             else:
-                upgrade, grown_cuts = buy(
+                upgrade, grown_cuts = expand_capacity(
                     case.scaled(factor),
                     gap=config.gap,
                     deadline=task.deadline,

@@ -28,8 +28,14 @@ from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
-from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules, needs
-from teal_ip.purchases.cuts import Cuts, cheapest_modules, cheapest_purchase
+from teal_ip.purchases.benders import (
+    Upgrade,
+    expand_capacity,
+    expand_for_loads,
+    expand_in_modules,
+    needs,
+)
+from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import Tester
 
@@ -91,9 +97,9 @@ def schedule(
     # Largest factor until each period, and the expansion for the largest one.
     largest_growths = np.maximum.accumulate(growths).tolist()
     last_scenarios = scenarios.scaled(largest_growths[-1])
-    upgrade, cuts = buy(last_scenarios, gap=gap, deadline=deadline, cuts=cuts)
+    upgrade, cuts = expand_capacity(last_scenarios, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
-        upgrade = buy_modules(last_scenarios, cuts, sizes, deadline=deadline)
+        upgrade = expand_in_modules(last_scenarios, cuts, sizes, deadline=deadline)
     size = np.array([amount for amount, _ in sizes]) if sizes else None
     price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
     next_expansion = upgrade.bought if upgrade.modules is None else upgrade.modules
@@ -169,7 +175,7 @@ def schedule_of_loads(
         the periods in time order, and the expansion for all of them.
     """
     largest_growths = np.maximum.accumulate(growths).tolist()
-    upgrade = buy_for_loads(scenarios, largest_growths[-1] * load, sizes, deadline)
+    upgrade = expand_for_loads(scenarios, largest_growths[-1] * load, sizes, deadline)
     # Backwards, by growth factor.
     later = upgrade
     expansion_by_growth = dict[float, Upgrade]()
@@ -183,7 +189,7 @@ def schedule_of_loads(
         expansion = expansion_by_growth[largest_growth]
         alone_bound = expansion_by_growth[largest_growth].bound
         if growth < largest_growth:
-            alone_bound = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
+            alone_bound = expand_for_loads(scenarios, growth * load, sizes, deadline).bound
         utilisation = scenarios.utilisation(growth * load, expansion.bought)
         periods.append(
             Period(
@@ -214,7 +220,7 @@ def _earlier_expansion(
         deadline: time limit of the search for modules; None for none.
         later: expansion of the next period.
     """
-    alone_expansion = buy_for_loads(scenarios, load, sizes, deadline)
+    alone_expansion = expand_for_loads(scenarios, load, sizes, deadline)
     if later.modules is None:
         return alone_expansion
     size, price = np.array(sizes).T
@@ -302,7 +308,7 @@ def _bound(
         price: (J,) price of each size, in units of a cable's cost; None for any amounts.
     """
     if size is None or price is None:
-        return cheapest_purchase(scenarios, cuts)[1]
+        return cheapest_expansion(scenarios, cuts)[1]
     return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
 
 

@@ -28,10 +28,10 @@ from teal.network.shortest import shortest_trees
 from teal.runtime import rounding
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interrupts import on_interrupt
-from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules
+from teal_ip.purchases.benders import Upgrade, expand_capacity, expand_for_loads, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
-from teal_ip.purchases.hose import Hose, HosePlan, buy_for_hose, pipe, static_limit
-from teal_ip.purchases.igp import LeftOut, buy_for_igp, igp_loads
+from teal_ip.purchases.hose import Hose, HosePlan, expand_for_hose, pipe, static_limit
+from teal_ip.purchases.igp import LeftOut, expand_for_igp, igp_loads
 from teal_ip.purchases.outlook import alternative, by_quarter, curve, forecasts
 from teal_ip.purchases.proof import CutProof
 from teal_ip.purchases.question import Notify, UpgradeTask, load_task, make_hose, purchases
@@ -307,8 +307,8 @@ def _expand(
     config = task.config
     if config.routing == "ecmp":
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        upgrade = buy_for_igp(task, scenarios, config.sizes, task.failures)
-        continuous = buy_for_igp(task, scenarios, (), task.failures) if config.sizes else None
+        upgrade = expand_for_igp(task, scenarios, config.sizes, task.failures)
+        continuous = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
         return upgrade, cuts, scenarios, continuous
     upgrade, cuts, scenarios = _expand_over_paths(task, scenarios, earlier_cuts)
     upgrade, continuous = _in_modules(task, scenarios, upgrade, cuts)
@@ -328,7 +328,7 @@ def _expand_over_paths(
     Returns:
         the expansion, its cuts, and its scenarios with added paths.
     """
-    upgrade, cuts = buy(
+    upgrade, cuts = expand_capacity(
         scenarios,
         gap=task.config.gap,
         deadline=task.deadline,
@@ -357,7 +357,7 @@ def _in_modules(
     if not task.config.sizes:
         return upgrade, None
     search_modules = partial(
-        buy_modules,
+        expand_in_modules,
         scenarios,
         cuts,
         task.config.sizes,
@@ -409,7 +409,7 @@ def _over_all_paths(
         # The cuts may be invalid over more paths: recompute them, and expand again.
         cuts.over_paths(scenarios)
         earlier_rounds = upgrade.rounds
-        upgrade, cuts = buy(scenarios, gap=gap / 2, deadline=task.deadline, cuts=cuts)
+        upgrade, cuts = expand_capacity(scenarios, gap=gap / 2, deadline=task.deadline, cuts=cuts)
         upgrade = dataclasses.replace(upgrade, rounds=earlier_rounds + upgrade.rounds)
     required_bound = bound if task.config.over_all_paths else upgrade.bound
     reached = upgrade.cost - required_bound <= gap * upgrade.cost
@@ -432,7 +432,9 @@ def _plan_hose(
     config = task.config
     hose = make_hose(config, task.offer.topology, start.problem.paths.pairs, task.matrices)
     task.notify("expanding for the largest value of every demand at once (pipe)")
-    pipe_upgrade, _ = buy(start, gap=config.gap, deadline=task.deadline, report=task.report)
+    pipe_upgrade, _ = expand_capacity(
+        start, gap=config.gap, deadline=task.deadline, report=task.report
+    )
     # Hose, in any amounts or in modules.
     hose_plan, continuous = _expand_for_hose(task, start, hose)
     scenarios = hose_plan.scenarios
@@ -481,7 +483,7 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
     task.notify("expanding for the hose")
     search = partial(
-        buy_for_hose,
+        expand_for_hose,
         live=start.live,
         hose=hose,
         gap=config.gap,
@@ -631,7 +633,7 @@ def _expand_periods(
     if config.routing == "ecmp":
         load = igp_loads(task, scenarios, np.zeros(scenarios.num_cables))
         last = scenarios.scaled(largest_factor)
-        largest = buy_for_loads(scenarios, largest_factor * load)
+        largest = expand_for_loads(scenarios, largest_factor * load)
         periods, upgrade = schedule_of_loads(
             scenarios, load, factors.tolist(), sizes=config.sizes, deadline=task.deadline
         )

@@ -22,7 +22,7 @@ from teal.network import all_pairs
 from teal.proofs import check
 from teal.testing import random_topology
 from teal_ip.purchases import check_purchase
-from teal_ip.purchases.benders import buy
+from teal_ip.purchases.benders import expand_capacity
 from teal_ip.purchases.proof import FILES, CutProof, write_purchase_proof
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
@@ -94,7 +94,7 @@ def _proved(folder: Path) -> float:
 
 
 def _written(folder: Path, scenarios: Scenarios) -> CutProof:
-    upgrade, cuts = buy(scenarios, gap=1e-3)
+    upgrade, cuts = expand_capacity(scenarios, gap=1e-3)
     proof = CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost)
     write_purchase_proof(folder, proof)
     return proof

@@ -160,7 +160,14 @@ def test_the_igps_loads_need_what_simulate_shows(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     "step",
-    ["buy_modules", "bound_over_all_paths", "_link_loads", "forecasts", "alternative", "curve"],
+    [
+        "expand_in_modules",
+        "bound_over_all_paths",
+        "_link_loads",
+        "forecasts",
+        "alternative",
+        "curve",
+    ],
 )
 def test_what_fails_after_the_search_leaves_the_plan(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
