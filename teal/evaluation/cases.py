@@ -44,7 +44,7 @@ class CaseLevel:
     """Strength of a protocol's change.
 
     Attributes:
-        text: as the user wrote it, such as ``5%``.
+        text: text of the level, such as ``5%``.
         value: the number, such as 0.05.
         relative: whether the number is a share, written with a per cent sign.
     """

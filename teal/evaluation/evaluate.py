@@ -514,8 +514,8 @@ class Evaluation:
             the rows of each case.
 
         Raises:
-            InputError: of every scheme on its first case, such as a model for another K, if
-                ``strict``.
+            InputError: every scheme fails with one on its first case, such as for a model for
+                another K, and ``strict``.
         """
         done = done or {}
         self._capacity = cases.topology.capacity
@@ -585,7 +585,7 @@ class Evaluation:
             bar: progress bar, which shows the current scheme.
 
         Raises:
-            InputError: of every scheme, if ``strict``.
+            InputError: every scheme fails with one, and ``strict``.
         """
         input_errors: list[InputError] = []
         for name, runner in self._runners.items():

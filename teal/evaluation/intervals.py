@@ -44,7 +44,7 @@ class MeanRow:
     There is no row for a metric that is infinite in some case.
 
     Attributes:
-        topology, traffic, protocol, level, scheme: as in the rows of cases.
+        topology, traffic, protocol, level, scheme: common values of the rows of cases.
         measure: name of the metric.
         cases: number of cases with a value.
         failed: number of cases without a usable allocation.
@@ -74,7 +74,7 @@ class DifferenceRow:
     """Mean difference of one metric between two schemes, over the cases that both have.
 
     Attributes:
-        topology, traffic, protocol, level, scheme: as in the rows of cases.
+        topology, traffic, protocol, level, scheme: common values of the rows of cases.
         less: the scheme whose metric is subtracted.
         measure: name of the metric.
         cases: number of cases in which both have a value.

@@ -80,7 +80,7 @@ class RaceRun:
         traffic: name of the traffic.
         index: index of the matrix.
         situation: one of :data:`SITUATIONS`.
-        scheme: as specified, with :data:`FROM` if PDHG continued from it.
+        scheme: specification of the scheme, with the suffix :data:`FROM` if PDHG continued from it.
         target: target gap; NaN for a scheme without one.
         seconds: median time over the repetitions, from the problem to the allocation.
         iterations: iterations of PDHG; 0 for other schemes.
@@ -304,7 +304,7 @@ class TimeToGap:
 
     Attributes:
         situation: one of :data:`SITUATIONS`.
-        scheme: as in RaceRun.
+        scheme: specification of the scheme, with the suffix :data:`FROM` if PDHG continued from it.
         seconds: median over the matrices of the fastest run with that gap or less; infinite if a
             matrix has none.
         speedup: time of the better of cold and warm PDHG over that of the scheme, median over the

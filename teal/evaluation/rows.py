@@ -37,7 +37,7 @@ class Row(Figures):
     are means over the interval.
 
     Attributes:
-        scheme: as it was specified.
+        scheme: specification of the scheme.
         topology: name of the network.
         traffic: name of the traffic.
         protocol: kind of change of matrix or network (:mod:`teal.evaluation.cases`).

@@ -107,7 +107,7 @@ class Study:
 
         Args:
             network_index: index of the network in the study.
-            instance: as :meth:`prepared` returned it.
+            instance: network, traffic and paths that survive the failures, from :meth:`prepared`.
             cases: cases of the network.
             schemes: schemes by name in the rows.
             strict: whether a scheme that does not suit the network is an error.

@@ -65,7 +65,8 @@ class SweepRun:
         best_step: step of the returned weights; 0 for the initial ones.
         validation: share of demand that the model alone serves on the validation matrices, with
             splits cut to fit.
-        cut: that share on the test matrices.
+        cut: share of demand that the model alone serves on the test matrices, with splits cut to
+            fit.
         own_gap: certified gap of the cut splits by the model's own prices, on the test matrices.
         start_cut, start_own_gap: ``cut`` and ``own_gap`` of the initial model.
         satisfied_demand: mean served share of the demand, over the test matrices.

@@ -48,7 +48,7 @@ class Summary:
     and gap 1.
 
     Attributes:
-        scheme: as it was specified.
+        scheme: specification of the scheme.
         value: mean objective.
         of_optimum: mean of value / optimum of LP-all; NaN without an optimum.
         worst: worst value / optimum of a case.
