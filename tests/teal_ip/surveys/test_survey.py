@@ -193,7 +193,10 @@ def test_a_step_that_fails_is_named_and_the_others_are_done(
     ("words", "expected"),
     [
         ("--out now", "exactly one of --traffic and --counters"),
-        ("--traffic demands.csv --counters c.npz --out now", "exactly one of --traffic and --counters"),
+        (
+            "--traffic demands.csv --counters c.npz --out now",
+            "exactly one of --traffic and --counters",
+        ),
         ("--traffic demands.csv --interfaces i.csv --out now", "works only with --counters"),
         ("--traffic nowhere.csv --out now", "nowhere.csv"),
         ("--counters nowhere.npz --out now", "nowhere.npz"),
