@@ -23,7 +23,7 @@ from scipy.optimize import linprog
 
 import teal
 from teal.runtime.interruptible import Deadline
-from teal_ip.purchases.benders import buy, buy_modules
+from teal_ip.purchases.benders import expand_capacity, expand_in_modules
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
@@ -78,8 +78,8 @@ def main() -> None:
     options = parse_options()
     scenarios, num_disconnected = load_scenarios(options)
     # Expansion in any amounts.
-    buy(scenarios, gap=0.5)  # compile before the clock starts
-    result, cuts = buy(scenarios, gap=options.gap)
+    expand_capacity(scenarios, gap=0.5)  # compile before the clock starts
+    result, cuts = expand_capacity(scenarios, gap=options.gap)
     figures: dict[str, object] = {
         "network": scenarios.problem.topology.name,
         "cables": scenarios.num_cables,
@@ -96,7 +96,7 @@ def main() -> None:
     if options.modules:
         deadline = Deadline.after(options.module_deadline)
         modules = [(options.modules, options.modules)]
-        plan = buy_modules(scenarios, cuts, modules, deadline=deadline)
+        plan = expand_in_modules(scenarios, cuts, modules, deadline=deadline)
         names = ("cost", "bound", "gap", "rounds", "solve_s")
         figures["modules"] = {name: getattr(plan, name) for name in names}
     # The whole linear program by HiGHS.

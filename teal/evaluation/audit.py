@@ -1,21 +1,22 @@
-r"""Search for the demands under which a scheme loses most against the optimum.
+"""Adversarial search for the demands under which a scheme loses most against the optimum.
 
 Within a set U of demands, around the measured matrices or between 0 and one limit, the search
-raises
+maximises
 
     loss(d) = (V(d) - S(d)) / V(d),   or   (V(d) - S(d)) / sum_e c[e],
 
-with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (of several
-schemes, such as one with several seeds, their mean).  Each found loss is a proof: both allocations
-exist, so that the scheme loses at least so much against the optimum.  The largest loss in U may be
-larger.
+with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (the mean of
+several schemes, such as one with several seeds).  Each loss is a proof: both allocations exist, so
+that the scheme loses at least as much against the optimum.  The largest loss in U may be larger.
 
-U is a box, low[i] <= d[i] <= high[i], and with a hose limit what each node sends and receives in
-total is limited too (as in the hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black
-box, where MetaOpt (Namyar et al., NSDI 2024) models a heuristic by a program: the search is an
-evolution strategy (1 + 16) whose mutations set some demands to one of their limits, to one common
-value, or anew: of all demands, or of those with a common source, target, link or length of the
-first path.  The number of demands that change follows the success.
+U is a box, low[i] <= d[i] <= high[i].  With a hose limit the sums of what each node sends and
+receives are limited, too (hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black box,
+whereas MetaOpt (Namyar et al., NSDI 2024) models a heuristic by a program.  The search is an
+evolution strategy (1 + 16).  A mutation sets some demands to one of their limits, to one common
+value, or to random values; it draws them from all demands, or from those with a common source,
+target, link or length of the first path.  The number of demands that change adapts to the success.
+
+Axis letters: B matrices, D demands, N nodes, E links.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ from teal.schemes import Scheme, make_scheme
 from teal.schemes.models import model_of_each
 from teal.solvers import pdhg
 
-# Candidates of a generation: as many as PDHG solves together.
+# Number of mutated matrices of a generation: as many as PDHG solves together.
 CHILDREN = pdhg.MAX_LANES
 # Certified gap of the optimum, during the search and for the worst demands.
 _SEARCH_GAP = 5e-3
 _LAST_GAP = 1e-3
-# Maximum iterations of PDHG for the optimum; a wider gap only proves a smaller loss.
+# Maximum number of PDHG iterations for the optimum; a wider gap only proves a smaller loss.
 _OPTIMUM_ITERATIONS = 2000
-# Number of minimum distances, in links, of the first patterns.
+# Number of minimum distances, in links, from which demands of the first patterns count as distant.
 _PATTERN_DISTANCES = 8
 # Share of the largest rate that distant demands have in the first patterns.
 _PATTERN_SHARES = (
@@ -64,33 +65,33 @@ _PATTERN_SHARES = (
     0.05,
     0.02,
 )
-# relative, by which a share is below a round number, which may be a threshold of the scheme
+# Relative distance of a share below a round number, which may be a threshold of the scheme.
 _BELOW_ROUND_SHARE = 1e-6
-# Of the share of demands that change, after a success and a failure.
+# Factors of the share of demands that change, after a success and after a failure.
 _CHANGE_GROWTH = 1.5
 _CHANGE_SHRINKAGE = 0.93
-# Share of the demands that change in the first round, and at most.
+# Share of the demands that change in the first generation, and its largest value.
 _FIRST_SHARE = 0.1
 _MAX_SHARE = 0.5
-# Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus
-# stay the same.
+# Smallest rate, relative to the largest, instead of 0: POP partitions the demands above 0, so that
+# its partition stays the same.
 _MIN_RATE_SHARE = 1e-9
-# Share of mutations that take a group; range of common values, in powers of ten.
+# Probability that a mutation changes a group of demands; range of common values, in powers of ten.
 _GROUPED_SHARE = 0.5
 _VALUE_DECADES = 3.0
-# Passes over senders and receivers that scale demands into the hose limit.
+# Number of passes over senders and receivers that scale demands into the hose limit.
 _HOSE_PASSES = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllowedDemands:
-    """U of the module.
+    """Set U of demands in which the search may move: a box, and optionally a hose limit.
 
     Attributes:
-        low, high: (D,) Gbit/s.
+        low, high: (D,) smallest and largest rate of each demand, Gbit/s.
+        pairs: (D, 2) source and target of the demands.
         sends, receives: (N,) largest sums of the demands of each node, Gbit/s; None for no hose
             limit.
-        pairs: (D, 2) nodes of the demands.
     """
 
     low: FloatArray
@@ -100,31 +101,36 @@ class AllowedDemands:
     receives: FloatArray | None = None
 
     def within(self, demand: FloatArray) -> FloatArray:
-        """A point of the set near ``demand`` (D,); where the hose limit and ``low`` contradict, the
-        limit holds.
+        """Return demands of the set near the given ones.
+
+        Clip to the box, then scale the demands of each node that exceeds its hose limit, which
+        takes precedence over ``low``.
+
+        Args:
+            demand: (D,) Gbit/s.
         """
         demand = np.clip(demand, self.low, self.high)
         if self.sends is None or self.receives is None:
             return demand
         for _ in range(_HOSE_PASSES):
-            for side, limit in ((0, self.sends), (1, self.receives)):
-                node = self.pairs[:, side]
+            for end, limit in ((0, self.sends), (1, self.receives)):
+                node = self.pairs[:, end]
                 total = np.bincount(node, demand, minlength=len(limit))
-                factor = np.where(total > limit, limit / np.maximum(total, 1e-300), 1.0)
-                demand = demand * factor[node]
+                scale = np.where(total > limit, limit / np.maximum(total, 1e-300), 1.0)
+                demand = demand * scale[node]
         return demand
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generation:
-    """The best loss after a generation.
+    """Improvement that a generation of the search found.
 
     Attributes:
-        evaluations: matrices that were tried so far.
+        evaluations: number of matrices that were tried so far.
         elapsed_s: seconds since the start.
-        loss: proven share of the optimum, or of the sum of all capacities, that the scheme loses.
-        value: value of the scheme, Gbit/s of value.
-        optimum: value of the allocation by PDHG.
+        loss: proven loss of the scheme, relative to the optimum or the sum of all capacities.
+        value: value of the scheme, Gbit/s.
+        optimum: value of the allocation by PDHG, Gbit/s.
     """
 
     evaluations: int
@@ -136,12 +142,11 @@ class Generation:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Audit:
-    """The result of a search.
+    """Result of a search.
 
     Attributes:
-        demand: (D,) Gbit/s, the worst that was found.
-        generations: those that found something worse, in order; the first one is of the measured
-            matrices.
+        demand: (D,) Gbit/s, the worst demands found.
+        generations: improvements in order; the first one is that of the measured matrices.
     """
 
     demand: FloatArray
@@ -149,27 +154,30 @@ class Audit:
 
 
 def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0) -> AllowedDemands:
-    """The set around the matrices of an instance, or that of all demands up to a limit.
+    """Return the set of demands around the matrices of an instance, or between 0 and one limit.
 
     Args:
         instance: the matrices.
-        box: demands lie between (1 - box) times their least and (1 + box) times their largest rate.
-        up_to: demands lie between 0 and this share of the mean capacity instead; 0 for ``box``.
+        box: demands lie between (1 - box) times their smallest and (1 + box) times their largest
+            rate.
         hose: whether what a node sends and receives stays within the largest sums of the matrices.
+        up_to: demands lie between 0 and this share of the mean link capacity instead; 0 for
+            ``box``.
     """
     traffic = instance.traffic
-    count = instance.topology.num_nodes
+    num_nodes = instance.topology.num_nodes
     low = np.full(traffic.num_demands, np.inf)
     high = np.zeros(traffic.num_demands)
-    sends = np.zeros(count)
-    receives = np.zeros(count)
+    sends = np.zeros(num_nodes)
+    receives = np.zeros(num_nodes)
+    # Extremes of each demand, and largest sums of each node, over all matrices.
     for chunk in traffic.chunks():
         low = np.minimum(low, chunk.min(0))
         high = np.maximum(high, chunk.max(0))
         for rates in chunk:
-            sends = np.maximum(sends, np.bincount(traffic.pairs[:, 0], rates, minlength=count))
+            sends = np.maximum(sends, np.bincount(traffic.pairs[:, 0], rates, minlength=num_nodes))
             receives = np.maximum(
-                receives, np.bincount(traffic.pairs[:, 1], rates, minlength=count)
+                receives, np.bincount(traffic.pairs[:, 1], rates, minlength=num_nodes)
             )
     low = max(0.0, 1 - box) * low
     high = (1 + box) * high
@@ -193,17 +201,20 @@ def audit(
     of_capacity: bool = False,
     report: Callable[[Generation], None] = lambda _: None,
 ) -> Audit:
-    """Search for the demands under which schemes lose most in the mean.
+    """Search for the demands under which schemes lose most, on average over the schemes.
+
+    Start from measured matrices and patterns that are hard for heuristics, then mutate the
+    incumbent (evolution strategy).
 
     Args:
         instance: network, paths, matrices.
-        schemes: at least one, any of a value-maximising objective.
-        allowed: the set.
+        schemes: at least one, for any value-maximising objective.
+        allowed: set of demands.
         seconds: length of the search; the measured matrices are tried in any case.
         seed: seed of the mutations.
-        max_matrices: number of matrices that are tried, about; 0 for no limit.
-        of_capacity: whether a loss is a share of the sum of all capacities instead of the optimum.
-        report: called whenever something worse is found.
+        max_matrices: approximate number of matrices that are tried; 0 for no limit.
+        of_capacity: whether a loss is relative to the sum of all capacities instead of the optimum.
+        report: called with every improvement.
 
     Raises:
         SolverError: the scheme has no usable allocation of any matrix.
@@ -212,7 +223,7 @@ def audit(
     """
     begin = time.perf_counter()
     mutations = _Mutations(instance, allowed, np.random.default_rng(seed))
-    # Start from measured matrices, evenly spaced.
+    # Start: measured matrices, evenly spaced.
     num_matrices = instance.traffic.num_matrices
     num_parents = min(CHILDREN, num_matrices)
     rows = np.unique(np.linspace(0, num_matrices - 1, num_parents).round().astype(int))
@@ -230,22 +241,25 @@ def audit(
     if not incumbent.improve(parents):
         raise SolverError("audit: the scheme has no usable allocation of the measured matrices")
     patterns = _patterns(instance, allowed)
-    share = _FIRST_SHARE
+    changed_share = _FIRST_SHARE
     try:
-        # Demands under which heuristics fail.
+        # Patterns that are hard for heuristics.
         for first in range(0, len(patterns), CHILDREN):
             if may_continue():
                 incumbent.improve(patterns[first : first + CHILDREN])
         # Evolution strategy: mutate the incumbent, and adapt the share of demands that change.
         while may_continue():
-            children = np.stack([mutations.of(incumbent.demand, share) for _ in range(CHILDREN)])
-            share = (
-                min(_MAX_SHARE, share * _CHANGE_GROWTH)
+            children = np.stack(
+                [mutations.mutate(incumbent.demand, changed_share) for _ in range(CHILDREN)]
+            )
+            changed_share = (
+                min(_MAX_SHARE, changed_share * _CHANGE_GROWTH)
                 if incumbent.improve(children)
-                else max(1 / len(incumbent.demand), share * _CHANGE_SHRINKAGE)
+                else max(1 / len(incumbent.demand), changed_share * _CHANGE_SHRINKAGE)
             )
     except KeyboardInterrupt:
         pass
+    # Certify the final loss with a tighter optimum.
     incumbent.tighten()
     return Audit(incumbent.demand, tuple(incumbent.generations))
 
@@ -256,7 +270,8 @@ class _Incumbent:
     Args:
         problem: network, paths and objective; its demands do not matter.
         schemes: at least one.
-        total_capacity: Gbit/s, of which a loss is a share; 0 for the optimum of each matrix.
+        total_capacity: Gbit/s, relative to which a loss is measured; 0 for the optimum of each
+            matrix.
         demand: (D,) demands before any are tried.
         begin: start of the search, by ``time.perf_counter``.
         report: called with every improvement.
@@ -276,44 +291,53 @@ class _Incumbent:
         begin: float,
         report: Callable[[Generation], None],
     ) -> None:
+        """Start without a loss, so that the first matrices improve it."""
         self._problem = problem
         self._schemes = schemes
         self._total_capacity = total_capacity
         self._begin = begin
         self._report = report
-        # Loss, mean value of the schemes, and optimum under the worst demands.
-        self._figures: FloatArray = np.full(3, -np.inf)
+        # (3,) loss, mean value of the schemes, and optimum under the worst demands.
+        self._metrics: FloatArray = np.full(3, -np.inf)
         self.demand = demand
         self.evaluations = 0
         self.generations = list[Generation]()
 
     def improve(self, matrices: FloatArray) -> bool:
-        """Try matrices (B, D); return whether the loss under one of them exceeds all before."""
-        losses = self._losses_of(matrices, _SEARCH_GAP)
+        """Try matrices (B, D); return whether the loss under one of them exceeds the
+        incumbent's.
+        """
+        losses = self._evaluate(matrices, _SEARCH_GAP)
         self.evaluations += len(matrices)
         row = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
-        if not losses[row, 0] > self._figures[0]:
+        if not losses[row, 0] > self._metrics[0]:
             return False
-        self._figures = losses[row]
+        self._metrics = losses[row]
         self.demand = matrices[row]
         self._record()
         return True
 
     def tighten(self) -> None:
-        """Measure the loss under the worst demands again, with a smaller gap of the optimum."""
-        figures = self._losses_of(self.demand[None], _LAST_GAP)[0]
-        if figures[0] > self._figures[0]:
-            self._figures = figures
+        """Recompute the loss under the worst demands with a smaller gap of the optimum."""
+        metrics = self._evaluate(self.demand[None], _LAST_GAP)[0]
+        if metrics[0] > self._metrics[0]:
+            self._metrics = metrics
             self._record()
 
-    def _losses_of(self, matrices: FloatArray, gap: float) -> FloatArray:
+    def _evaluate(self, matrices: FloatArray, gap: float) -> FloatArray:
+        """Return loss, mean value of the schemes, and optimum (B, 3) of matrices (B, D).
+
+        Args:
+            matrices: (B, D) Gbit/s.
+            gap: certified gap of the optimum.
+        """
         problem = self._problem.with_demand(matrices)
         return _losses(problem, self._schemes, self._total_capacity, gap)
 
     def _record(self) -> None:
-        """Append the figures to the improvements, and report them."""
+        """Append the incumbent to the improvements, and report it."""
         elapsed_s = time.perf_counter() - self._begin
-        loss, value, optimum = map(float, self._figures)
+        loss, value, optimum = map(float, self._metrics)
         self.generations.append(
             Generation(
                 evaluations=self.evaluations,
@@ -327,7 +351,7 @@ class _Incumbent:
 
 
 class _Mutations:
-    """Random changes of demands.
+    """Random changes of demands within their limits.
 
     Args:
         instance: network and paths.
@@ -342,13 +366,15 @@ class _Mutations:
         self._rng = rng
         self._groups = _groups(instance)
 
-    def of(self, demand: FloatArray, share: float) -> FloatArray:
-        """A copy with some demands changed: to a limit, to one common value, anew, or exchanged
-        with each other.
+    def mutate(self, demand: FloatArray, share: float) -> FloatArray:
+        """Return demands with some of them changed.
+
+        The chosen demands are set to their lower or upper limit, to one common value (uniform,
+        log-uniform, or that of another demand), to random values within their limits, or permuted.
 
         Args:
             demand: (D,) Gbit/s.
-            share: share of the demands that change, about.
+            share: approximate share of the demands that change.
         """
         rng = self._rng
         chosen = self._choose(len(demand), share)
@@ -373,7 +399,13 @@ class _Mutations:
         return self._allowed.within(changed)
 
     def _choose(self, num_demands: int, share: float) -> Int64Array:
-        """Draw the indices of the demands to change: a share of all, or of one of the groups."""
+        """Draw the indices of the demands to change: a share of all demands, or of one random
+        group.
+
+        Args:
+            num_demands: number of demands, D.
+            share: share of the demands that change; of a group at least this share changes.
+        """
         rng = self._rng
         candidates = np.arange(num_demands, dtype=np.int64)
         if self._groups and rng.random() < _GROUPED_SHARE:
@@ -384,34 +416,37 @@ class _Mutations:
 
 
 def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
-    """(n, D) demands between neighbours at their limit, and of distant nodes at a share of it:
-    where heuristics fail.
+    """Return demand patterns (n, D), Gbit/s, that are hard for heuristics.
 
-    What small demands of distant nodes take of many links, large demands of neighbours lack
-    (MetaOpt, section 4.1).
+    Neighbours have their upper limit, distant nodes a small share of theirs: small demands of
+    distant nodes use capacity of many links, which large demands of neighbours then lack (MetaOpt,
+    section 4.1).  There is a pattern for each minimum distance and share.
     """
+    # (D,) number of links of the first path; 1 for neighbours.
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
-    indices = np.unique(np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int))
-    sample = distances[indices] if len(distances) else []
-    span = allowed.high - allowed.low
+    distance_index = np.unique(
+        np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int)
+    )
+    min_distances = distances[distance_index] if len(distances) else []
+    box_width = allowed.high - allowed.low
     patterns = [
         allowed.within(
             allowed.low
-            + span
+            + box_width
             * np.where(
                 hops >= min_distance, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0)
             )
         )
-        for min_distance in sample
+        for min_distance in min_distances
         for share in _PATTERN_SHARES
     ]
     return np.array(patterns).reshape(-1, len(hops))
 
 
 def _groups(instance: Instance) -> list[Int64Array]:
-    """Demands that have something in common: a source, a target, a link or the number of links of
-    their first path.
+    """Return groups of demand indices: those with a common source, target, link of the first path,
+    or length of the first path.
     """
     paths = instance.paths
     path, link = paths.incidences(most=1)
@@ -421,7 +456,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
         for side in (0, 1)
         for node in np.unique(paths.pairs[:, side])
     ]
-    groups += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
+    groups += [np.flatnonzero(hops == num_links) for num_links in np.unique(hops[hops > 0])]
     order = np.argsort(link, kind="stable")
     ends = np.flatnonzero(np.diff(link[order])) + 1
     groups += np.split(path[order] // paths.num_paths, ends)
@@ -431,22 +466,27 @@ def _groups(instance: Instance) -> list[Int64Array]:
 def _losses(
     problem: Problem, schemes: Sequence[Scheme], total_capacity: float, gap: float
 ) -> FloatArray:
-    """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable
-    allocation.
+    """Return loss, mean value of the schemes, and optimum (B, 3) of each matrix; NaN if a scheme
+    has no usable allocation.
+
+        loss = (best - value) / best, or / total_capacity
+
+    where best is the larger of PDHG's value and the values of the schemes.
 
     Args:
         problem: B matrices.
         schemes: at least one.
-        total_capacity: Gbit/s, of which a loss is a share; 0 for the optimum of each matrix.
+        total_capacity: Gbit/s, relative to which a loss is measured; 0 for the optimum of each
+            matrix.
         gap: certified gap of the optimum.
     """
     optimum = pdhg.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
     losses = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
-        single = problem.row(b)
-        assessed = [assess(single, scheme.solve(single)) for scheme in schemes]
-        if all(assessment.status[0].usable for assessment in assessed) and optimum[b] > 0:
-            values = [float(assessment.value[0]) for assessment in assessed]
+        matrix_problem = problem.row(b)
+        assessments = [assess(matrix_problem, scheme.solve(matrix_problem)) for scheme in schemes]
+        if all(assessment.status[0].usable for assessment in assessments) and optimum[b] > 0:
+            values = [float(assessment.value[0]) for assessment in assessments]
             value = sum(values) / len(values)
             best = max(optimum[b], *values)
             losses[b] = (best - value) / (total_capacity or best), value, best
@@ -454,7 +494,14 @@ def _losses(
 
 
 def plot_audit(path: Path, generations: Sequence[Generation], scheme: str, measure: str) -> None:
-    """Proven loss against the number of matrices that were tried."""
+    """Plot the proven loss against the number of matrices that were tried.
+
+    Args:
+        path: image file to write.
+        generations: improvements in order.
+        scheme: name of the scheme, for the title.
+        measure: ``optimum`` or ``capacity``, relative to which the loss is measured.
+    """
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -480,22 +527,28 @@ FILES = WORST, LOSSES, PLOT, MANIFEST = ("worst.csv", "losses.csv", "losses.png"
 
 
 def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
-    """Search, then write everything.
+    """Search for the worst demands, and write matrix, losses, plot and manifest.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
-        InputError: invalid settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     # Load the instance and the schemes.
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     instance = load_instance(config, notify)
     if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
-        raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
+        raise InputError(
+            "--objective", "", "an objective that maximises a value", instance.objective.name
+        )
     model_by_scheme = model_of_each(config.scheme, config.model, notify)
     schemes = [make_scheme(scheme, model_by_scheme[scheme]) for scheme in config.scheme]
 
     def report_generation(generation: Generation) -> None:
         notify(
-            f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses "
+            f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: proven loss "
             f"{100 * generation.loss:.2f}%"
         )
 
@@ -529,6 +582,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
 
 
 def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
+    """Write the worst demands as a traffic file of one matrix."""
     traffic = dataclasses.replace(
         instance.traffic,
         timestamps=instance.traffic.timestamps[:1],
@@ -540,14 +594,14 @@ def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
 
 
 def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
-    """`teal audit`."""
+    """Run ``teal audit``."""
     result = run_audit(config, notify)
     first = result.generations[0]
     last = result.generations[-1]
     unit = "" if config.measure == "optimum" else " of the sum of all capacities"
     return Outcome(
         text=f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{unit} "
-        f"({last.value:.6g} of {last.optimum:.6g} Gbit/s); on the matrices given, within the "
+        f"({last.value:.6g} of {last.optimum:.6g} Gbit/s); on the input matrices, clipped to the "
         f"limits, {100 * first.loss:.2f}%",
         written=", ".join(str(config.out / name) for name in FILES),
         data={

@@ -1,10 +1,10 @@
-"""The cases of an evaluation: unchanged matrices, and matrices under failures, noise, moved or
-scaled demand.
+"""Cases of an evaluation: nominal matrices, and matrices under failures, noise, moved or scaled
+demand.
 
 The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained, and all cases
-have the same paths, among which is one for every demand that the network connects in a case
-(:meth:`Cases.failures`). Random draws depend on seed, protocol, level, draw and matrix alone, so
-that all schemes get the same cases, whatever other protocols are evaluated.
+have the same candidate paths, with at least one for every demand that the network connects in a
+case (:meth:`Cases.failures`).  Random draws depend on seed, protocol, level, draw and matrix alone,
+so that all schemes get the same cases, whatever other protocols are evaluated.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Protocol(StrEnum):
-    """Kinds of changes to a matrix or network before schemes get it."""
+    """Kinds of changes to a matrix or network before schemes allocate it."""
 
     OFFLINE = "offline"
-    ONLINE = "online"  # rows of its own for the cases of OFFLINE, see teal.evaluation.evaluate
+    # Separate rows for the cases of OFFLINE (teal.evaluation.evaluate).
+    ONLINE = "online"
     FAILURES = "failures"
     NOISE = "noise"
     SPATIAL = "spatial"
     SCALE = "scale"
-    CHURN = "churn"  # the matrix is unchanged, and only a share of the volume may move
+    # The matrix is unchanged, and only a share of the volume may move.
+    CHURN = "churn"
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseLevel:
-    """How strongly a protocol changes a case.
+    """Strength of a protocol's change.
 
     Attributes:
-        text: as the user wrote it, such as ``5%``.
+        text: text of the level, such as ``5%``.
         value: the number, such as 0.05.
-        relative: whether it is a share of a whole, written with a per cent sign.
+        relative: whether the number is a share, written with a per cent sign.
     """
 
     text: str
@@ -54,17 +56,17 @@ class CaseLevel:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """One matrix that schemes are evaluated on.
+    """One matrix on one network on which schemes are evaluated.
 
     Attributes:
-        protocol: what was done to it.
-        level: how strongly, as it was written; ``""`` for protocols without levels.
-        draw: number of the random draw.
-        index: row of the matrix in the traffic.
+        protocol: kind of change.
+        level: strength of the change, as it was written; ``""`` for protocols without levels.
+        draw: index of the random draw.
+        index: index of the matrix in the traffic.
         demand: (D,) Gbit/s.
-        capacity: (E,) Gbit/s.
-        max_churn: share of the volume that may move against the optimum of the matrix before; None
-            for no limit.
+        capacity: (E,) Gbit/s; 0 for failed links.
+        max_churn: share of the volume that may move against the optimum of the previous matrix;
+            None for no limit.
     """
 
     protocol: Protocol
@@ -77,7 +79,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Identifies the case among those of a network and its traffic."""
+        """Identifier of the case among those of a network and its traffic."""
         return f"{self.protocol.value}/{self.level}/{self.draw}/{self.index}"
 
 
@@ -87,44 +89,46 @@ def parse_levels(
     """Parse the levels of an option: numbers separated by commas.
 
     Args:
-        option: named in messages.
-        text: "" for no levels.
-        counted: integers, or per cents of a whole: ``1,2,5%``.
-        shares: all are per cents, with or without the sign: ``80,60,40,20%``.
+        option: name of the option, for messages.
+        text: the levels; "" for none.
+        counted: whether levels are integers, or percentages of a whole: ``1,2,5%``.
+        shares: whether all levels are percentages, with or without the sign: ``80,60,40,20%``.
 
     Raises:
-        InputError: anything else, a number that is not positive, or one twice.
+        InputError: another format, a number that is not positive, or a repeated level.
     """
     levels = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", part)
+    for level_text in filter(None, (level_text.strip() for level_text in text.split(","))):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", level_text)
         expected = (
             "numbers such as 80,60,40,20%"
             if shares
             else f"numbers such as {'1,2,5%' if counted else '0.5,1,2'}"
         )
         if not match or not float(match[1]) > 0 or (match[2] and not (counted or shares)):
-            raise InputError(option, "", expected, repr(part))
+            raise InputError(option, "", expected, repr(level_text))
         relative = shares or bool(match[2])
         value = float(match[1]) / (100 if relative else 1)
         if (relative and value > 1) or (counted and not relative and value != int(value)):
-            raise InputError(option, "", expected, repr(part))
+            raise InputError(option, "", expected, repr(level_text))
         levels.append(CaseLevel(f"{match[1]}%" if relative else match[1], value, relative))
     if len({level.text for level in levels}) < len(levels):
-        raise InputError(option, "", "each level once", repr(text))
+        raise InputError.invalid(
+            option, "", f"a level occurs twice in {text!r}", "list each level once"
+        )
     return tuple(levels)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cases:
-    """The cases of one network, matrix by matrix; for each matrix the unchanged case comes first.
+    """Cases of one network, matrix by matrix; the nominal case of each matrix comes first.
 
     Attributes:
-        topology: the network, with the capacities that are in force before any failure of a case.
+        topology: the network, with its capacities before any failure of a case.
         traffic: the matrices.
-        rows: numbers of the matrices.
+        rows: indices of the matrices.
         levels: levels of each protocol that has levels (offline and online have none).
-        draws: random draws of each level, for failures and noise.
+        draws: number of random draws of each level, for failures and noise.
         seed: seed of the draws.
     """
 
@@ -136,41 +140,43 @@ class Cases:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for more failures than cables, or for noise if there is only one
-        matrix.
-        """
+        """Raise InputError for more failures than cables, or for noise with a single matrix."""
         if self.levels.get(Protocol.NOISE) and self.traffic.num_matrices < 2:
-            raise InputError(
+            raise InputError.invalid(
                 "--noise",
                 "traffic",
-                "at least two matrices, whose changes give its variance",
-                "one",
+                "the traffic has one matrix, but the variance of the noise needs two or more",
             )
         for level in self.levels.get(Protocol.FAILURES, ()):
-            cables = len(self.topology.cables())
-            if not level.relative and level.value > cables:
-                expected = f"no more than the {cables} cables of {self.topology.name}"
+            num_cables = len(self.topology.cables())
+            if not level.relative and level.value > num_cables:
+                expected = f"at most the {num_cables} cables of {self.topology.name}"
                 raise InputError("--failures", "", expected, level.text)
 
     def __len__(self) -> int:
-        cases = len(self.rows) * (
-            1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items())
+        num_cases = len(self.rows) * (
+            1 + sum(self._draws(protocol) * len(levels) for protocol, levels in self.levels.items())
         )
-        return cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
+        return num_cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
 
     def __iter__(self) -> Iterator[Case]:
+        """Yield the cases, matrix by matrix: the nominal one, then those of each protocol and
+        level.
+        """
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
         for row in self.rows.tolist():
             (demand,) = self.traffic.read([row])
             yield Case(Protocol.OFFLINE, "", 0, row, demand, self.topology.capacity)
             for protocol, levels in self.levels.items():
                 if protocol is Protocol.CHURN and row == 0:
-                    continue  # nothing is in force before the first matrix
+                    # The first matrix has no previous allocation.
+                    continue
                 for level in levels:
                     for draw in range(self._draws(protocol)):
                         yield self._case(protocol, level, draw, row, demand, variance)
 
     def _draws(self, protocol: Protocol) -> int:
+        """Return the number of random draws of each level: 1 for protocols without randomness."""
         return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
 
     def _case(
@@ -182,6 +188,16 @@ class Cases:
         demand: FloatArray,
         variance: FloatArray,
     ) -> Case:
+        """Build the case of one matrix, protocol, level and draw.
+
+        Args:
+            protocol: kind of change.
+            level: strength of the change.
+            draw: index of the random draw.
+            row: index of the matrix.
+            demand: (D,) Gbit/s of the matrix.
+            variance: (D,) variance of the changes over time, (Gbit/s)^2, for noise.
+        """
         capacity = self.topology.capacity
         rng = self._rng(protocol, level, draw, row)
         if protocol is Protocol.CHURN:
@@ -197,46 +213,56 @@ class Cases:
         return Case(protocol, level.text, draw, row, demand, capacity)
 
     def failures(self) -> Iterator[list[int]]:
-        """The links that are down in each case with failures, those of capacity 0 aside."""
+        """Yield the failed links of each case with failures, without those of capacity 0."""
         for row in self.rows.tolist():
             for level in self.levels.get(Protocol.FAILURES, ()):
                 yield from (self._failed(level, draw, row) for draw in range(self.draws))
 
     def _failed(self, level: CaseLevel, draw: int, row: int) -> list[int]:
-        cables = len(self.topology.cables())
-        count = max(1, round(level.value * cables)) if level.relative else int(level.value)
-        return fail_cables(self.topology, count, self._rng(Protocol.FAILURES, level, draw, row))
+        """Draw the failed links of a case: a number of cables, both directions."""
+        num_cables = len(self.topology.cables())
+        num_failed = max(1, round(level.value * num_cables)) if level.relative else int(level.value)
+        return fail_cables(
+            self.topology, num_failed, self._rng(Protocol.FAILURES, level, draw, row)
+        )
 
     def _rng(
         self, protocol: Protocol, level: CaseLevel, draw: int, row: int
     ) -> np.random.Generator:
+        """Return the generator of a case, which depends on the seed and these arguments alone."""
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
 
     def _variance(self) -> FloatArray:
-        """(D,) variance of the changes between consecutive matrices, over the whole traffic,
-        (Gbit/s)^2.
+        """Return the variance (D,), (Gbit/s)^2, of the changes between consecutive matrices, over
+        the whole traffic.
         """
         last_row = None
-        total = np.zeros(self.traffic.num_demands)
-        square = np.zeros(self.traffic.num_demands)
+        sums = np.zeros(self.traffic.num_demands)
+        square_sums = np.zeros(self.traffic.num_demands)
         for chunk in self.traffic.chunks():
             change = np.diff(chunk if last_row is None else np.vstack([last_row, chunk]), axis=0)
             last_row = chunk[-1:]
-            total = total + change.sum(0)
-            square = square + (change**2).sum(0)
-        count = max(1, self.traffic.num_matrices - 1)
-        return np.maximum(square / count - (total / count) ** 2, 0.0)
+            sums = sums + change.sum(0)
+            square_sums = square_sums + (change**2).sum(0)
+        num_changes = max(1, self.traffic.num_matrices - 1)
+        return np.maximum(square_sums / num_changes - (sums / num_changes) ** 2, 0.0)
 
 
 def selection_text(
     count: int, instance: Instance, config: StudyOptions, *, is_consecutive: bool
 ) -> str:
-    """Which matrices were evaluated, in words:
+    """Describe which matrices were evaluated, such as
     ``10 of 50 matrices: the test split, evenly spread``.
+
+    Args:
+        count: number of evaluated matrices.
+        instance: all matrices.
+        config: settings of the split and the calibration.
+        is_consecutive: whether the evaluated matrices follow each other, or are evenly spread.
     """
-    available = instance.traffic.num_matrices
-    calibrated = (
+    num_available = instance.traffic.num_matrices
+    calibration_text = (
         ""
         if config.calibrate is None
         else (
@@ -244,13 +270,13 @@ def selection_text(
             "median training matrix"
         )
     )
-    if count == available:
-        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
-    split = "" if config.split == "all" else f"the {config.split} split"
+    if count == num_available:
+        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibration_text
+    split_text = "" if config.split == "all" else f"the {config.split} split"
     is_part = count < len(rows_of(instance, config.split))
-    how = ("consecutive" if is_consecutive else "evenly spread") if is_part else ""
+    spacing = ("consecutive" if is_consecutive else "evenly spread") if is_part else ""
     return (
-        f"{count:,} of {available:,} matrices: "
-        + ", ".join(filter(None, (split, how)))
-        + calibrated
+        f"{count:,} of {num_available:,} matrices: "
+        + ", ".join(filter(None, (split_text, spacing)))
+        + calibration_text
     )

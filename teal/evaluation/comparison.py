@@ -1,5 +1,5 @@
-"""Schemes on one case, compared: by the best bound of all of them, by each other's prices, by their
-rates.
+"""Comparison of schemes on one case: best dual bound of all schemes, gaps by each other's prices,
+and fairness of rates.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from teal.problem.fair_levels import fair_figures
 from teal.solvers.projection import CutOnly
 from teal.solvers.sequences.fairness import fairness
 
-# Share of the largest capacity below which differences of rates do not count, as in the paper of
-# the measure.
+# Rates below this fraction of the largest capacity count as equal (as in the paper that defines the
+# fairness metric).
 _MIN_RATE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SchemeResult:
-    """The allocation of a scheme for one case, and its assessment.
+    """Allocation of a scheme for one case, and its assessment.
 
     Attributes:
         allocation: B = 1; of status failed if the scheme failed.
         assessment: assessment of the allocation.
         note: why the scheme failed; ``""`` if it did not.
         wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
-        model_alone: what the splits of a scheme's model carry when they are cut to fit; None for a
-            scheme without a model.
-        proved_gap: gap that the checker of proofs found; NaN where no proof was asked for.
+        model_alone: metrics of the splits of a scheme's model, cut to fit and not repaired; None
+            for a scheme without a model.
+        proved_gap: gap that the checker of proofs computed; NaN if no proof was requested.
     """
 
     allocation: Allocation
@@ -53,11 +53,16 @@ class SchemeResult:
 
 
 def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:
-    """(1,) the best bound over the candidate paths, and the bound of the same prices over all paths
-    of the network.
+    """Return the best dual bound of all schemes over the candidate paths, and the bound of the same
+    prices over all paths of the network.
 
-    The second is NaN unless a scheme has paths of its own, and both are NaN if no scheme has a
-    bound.
+    Args:
+        problem: problem of the case, B = 1.
+        results: result of each scheme, by name.
+
+    Returns:
+        two tensors (1,).  The second is NaN unless a scheme has its own paths; both are NaN if no
+        scheme has a bound.
     """
     unknown = torch.full((1,), float("nan"), dtype=torch.float64)
     bounds = {
@@ -80,31 +85,45 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
 
 
 def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
-    """``gap_known`` of each scheme under priority and max_min, whose bounds depend on the
+    """Return ``gap_known`` of each scheme under priority and max_min, whose bounds depend on the
     allocation.
 
-    It is by the scheme's own prices or by those of the scheme with the smallest gap, whichever
-    prove more; under priority that of the class with the widest one.  {} under another objective,
-    or where no scheme has prices of the sequence.
+    The gap is that by the scheme's own prices, or by the prices of the scheme with the smallest
+    gap, whichever is smaller.  Under priority it is the widest gap of a class.
+
+    Args:
+        problem: problem of the case, B = 1.
+        results: result of each scheme, by name.
+
+    Returns:
+        gaps by scheme; {} under another objective, or if no scheme has prices of the sequence.
     """
-    best = _best(problem, results)
-    if best is None:
+    best_scheme = _best_scheme(problem, results)
+    if best_scheme is None:
         return {}
-    prices = results[best].allocation.program_prices
+    prices = results[best_scheme].allocation.program_prices
     assert prices is not None
     gaps = {}
     for name, result in results.items():
         if result.assessment.status[0].usable and result.allocation.paths is None:
-            gaps[name] = min(_gap(problem, result, prices), float(result.assessment.gap[0]))
+            gaps[name] = min(
+                _gap_by_prices(problem, result, prices), float(result.assessment.gap[0])
+            )
     return gaps
 
 
 def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
-    """Under max_min the fairness of each scheme's rates against those of the scheme with the
-    smallest gap; else {}.
+    """Return the fairness of each scheme's rates against those of the scheme with the smallest gap.
+
+    Args:
+        problem: problem of the case, B = 1.
+        results: result of each scheme, by name.
+
+    Returns:
+        fairness by scheme under max_min; {} under another objective.
     """
-    best = _best(problem, results)
-    if best is None or problem.objective.name != ObjectiveName.MAX_MIN:
+    best_scheme = _best_scheme(problem, results)
+    if best_scheme is None or problem.objective.name != ObjectiveName.MAX_MIN:
         return {}
     rates = {
         name: problem.flows(result.allocation.splits.to(problem.demand)).sum(-1)
@@ -112,12 +131,14 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
         if result.assessment.status[0].usable
     }
     min_rate = _MIN_RATE * float(problem.topology.capacity.max())
-    return {name: float(fairness(rate, rates[best], min_rate)[0]) for name, rate in rates.items()}
+    return {
+        name: float(fairness(rate, rates[best_scheme], min_rate)[0]) for name, rate in rates.items()
+    }
 
 
-def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
-    """The scheme with prices of the sequence that has an optimum, else the one with the smallest
-    gap.
+def _best_scheme(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
+    """Return the scheme with prices of the sequence that has an optimum, else the one with the
+    smallest gap; None if there is none.
     """
     if not problem.objective.rules.is_sequence:
         return None
@@ -129,9 +150,15 @@ def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
     return min(candidates, key=lambda name: candidates[name], default=None)
 
 
-def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
-    """The gap of an allocation by the prices of another scheme; of each class by the better
-    ones.
+def _gap_by_prices(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
+    """Return the gap of an allocation by the prices of another scheme.
+
+    Under priority each class gets the better of that bound and its own, and the widest gap counts.
+
+    Args:
+        problem: problem of the case, B = 1.
+        result: the allocation.
+        prices: prices of each program of the sequence, of the other scheme.
     """
     splits = result.allocation.splits
     class_bounds = result.assessment.classes

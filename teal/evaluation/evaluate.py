@@ -1,11 +1,11 @@
-"""Schemes on the cases of a network: warm-up, timing, time limit, failures, the online timeline.
+"""Schemes on the cases of a network: warm-up, timing, time limit, failures, online protocol.
 
-The online protocol says what a network carries while a scheme is still computing.
+The online protocol measures what a network carries while a scheme is computing.  An interval of a
+TE controller begins with new demands.  Until a scheme has computed, its previous allocation stays
+installed and carries min(new demand, old flow) of each demand (Xu et al., "Teal", SIGCOMM 2023,
+section 5.1).  A scheme that has not finished when the next interval begins skips that interval.
 
-An interval of a TE controller begins with new demands.  Until a scheme has computed, its previous
-allocation stays installed and carries min(new demand, old flow) of each demand (Xu et al., "Teal",
-SIGCOMM 2023, section 5.1); a scheme that has not finished when the next interval begins skips that
-one.
+Axis letters: B matrices (1 here), D demands, K paths of a demand, E links.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from teal.solvers.result import Starter
 
 @dataclasses.dataclass(eq=False)
 class LazyAllocation:
-    """The allocation of a scheme for one matrix, computed when it is first read.
+    """Allocation of a scheme for one matrix, computed when it is first read.
 
     Attributes:
-        solve: computes it.
+        solve: computes the allocation.
         demand: (1, D) Gbit/s of the matrix.
     """
 
@@ -67,7 +67,7 @@ class LazyAllocation:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of an interval, and what is installed during it.
+    """Part of an interval, with the allocation that is installed during it.
 
     Attributes:
         share: share of the interval.
@@ -79,7 +79,7 @@ class Piece:
 
 
 class Timeline:
-    """One scheme through consecutive intervals.
+    """Installed allocations of one scheme over consecutive intervals.
 
     The allocation of the first matrix is installed at once, for all schemes alike.
 
@@ -90,13 +90,16 @@ class Timeline:
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         # Index of the current interval.
-        self._number = -1
+        self._interval_index = -1
         self._installed: LazyAllocation | None = None
-        # Time when it is ready, and the allocation.
+        # Allocation being computed, with the time at which it is ready.
         self._computing: tuple[float, LazyAllocation] | None = None
 
     def step(self, allocation: LazyAllocation, seconds: float) -> list[Piece]:
-        """Go through the next interval.
+        """Advance by one interval.
+
+        A scheme that is idle starts computing for the new matrix; it installs the allocation when
+        ready.
 
         Args:
             allocation: allocation of the interval's matrix.
@@ -105,39 +108,44 @@ class Timeline:
         Returns:
             pieces whose shares sum to 1; none if the scheme has had no allocation yet.
         """
-        self._number += 1
-        begin = self._number * self._interval_s
+        self._interval_index += 1
+        begin = self._interval_index * self._interval_s
         end = begin + self._interval_s
         if self._computing and self._computing[0] <= begin:
             self._install()
-        has_failed = seconds != seconds  # NaN
+        # An idle scheme computes for this matrix, unless it fails (NaN); the first allocation is
+        # ready at once.
+        has_failed = seconds != seconds
         if self._computing is None and not has_failed:
             self._computing = (begin if self._installed is None else begin + seconds, allocation)
-        before = self._installed
-        share = 1.0
+        # The new allocation replaces the previous one within the interval, if it is ready by then.
+        previous = self._installed
+        previous_share = 1.0
         if self._computing and self._computing[0] < end:
-            share = (self._computing[0] - begin) / self._interval_s
+            previous_share = (self._computing[0] - begin) / self._interval_s
             self._install()
-        pieces = [Piece(share, before)] if before and share else []
+        pieces = [Piece(previous_share, previous)] if previous and previous_share else []
         return (
-            [*pieces, Piece(1 - share, self._installed)]
-            if self._installed and share < 1
+            [*pieces, Piece(1 - previous_share, self._installed)]
+            if self._installed and previous_share < 1
             else pieces
         )
 
     def _install(self) -> None:
+        """Install the allocation that was being computed."""
         assert self._computing is not None
         self._installed = self._computing[1]
         self._computing = None
 
 
 def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
-    """The flow of this matrix that an allocation for an earlier one carries: min(new demand, old
-    flow) of each demand.
+    """Return the flow of this matrix that an allocation for an earlier one carries.
+
+    Each demand gets min(new demand, old flow), in the proportions of the old flow.
 
     Args:
         problem: the new matrix, B = 1.
-        installed: the allocation for the earlier one.
+        installed: the allocation for the earlier matrix.
     """
     old = installed.allocation
     flow = old.splits.to(problem.demand) * installed.demand[..., None]
@@ -148,9 +156,9 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
     return dataclasses.replace(old, splits=splits, prices=None)
 
 
-# Seconds: a first solve that took longer is kept as the result instead of being repeated, even if
-# kernels were compiled in it; and one that took longer than the second number if none was, such as
-# that of a linear program.
+# A warm-up solve is not repeated but counts as the result of the first case if it took longer than
+# this, seconds: the first limit applies if kernels were compiled in it, the second if not, as in a
+# linear program.
 MAX_WARM_UP_S = 60.0
 _MAX_UNCOMPILED_S = 1.0
 
@@ -160,18 +168,18 @@ Before = Callable[[Case], Problem | None]
 
 @dataclasses.dataclass(eq=False)
 class SchemeRunner:
-    """Runs one scheme.
+    """Runs one scheme on the cases of a network, with clock, time limit and failures.
 
     Attributes:
         name: name of the scheme, in rows and messages.
-        scheme: what is run.
-        before: gives the problem of the interval before, for schemes that start from it.
+        scheme: the scheme.
+        before: returns the problem of the previous interval, for schemes that start from it.
         notify: called with each failure.
         where: name of the network, for messages.
-        time_limit: seconds for one matrix; a scheme that takes longer is not run any more.
+        time_limit: seconds for one matrix; a scheme that takes longer is excluded.
         interval_s: seconds of an interval of the online protocol; 0 without it.
         is_proving: whether every allocation is proved in integers.
-        excluded: why the scheme is not run any more; ``""`` while it is run.
+        excluded: why the scheme is excluded from further cases; ``""`` if it is not.
     """
 
     name: str
@@ -194,42 +202,50 @@ class SchemeRunner:
     def warm_up(self, problem: Problem, case: Case, *, has_worked: bool) -> InputError | None:
         """Solve a case without counting it, so that compilation and caches are not timed.
 
-        Where nothing was compiled, a solve that took long is kept: it is the result of the first
-        case.
+        If nothing was compiled, a solve that took long is the result of the first case.  A scheme
+        that fails here is excluded, unless it succeeded in an earlier part of the run.
 
-        A scheme that fails here is excluded, unless it ``has_worked`` in an earlier part of the
-        run.
+        Args:
+            problem: problem of the case.
+            case: the first case.
+            has_worked: whether the scheme succeeded in an earlier part of the run.
 
         Returns:
-            the error if it is the user's.
+            the error if it is an InputError, else None.
         """
-        compiled = num_compiled()
+        num_compiled_before = num_compiled()
         is_on_gpu = problem.demand.device.type != "cpu"
         try:
             allocation = self._solve(problem, case)
             if is_on_gpu and self._busy_s <= MAX_WARM_UP_S:
-                # Launches are recorded the second time.
+                # The second solve records the kernel launches as a graph.
                 allocation = self._solve(problem, case)
         except Exception as error:
             if has_worked:
                 return None
             self._exclude(one_line(error))
             return error if isinstance(error, InputError) else None
-        # On a GPU nobody counts what is compiled, and the first call of most schemes compiles or
-        # loads kernels.
-        may_compile = num_compiled() > compiled or is_on_gpu
-        longest = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
-        if self._busy_s > longest:
+        # On a GPU compilations are not counted; the first call of most schemes compiles or loads
+        # kernels.
+        may_compile = num_compiled() > num_compiled_before or is_on_gpu
+        max_warm_up_s = MAX_WARM_UP_S if may_compile else _MAX_UNCOMPILED_S
+        if self._busy_s > max_warm_up_s:
             self._warm_up_result = allocation
         return None
 
     def run(self, problem: Problem, case: Case) -> SchemeResult:
-        """Solve a case; a failure, by whatever exception, becomes the note of the result."""
+        """Solve, time and assess a case; an exception of any kind becomes the note of the result.
+
+        Args:
+            problem: problem of the case.
+            case: the case.
+        """
         failed = failed_allocation(problem)
         if self.excluded:
             return SchemeResult(failed, assess(problem, failed), self.excluded)
         try:
-            allocation = self._warm_up_result or self._solve(problem, case)  # sets _busy_s
+            # Either one has set _busy_s, the wall-clock time of the solve.
+            allocation = self._warm_up_result or self._solve(problem, case)
             self._warm_up_result = None
             assessment = assess(problem, allocation)
             note, proved_gap = self._prove(problem, allocation, assessment)
@@ -249,32 +265,43 @@ class SchemeRunner:
     def _prove(
         self, problem: Problem, allocation: Allocation, assessment: Assessment
     ) -> tuple[str, float]:
-        """Why there is no proof, "" where there is one or none was asked for, and the gap that it
-        shows.
+        """Prove an allocation in integers, if proofs are requested.
+
+        Returns:
+            why there is no proof, "" if there is one or none was requested; and the proved gap, NaN
+            without a proof.
         """
         if not self.is_proving or not assessment.status[0].usable:
             return "", math.nan
         try:
             with tempfile.TemporaryDirectory() as folder:
                 return "", proved_gap(write_proof(Path(folder), problem, allocation))
-        except Exception as error:  # the allocation counts all the same
+        # The allocation counts even without a proof.
+        except Exception as error:
             return f"not proved: {one_line(error)}", math.nan
 
     def check_time_limit(self, row: Row) -> None:
-        """Exclude the scheme if its last case took longer than the limit."""
+        """Exclude the scheme if its last case took longer than the time limit."""
         spent_s = max(row.total_s if row.usable else 0.0, self._busy_s)
         self._busy_s = 0.0
         if spent_s > self.time_limit and not self.excluded:
             self._exclude(f"{LEFT_OUT} after {spent_s:.0f} s for one matrix")
 
     def _exclude(self, reason: str) -> None:
+        """Exclude the scheme from further cases, and report the reason."""
         self.notify(f"{self.name} on {self.where}: {reason}")
         self.excluded = reason
 
     def _solve(self, problem: Problem, case: Case) -> Allocation:
+        """Solve a case with the wall clock running; store the seconds in ``_busy_s``.
+
+        Args:
+            problem: problem of the case.
+            case: the case; schemes that follow a state get the problem before it.
+        """
         if isinstance(self.scheme, Follower):
             self.scheme.follow(self.before(case))
-        # Properties that all schemes use and that are computed once: not part of any scheme's time.
+        # Properties that all schemes use are computed here, so that they are in no scheme's time.
         _ = problem.path_mask, problem.path_value, problem.inverse_capacity
         begin = time.perf_counter()
         try:
@@ -291,14 +318,20 @@ class SchemeRunner:
         )
 
     def replay(self, problem: Problem, case: Case, row: Row) -> None:
-        """Take a case that an earlier part of the run measured into the online timeline."""
+        """Advance the online timeline by a case that an earlier part of the run measured.
+
+        Args:
+            problem: problem of the case.
+            case: the case.
+            row: its stored row.
+        """
         lazy = LazyAllocation(lambda: self._solve(problem, case), problem.demand)
         self._timeline.step(lazy, row.total_s if row.usable else math.nan)
 
     def online_row(
         self, problem: Problem, row: Row, result: SchemeResult, *, was_excluded: bool
     ) -> Row:
-        """The row of the online protocol for the interval of ``row``.
+        """Return the row of the online protocol for the interval of a case.
 
         Args:
             problem: problem of the matrix.
@@ -315,56 +348,65 @@ class SchemeRunner:
         if was_excluded or not pieces:
             return row
         try:
-            parts = [assess(problem, carried_over(problem, piece.installed)) for piece in pieces]
+            assessments = [
+                assess(problem, carried_over(problem, piece.installed)) for piece in pieces
+            ]
         # An allocation of an earlier part of the run is computed again, and may fail.
         except Exception as error:
-            unknown = dict.fromkeys(
+            unknown_metrics = dict.fromkeys(
                 ("value", "satisfied_demand", "bound", "gap", "gap_known"), math.nan
             )
             return dataclasses.replace(
                 row,
                 status=Status.FAILED.value,
                 note=one_line(error),
-                **unknown,  # type: ignore[arg-type]
+                **unknown_metrics,  # type: ignore[arg-type]
             )
-        return _interval_row(problem, row, [piece.share for piece in pieces], parts)
+        return _interval_row(problem, row, [piece.share for piece in pieces], assessments)
 
 
 def _interval_row(
-    problem: Problem, row: Row, shares: Sequence[float], parts: Sequence[Assessment]
+    problem: Problem, row: Row, shares: Sequence[float], assessments: Sequence[Assessment]
 ) -> Row:
-    """Return the row of an interval in which several allocations were installed.
+    """Return the row of an interval in which several allocations were installed: means over the
+    interval of value and satisfied demand, maxima of utilisation and violation.
 
     Args:
         problem: problem of the matrix.
         row: row of the online protocol, with the bounds of the matrix.
         shares: share of the interval for which each allocation was installed.
-        parts: assessment of each allocation.
+        assessments: assessment of each allocation.
     """
-    value = weighted_mean(shares, [part.value for part in parts])
+    value = weighted_mean(shares, [assessment.value for assessment in assessments])
     best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
     return dataclasses.replace(
         row,
         value=value,
-        satisfied_demand=weighted_mean(shares, [part.satisfied_demand for part in parts]),
+        satisfied_demand=weighted_mean(
+            shares, [assessment.satisfied_demand for assessment in assessments]
+        ),
         gap=gap_of(problem, value, row.bound),
         gap_known=gap_of(problem, value, best_bound),
-        max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
-        max_violation=max(float(part.max_violation[0]) for part in parts),
+        max_link_utilisation=max(
+            float(assessment.max_link_utilisation[0]) for assessment in assessments
+        ),
+        max_violation=max(float(assessment.max_violation[0]) for assessment in assessments),
         cut_demand=math.nan,
         cut_gap=math.nan,
         proved_gap=math.nan,
         least_share=math.nan,
         status=Status.FEASIBLE.value
-        if all(part.status[0].usable for part in parts)
+        if all(assessment.status[0].usable for assessment in assessments)
         else row.status,
     )
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
-    """Figures of a scheme's model without any repair, not timed; None where there is no such model.
+    """Return metrics of a scheme's model without any repair, not timed; None for a scheme without a
+    model.
 
-    A scheme of somebody else may have a method of this name that means something else.
+    A scheme of another package may have a method of the same name with another meaning, so any
+    exception means None.
     """
     if not isinstance(scheme, Starter):
         return None
@@ -375,16 +417,16 @@ def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
 
 
 def one_line(error: Exception) -> str:
-    """An error as one line of text, with its type unless it is Teal's own."""
+    """Format an error as one line of text, with its type unless it is an error of Teal."""
     text = " ".join(str(error).split())
     return (
         text if isinstance(error, InputError | SolverError) else f"{type(error).__name__}: {text}"
     )
 
 
-# Gap of the allocation of the matrix before, which is in force when a case under churn begins.
-_GAP_IN_FORCE = 1e-3
-# Seconds without an update, after which the progress bar is redrawn for a new text.
+# Gap of the allocation of the previous matrix, which is installed when a case under churn begins.
+_INSTALLED_GAP = 1e-3
+# Seconds without an update after which the progress bar is redrawn for a new text.
 _REFRESH_AFTER_S = 0.5
 
 
@@ -392,19 +434,20 @@ _REFRESH_AFTER_S = 0.5
 class Evaluation:
     """Schemes on the cases of one network.
 
-    A scheme that fails, by whatever exception, fails its row alone, which says why.  A scheme that
-    fails on its first case, or takes longer than ``time_limit`` for one case, is not run any more.
+    An exception of a scheme fails only its row, which gives the reason.  A scheme that fails on its
+    first case, or takes longer than ``time_limit`` for one case, is excluded from further cases.
 
     Attributes:
         instance: network, paths, traffic.
-        schemes: by the names that rows have.
+        schemes: schemes by name in the rows.
         time_limit: seconds for one matrix.
         interval_s: seconds of an interval of the online protocol, which needs consecutive matrices;
             0 without it.
         is_proving: whether every allocation is proved in integers.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
-        already_excluded: why schemes were excluded before an interrupted run was resumed, by name.
+        already_excluded: reasons for which schemes were excluded before an interrupted run, by
+            name.
     """
 
     instance: Instance
@@ -417,15 +460,19 @@ class Evaluation:
     already_excluded: dataclasses.InitVar[Mapping[str, str] | None] = None
 
     def __post_init__(self, already_excluded: Mapping[str, str] | None) -> None:
-        """Raise InputError for an online protocol of a program that cannot carry demand in part."""
+        """Raise InputError for an online protocol under an objective that cannot carry part of the
+        demand.
+        """
         objective = self.instance.objective
         if self.interval_s and objective.rules.carries_all:
-            raise InputError("--online", "objective", "one that maximises flow", objective.name)
+            raise InputError(
+                "--online", "objective", "an objective that maximises flow", objective.name
+            )
         self._runners = {
             name: SchemeRunner(
                 name=name,
                 scheme=scheme,
-                before=self._before,
+                before=self._previous_problem,
                 notify=self.notify,
                 where=self.instance.topology.name,
                 time_limit=self.time_limit,
@@ -436,36 +483,39 @@ class Evaluation:
             for name, scheme in self.schemes.items()
         }
         self._capacity = self.instance.topology.capacity
-        # Problem of the last case; others share its path operations.
+        # Problem of the first case; later ones share its path operations.
         self._problem: Problem | None = None
-        # Index of a case, and the problem before it.
-        self._last_before: tuple[int, Problem | None] = (
+        # Cache: index of a matrix, and the problem of the previous matrix.
+        self._last_previous: tuple[int, Problem | None] = (
             -1,
             None,
         )
-        # Index of a case, and the splits before it.
-        self._last_in_force: tuple[int, Tensor] | None = None
+        # Cache: index of a matrix, and the splits (D, K) installed before it.
+        self._last_installed: tuple[int, Tensor] | None = None
 
     @property
     def excluded(self) -> dict[str, str]:
-        """Why schemes are not run any more, by name."""
+        """Reasons for which schemes are excluded from further cases, by name."""
         return {name: runner.excluded for name, runner in self._runners.items() if runner.excluded}
 
     def run(
         self, cases: Cases, done: Mapping[str, Sequence[Row]] | None = None
     ) -> Iterator[CaseResult]:
-        """Evaluate the cases that are not ``done``, one at a time, so that times are those of one
+        """Evaluate the cases that are not done, one at a time, so that times are those of one
         matrix.
 
         Each scheme first solves one case that is not counted, for compilation and caches.
 
         Args:
-            cases: in order.
-            done: rows of an earlier part of the run, by key of the case.
+            cases: cases in order.
+            done: rows of an earlier part of the run, by key of the case; None for none.
+
+        Yields:
+            the rows of each case.
 
         Raises:
-            InputError: of every scheme on its first case, such as a model for another K, if
-                ``strict``.
+            InputError: every scheme fails with one on its first case, such as for a model for
+                another K, and ``strict``.
         """
         done = done or {}
         self._capacity = cases.topology.capacity
@@ -474,45 +524,48 @@ class Evaluation:
         is_slow = {row.scheme for row in earlier_rows if row.total_s > MAX_WARM_UP_S}
         with progress_bar(total=len(cases), desc="evaluating", unit="matrix") as bar:
             for case in cases:
-                problem = self._problem_of(case)
+                problem = self._case_problem(case)
                 if case.key in done:
                     self._replay(problem, case, done[case.key])
                 else:
                     if self._problem is None:
                         self._warm_up(problem, case, has_worked, is_slow, bar)
                         self._problem = problem
-                    yield self._measure(problem, case, bar)
+                    yield self._evaluate_case(problem, case, bar)
                 bar.update()
 
-    def _problem_of(self, case: Case) -> Problem:
+    def _case_problem(self, case: Case) -> Problem:
+        """Return the problem of a case, which shares the path operations of the first one."""
         if self._problem is None:
             return self.instance.problem(case.demand, capacity=case.capacity)
         problem = self._problem.with_demand(torch.from_numpy(case.demand[None]))
         if not np.array_equal(case.capacity, problem.capacity[0].cpu().numpy()):
             problem = problem.with_capacity(torch.from_numpy(case.capacity))
         if case.max_churn is not None:
-            problem = problem.with_churn_limit(self._in_force(case), case.max_churn)
+            problem = problem.with_churn_limit(self._installed_splits(case), case.max_churn)
         return problem
 
-    def _in_force(self, case: Case) -> Tensor:
-        """(D, K) splits that are in force when a case begins: the optimum of the matrix before."""
-        if self._last_in_force is None or self._last_in_force[0] != case.index:
-            before = self._before(case)
-            assert before is not None
-            self._last_in_force = case.index, pdhg.solve(before, gap=_GAP_IN_FORCE).splits[0]
-        return self._last_in_force[1]
-
-    def _before(self, case: Case) -> Problem | None:
-        """The matrix before that of ``case``, on the network before any failure of the case; None
-        for the first.
+    def _installed_splits(self, case: Case) -> Tensor:
+        """Return the splits (D, K) that are installed when a case begins: the optimum of the
+        previous matrix.
         """
-        if self._last_before[0] != case.index:
-            before = None
+        if self._last_installed is None or self._last_installed[0] != case.index:
+            previous = self._previous_problem(case)
+            assert previous is not None
+            self._last_installed = case.index, pdhg.solve(previous, gap=_INSTALLED_GAP).splits[0]
+        return self._last_installed[1]
+
+    def _previous_problem(self, case: Case) -> Problem | None:
+        """Return the problem of the previous matrix, on the network before any failure of the case;
+        None for the first matrix.
+        """
+        if self._last_previous[0] != case.index:
+            previous = None
             if case.index:
                 demand = self.instance.traffic.read([case.index - 1])
-                before = self.instance.problem(demand, capacity=self._capacity)
-            self._last_before = case.index, before
-        return self._last_before[1]
+                previous = self.instance.problem(demand, capacity=self._capacity)
+            self._last_previous = case.index, previous
+        return self._last_previous[1]
 
     def _warm_up(
         self,
@@ -522,20 +575,30 @@ class Evaluation:
         is_slow: Container[str],
         bar: Any,
     ) -> None:
-        """Let the schemes solve a case that is not counted, except those that are known to be
-        slow.
+        """Let each scheme solve a case that is not counted, except excluded and slow ones.
+
+        Args:
+            problem: problem of the case.
+            case: the first case that is not done.
+            has_worked: schemes that succeeded in an earlier part of the run.
+            is_slow: schemes that took longer than the limit of a warm-up.
+            bar: progress bar, which shows the current scheme.
+
+        Raises:
+            InputError: every scheme fails with one, and ``strict``.
         """
-        faults: list[InputError] = []
+        input_errors: list[InputError] = []
         for name, runner in self._runners.items():
             if name in is_slow or runner.excluded:
                 continue
             _show(bar, f"{name}, warming up")
-            fault = runner.warm_up(problem, case, has_worked=name in has_worked)
-            faults += [] if fault is None else [fault]
-        if self.strict and faults and len(faults) == len(self.schemes):
-            raise faults[0]
+            input_error = runner.warm_up(problem, case, has_worked=name in has_worked)
+            input_errors += [] if input_error is None else [input_error]
+        if self.strict and input_errors and len(input_errors) == len(self.schemes):
+            raise input_errors[0]
 
-    def _measure(self, problem: Problem, case: Case, bar: Any) -> CaseResult:
+    def _evaluate_case(self, problem: Problem, case: Case, bar: Any) -> CaseResult:
+        """Run all schemes on a case; return their rows and link utilisations."""
         results: dict[str, SchemeResult] = {}
         for name, runner in self._runners.items():
             _show(bar, name)
@@ -554,7 +617,7 @@ class Evaluation:
         return CaseResult(case.key, tuple(rows), usable_utilisations(problem, results))
 
     def _replay(self, problem: Problem, case: Case, rows: Sequence[Row]) -> None:
-        """Take a case of an earlier part of the run into the online timelines."""
+        """Advance the online timelines by a case of an earlier part of the run."""
         if self.interval_s and case.protocol is Protocol.OFFLINE:
             for row in rows:
                 if row.protocol == case.protocol and row.scheme in self._runners:
@@ -562,9 +625,7 @@ class Evaluation:
 
 
 def _show(bar: Any, text: str) -> None:
-    """Set the text of the progress bar; redraw at once only if it has not been redrawn for a
-    while.
-    """
+    """Set the text of the progress bar; redraw only if the bar has not been redrawn for a while."""
     bar.set_postfix_str(
         text, refresh=time.time() - getattr(bar, "last_print_t", time.time()) > _REFRESH_AFTER_S
     )

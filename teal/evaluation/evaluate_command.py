@@ -1,4 +1,4 @@
-"""`teal evaluate`: schemes x protocols x networks, stored on disk as they go, so that an
+"""``teal evaluate``: schemes x protocols x networks, stored in a journal case by case, so that an
 interrupted run continues.
 """
 
@@ -37,14 +37,14 @@ FILES = (JOURNAL, ROWS, TABLE, UTILISATION, NETWORKS, MANIFEST, SUMMARY, DIFFERE
 
 
 class _LateJournal:
-    """The journal of a run, which begins with the first entry: a fault before it leaves OUT
+    """Journal of a run that is created with its first entry, so that an earlier error leaves OUT
     unchanged.
 
     Args:
         config: the settings.
 
     Raises:
-        InputError: results in OUT that must not be replaced, or nothing that could be resumed.
+        InputError: existing results in OUT without --overwrite, or no run to resume.
     """
 
     def __init__(self, config: EvaluateConfig) -> None:
@@ -57,11 +57,11 @@ class _LateJournal:
             check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind (:meth:`teal.app.run_files.Entries.entries`)."""
+        """Yield the entries of a kind, such as case or network."""
         return iter(()) if self.journal is None else self.journal.entries(kind)
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry (:meth:`teal.app.run_files.Entries.add`)."""
+        """Append an entry of a kind; the first one removes earlier results."""
         if self.journal is None:
             remove_files(self._config.out, FILES)
             self.journal = Journal(self._config.out / JOURNAL, self._config, resume=False)
@@ -69,22 +69,27 @@ class _LateJournal:
 
 
 def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda _: None) -> Record:
-    """Evaluate what is missing, then write results and report; an interruption writes the rows so
-    far.
+    """Evaluate what an earlier run has not, then write results and report.
+
+    An interruption writes the rows so far.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
-        InputError: invalid settings, or results in OUT that must not be replaced; nothing is
+        InputError: invalid settings, or existing results in OUT without --overwrite; nothing is
             written then.
     """
     entries = _LateJournal(config)
     study = Study(config, entries, notify)
-    # The schemes of all networks, so that a fault shows before anything slow.
+    # Schemes and networks are loaded first, so that an error is raised before anything slow.
     schemes = schemes_of(config, config.models_by_network(), notify)
     networks = _networks(config, study, entries, notify)
     strict = len(config.topology) == 1
     try:
-        for number, (instance, cases) in networks.items():
-            study.measure(number, instance, cases, schemes[number], strict=strict)
+        for network_index, (instance, cases) in networks.items():
+            study.measure(network_index, instance, cases, schemes[network_index], strict=strict)
     except BaseException:
         rows = study.record().rows
         if rows:
@@ -98,54 +103,69 @@ def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda 
 def _networks(
     config: EvaluateConfig, study: Study, entries: _LateJournal, notify: Callable[[str], None]
 ) -> dict[int, tuple[Instance, Cases]]:
-    """The networks that are not complete, all loaded, so that no fault shows after hours of
-    measuring.
+    """Load all networks that are not complete, so that an error is raised before hours of
+    measurements.
+
+    Args:
+        config: the settings.
+        study: makes the cases.
+        entries: journal of an interrupted run.
+        notify: called with the progress.
+
+    Returns:
+        instance and cases by index of the network.
+
+    Raises:
+        InputError: an invalid network or traffic, one that differs from the interrupted run, or one
+            that occurs twice.
     """
     # Networks of an interrupted run.
-    complete = {entry["network"] for entry in entries.entries("complete")}
+    complete_networks = {entry["network"] for entry in entries.entries("complete")}
     entry_by_network = {entry["network"]: entry for entry in entries.entries("network")}
     names = [(entry["topology"], entry["traffic"]) for entry in entry_by_network.values()]
     networks = {}
 
     def compile_kernels(topology: Topology) -> None:
-        """Compile for the schemes, in several processes, before the first of them is called."""
+        """Compile the kernels of the schemes, in several processes, before their first call."""
         pairs = topology.num_nodes * (topology.num_nodes - 1)
         compile_first(notify, pairs, chosen_schemes(config))
 
     # Load each network that is not complete.
-    for number, of_network in enumerate(config.instances()):
-        if number in complete:
+    for network_index, network_config in enumerate(config.instances()):
+        if network_index in complete_networks:
             continue
-        loaded = load_instance(of_network, notify, on_topology=compile_kernels)
+        loaded = load_instance(network_config, notify, on_topology=compile_kernels)
         instance, cases = study.prepared(loaded)
         # The network must be that of the interrupted run, or a new one.
-        if number in entry_by_network:
-            if entry_by_network[number]["content"] != study.content(instance):
-                expected = "the topology, traffic and paths of the interrupted run"
-                raise InputError(of_network.topology, "", expected, "a different one")
+        if network_index in entry_by_network:
+            if entry_by_network[network_index]["content"] != study.content(instance):
+                problem = "topology, traffic or paths differ from those of the interrupted run"
+                remedy = "restore them, or start again with --overwrite"
+                raise InputError.invalid(network_config.topology, "", problem, remedy)
         else:
             name = instance.topology.name, instance.traffic.name
             if name in names:
-                expected = "each network and traffic once"
-                raise InputError("--topology", "", expected, " with ".join(name) + " twice")
+                problem = f"{' with '.join(name)} occurs twice"
+                raise InputError.invalid("--topology", "", problem, "list each network once")
             names.append(name)
-        networks[number] = instance, cases
+        networks[network_index] = instance, cases
     return networks
 
 
 def _publish(config: EvaluateConfig, record: Record, journal: Journal | None) -> None:
-    """Write results and report, and end the journal."""
+    """Write results and report, and remove the journal."""
     assert journal is not None
     record.save_rows(config.out)
     machines = [journal.header["machine"], *journal.entries("machine")]
     manifest = partial(write_manifest, settings=config, machines=machines)
     write_files(config.out, {MANIFEST: manifest})
-    journal.remove()  # the results are stored, whether or not plot and report succeed
+    # The results are stored, even if plot or report fail.
+    journal.remove()
     write_files(config.out, report_files(record))
 
 
 def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
-    """`teal evaluate`: the cases of the protocols, or a race."""
+    """Run ``teal evaluate``: the cases of the protocols, or a race."""
     if config.race:
         return race_outcome(config, notify)
     rows = run_evaluate(config, notify).rows

@@ -1,4 +1,4 @@
-"""The price of fairness: total and least share of the demands for alpha-fair utilities, from total
+"""Price of fairness: total and smallest share of the demands for alpha-fair utilities, from total
 flow to max-min.
 """
 
@@ -17,25 +17,25 @@ OBJECTIVES = (
     *(f"alpha_fair:alpha={alpha:g}" for alpha in (0, 0.5, 1, 2, 4, 8, 16)),
     "max_concurrent_flow",
 )
-# Gap to which each alpha is solved; its shares differ by less than what can be seen in a chart.
+# Gap to which each alpha is solved; smaller differences are invisible in a chart.
 _GAP = 1e-3
-# Seconds for one alpha, after which its allocation stands as it is.
+# Time limit of one alpha, seconds; then its incumbent counts.
 _DEADLINE_S = 5.0
 _MAX_ITERATIONS = 5000
-# Rounds that hand out the remaining capacity, since a large alpha is indifferent beyond the least
-# shares.
+# Number of rounds that distribute residual capacity, since for a large alpha the utility of shares
+# above the smallest ones is negligible.
 _REFILL_ROUNDS = 20
 
 
 @dataclasses.dataclass(frozen=True)
 class FairnessPoint:
-    """One objective on one matrix.
+    """Result of one objective on one matrix.
 
     Attributes:
-        objective: one of :data:`OBJECTIVES`; max_concurrent_flow has the largest least share that
-            there is.
-        total_share: share of all demand that is carried.
-        least_share: least share of a demand that has a live path.
+        objective: one of :data:`OBJECTIVES`; max_concurrent_flow has the largest possible least
+            share.
+        total_share: served share of all demand.
+        least_share: smallest served share of a demand that has a live path.
         gap: certified gap of the allocation.
     """
 
@@ -46,10 +46,10 @@ class FairnessPoint:
 
 
 def fairness_curve(problem: Problem) -> list[FairnessPoint]:
-    """A point for each of :data:`OBJECTIVES`, in this order; [] where no demand has a live path.
+    """Solve a matrix for each of :data:`OBJECTIVES`; [] if no demand has a live path.
 
     Args:
-        problem: B = 1; demands, paths and capacities count, and its objective does not.
+        problem: B = 1; its demands, paths and capacities are used, its objective is not.
     """
     if not bool((problem.routable & (problem.demand > 0)).any()):
         return []
@@ -79,14 +79,14 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
 
 
 def total_share(problem: Problem, splits: torch.Tensor) -> float:
-    """Share of all demand that splits (1, D, K) carry."""
+    """Return the share of all demand that splits (1, D, K) serve."""
     demand = problem.demand[0]
     return float((splits[0].to(demand).sum(-1) * demand).sum() / demand.sum().clamp(min=1e-300))
 
 
 def least_share(problem: Problem, splits: torch.Tensor) -> float:
-    """Least share of a demand above 0 that has a live path, under splits (1, D, K); NaN where no
-    demand has one.
+    """Return the smallest share of a demand above 0 with a live path that splits (1, D, K) serve;
+    NaN if there is no such demand.
     """
     counts = (problem.routable & (problem.demand > 0))[0]
     shares = splits[0].sum(-1)[counts]

@@ -1,9 +1,9 @@
-"""Means over cases, and differences between schemes on the same cases, with 95% intervals
-(:mod:`teal.runtime.bootstrap`).
+"""Means over cases, and paired differences between schemes on the same cases, with 95% bootstrap
+intervals (:mod:`teal.runtime.bootstrap`).
 
 Draws of one matrix (other failed links, other noise) and repeats of a scheme with other seeds are
-not independent of each other, so that whole matrices are drawn.  A case that a scheme failed counts
-as :meth:`teal.evaluation.rows.Row.counted` says.
+not independent of each other, so the bootstrap draws whole matrices.  A failed case counts with
+satisfied demand and value 0 (infinite for a value that is minimised) and gap 1.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from teal.runtime.bootstrap import interval_of_mean
 
 SUMMARY = "summary.csv"
 DIFFERENCES = "differences.csv"
-# Value over that of LP-all's optimal row of the same case.
+# Metric: value over the value of LP-all's optimal row of the same case.
 OF_OPTIMUM = "of_optimum"
-_MEASURES = (
+# Columns of rows, and OF_OPTIMUM, that are summarised.
+_METRICS = (
     "satisfied_demand",
     OF_OPTIMUM,
     "value",
@@ -38,19 +39,19 @@ _MEASURES = (
 
 @dataclasses.dataclass(frozen=True)
 class MeanRow:
-    """One column of one scheme over the cases of a network, a protocol and a level.
+    """Mean of one metric of one scheme over the cases of a network, a protocol and a level.
+
+    There is no row for a metric that is infinite in some case.
 
     Attributes:
-        topology, traffic, protocol, level, scheme: as in rows.
-        measure: name of the column.
-        cases: number of rows with a value.
-        failed: number of rows without a usable allocation.
-        matrices: number of different matrices among those with a value.
-        mean: mean of the column.
+        topology, traffic, protocol, level, scheme: common values of the rows of cases.
+        measure: name of the metric.
+        cases: number of cases with a value.
+        failed: number of cases without a usable allocation.
+        matrices: number of distinct matrices among those with a value.
+        mean: mean of the metric.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
-        worst: the worst share of the optimum; NaN of other measures.
-
-    A measure has no row where a case counts as infinite.
+        worst: worst share of the optimum; NaN for other metrics.
     """
 
     topology: str
@@ -70,14 +71,14 @@ class MeanRow:
 
 @dataclasses.dataclass(frozen=True)
 class DifferenceRow:
-    """One column of a scheme less that of another one, over the cases that both have.
+    """Mean difference of one metric between two schemes, over the cases that both have.
 
     Attributes:
-        topology, traffic, protocol, level, scheme: as in rows.
-        less: the other scheme.
-        measure: name of the column.
+        topology, traffic, protocol, level, scheme: common values of the rows of cases.
+        less: the scheme whose metric is subtracted.
+        measure: name of the metric.
         cases: number of cases in which both have a value.
-        matrices: number of different matrices among them.
+        matrices: number of distinct matrices among them.
         mean: mean of the difference.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
     """
@@ -97,24 +98,28 @@ class DifferenceRow:
 
 
 def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
-    """A row for each network, protocol, level, scheme and measure that has values; equal rows give
-    equal intervals.
+    """Yield the mean of each metric that has values, for each network, protocol, level and scheme.
+
+    The bootstrap is deterministic: equal rows give equal intervals.
+
+    Args:
+        rows: rows of cases.
     """
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for scheme, scheme_rows in schemes.items():
             failed = sum(not row.usable for row in scheme_rows)
             is_maximum = Objective(scheme_rows[0].objective).rules.sense > 0
-            for measure in _MEASURES:
+            for metric in _METRICS:
                 cases = _finite_cases(
-                    [(row.index, _counted(row, measure, shares)) for row in scheme_rows]
+                    [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )
                 if cases:
                     interval = interval_of_mean(cases)
                     yield MeanRow(
                         *group,
                         scheme,
-                        measure,
+                        metric,
                         len(cases),
                         failed,
                         interval.matrices,
@@ -122,34 +127,38 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                         interval.low,
                         interval.high,
                         (min if is_maximum else max)(value for _, value in cases)
-                        if measure == OF_OPTIMUM
+                        if metric == OF_OPTIMUM
                         else math.nan,
                     )
 
 
 def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
-    """A row for each network, protocol, level, pair of schemes and measure that both have on some
-    cases.
+    """Yield the mean difference of each metric that both schemes have, for each network, protocol,
+    level and pair of schemes.
+
+    Args:
+        rows: rows of cases.
     """
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for (first_scheme, first_rows), (second_scheme, second_rows) in itertools.combinations(
             schemes.items(), 2
         ):
+            # Cases that both schemes have.
             by_case = {(row.draw, row.index): row for row in first_rows}
             pairs = [
                 (row, by_case[row.draw, row.index])
                 for row in second_rows
                 if (row.draw, row.index) in by_case
             ]
-            for measure in _MEASURES:
+            for metric in _METRICS:
                 cases = _finite_cases(
                     [
                         (
                             minuend.index,
                             _difference(
-                                _counted(minuend, measure, shares),
-                                _counted(subtrahend, measure, shares),
+                                _counted(minuend, metric, shares),
+                                _counted(subtrahend, metric, shares),
                             ),
                         )
                         for minuend, subtrahend in pairs
@@ -161,7 +170,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                         *group,
                         second_scheme,
                         first_scheme,
-                        measure,
+                        metric,
                         len(cases),
                         interval.matrices,
                         interval.mean,
@@ -171,34 +180,45 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
-    """The rows of each network, traffic, protocol and level, by scheme; a scheme that never worked
-    is left out.
+    """Yield network, traffic, protocol and level, with their rows by scheme.
+
+    A scheme without any usable allocation is omitted.
     """
-    for (topology, traffic), of_network in by_network(rows).items():
-        for (protocol, level), of_level in by_level(of_network).items():
+    for (topology, traffic), network_rows in by_network(rows).items():
+        for (protocol, level), level_rows in by_level(network_rows).items():
             schemes: dict[str, list[Row]] = {}
-            for row in of_level:
+            for row in level_rows:
                 schemes.setdefault(row.scheme, []).append(row)
-            worked = {
+            usable_schemes = {
                 name: scheme_rows
                 for name, scheme_rows in schemes.items()
                 if any(row.usable for row in scheme_rows)
             }
-            yield (topology, traffic, protocol, level), worked
+            yield (topology, traffic, protocol, level), usable_schemes
 
 
-def _counted(row: Row, measure: str, shares: Mapping[int, float]) -> float:
-    """The number that a mean takes for a row; shares of the optimum are by the row's identity."""
-    return shares[id(row)] if measure == OF_OPTIMUM else row.counted(measure)
+def _counted(row: Row, metric: str, shares: Mapping[int, float]) -> float:
+    """Return the value of a metric that a mean uses for a row.
+
+    Args:
+        row: the row.
+        metric: name of the metric.
+        shares: share of the optimum by ``id`` of the row.
+    """
+    return shares[id(row)] if metric == OF_OPTIMUM else row.counted(metric)
 
 
 def _difference(minuend: float, subtrahend: float) -> float:
-    """One number less another; infinite where either is."""
+    """Return minuend - subtrahend; infinite if either is infinite."""
     return math.inf if math.isinf(minuend) or math.isinf(subtrahend) else minuend - subtrahend
 
 
 def _finite_cases(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The cases with a value; none where one is infinite, since there is then no mean."""
+    """Return the cases that have a value; none if a value is infinite, since there is no mean then.
+
+    Args:
+        cases: index of the matrix and value of each case.
+    """
     if any(math.isinf(value) for _, value in cases):
         return []
     return [(index, value) for index, value in cases if not math.isnan(value)]

@@ -1,11 +1,11 @@
-"""The race: time to certified gaps, with the same kernels, clock and validator for all schemes.
+"""Race: time to certified gaps, with the same kernels, clock and validator for all schemes.
 
-Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth
-of the demands multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first
-interval, without an earlier state. PDHG runs from nothing and, where there is an earlier state,
-from that.  Every scheme is timed once without a target; a warm one, such as ``lp-all:warm=true``,
-has solved the earlier matrix before the clock starts. From every scheme that gives PDHG a start
-(see :class:`teal.Starter`), PDHG runs to the same targets.
+Four situations, each with a matrix and the one before it: the next interval; a flash crowd (a tenth
+of the demands multiplied by 10); failures of 1 to 5% of the cables; and a first interval without an
+earlier state.  PDHG runs from a cold start and, if there is an earlier state, from a warm start.
+Every scheme is timed once without a target; a warm one, such as ``lp-all:warm=true``, has solved
+the earlier matrix before the clock starts.  From every scheme that gives PDHG a start
+(:class:`teal.Starter`), PDHG runs to the same target gaps.
 """
 
 from __future__ import annotations
@@ -54,38 +54,38 @@ NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "failures",
     "no earlier state",
 )
-# Certified gaps.
+# Certified gaps to which PDHG runs.
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)
-# Names of runs; the last follows a scheme's name.
+# Names of runs of PDHG: cold start, warm start, and suffix of a scheme that gives the start.
 COLD = "pdhg cold"
 WARM = "pdhg warm"
 FROM = " + pdhg"
-# Range of the share of failed cables.
+# Range from which the share of failed cables is drawn.
 _FAILED_SHARES = (0.01, 0.05)
 # Certified gap of the earlier state.
 _EARLIER_GAP = 1e-3
 # Maximum number of timed repetitions of a run.
 _MAX_REPEATS = 5
-# Seconds of timed repetitions, after which no more are made.
+# Total time of repetitions after which no more are made, seconds.
 _MAX_REPEAT_S = 2.0
 _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True)
 class RaceRun:
-    """One scheme in one situation, to one target.
+    """One scheme in one situation, to one target gap.
 
     Attributes:
         topology: name of the network.
         traffic: name of the traffic.
-        index: row of the matrix.
+        index: index of the matrix.
         situation: one of :data:`SITUATIONS`.
-        scheme: as specified, with :data:`FROM` if PDHG continued from it.
-        target: gap at which it was to stop; NaN for a scheme that takes none.
-        seconds: median over the repetitions, with everything from the problem to the allocation.
+        scheme: specification of the scheme, with the suffix :data:`FROM` if PDHG continued from it.
+        target: target gap; NaN for a scheme without one.
+        seconds: median time over the repetitions, from the problem to the allocation.
         iterations: iterations of PDHG; 0 for other schemes.
-        gap: certified, by the scheme's own prices.
-        satisfied_demand: share of all demand that is carried.
+        gap: certified gap by the scheme's own prices.
+        satisfied_demand: served share of all demand.
         status: status of the scheme, or infeasible (the validator's verdict).
     """
 
@@ -111,30 +111,30 @@ def race(
     targets: Sequence[float] = TARGETS,
     notify: Callable[[str], None] = lambda _: None,
 ) -> list[RaceRun]:
-    """Every scheme in every situation.
+    """Run every scheme in every situation of every matrix.
 
-    A scheme that raises SolverError is reported to ``notify`` and not run any more.
+    A scheme that raises SolverError is reported to ``notify`` and excluded from further runs.
 
     Args:
         instance: network, paths, traffic.
-        schemes: by name.
-        rows: rows of the traffic; the matrix before each gives the earlier state, for row 0 the
-            last matrix.
-        seed: seed of crowds and failures.
-        targets: certified gaps.
+        schemes: schemes by name.
+        rows: indices of the matrices; the previous matrix gives the earlier state, for matrix 0 the
+            last one.
+        seed: seed of flash crowds and failures.
+        targets: certified gaps to which PDHG runs.
         notify: called with failures.
     """
     running: dict[str, Scheme] = dict(schemes)
     runs: list[RaceRun] = []
     with progress_bar(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
         for row in rows:
-            for situation, problem, before in situations(instance, int(row), seed):
+            for situation, problem, earlier in situations(instance, int(row), seed):
                 make_run = partial(
                     RaceRun, instance.topology.name, instance.traffic.name, int(row), situation
                 )
                 runs += [
-                    make_run(*figures)
-                    for figures in _runs(problem, before, running, targets, notify)
+                    make_run(*metrics)
+                    for metrics in _runs(problem, earlier, running, targets, notify)
                 ]
                 bar.update()
     return runs
@@ -142,11 +142,11 @@ def race(
 
 @dataclasses.dataclass(frozen=True)
 class Earlier:
-    """The interval before: its problem and its solution.
+    """Previous interval: its problem and its solution.
 
     Attributes:
-        problem: its matrix, on the network as it was.
-        result: the solution that PDHG found.
+        problem: the previous matrix, on the network before any failure.
+        result: its solution by PDHG.
     """
 
     problem: Problem
@@ -156,26 +156,33 @@ class Earlier:
 def situations(
     instance: Instance, row: int, seed: int
 ) -> Iterator[tuple[str, Problem, Earlier | None]]:
-    """(name, problem, interval before) of every situation of one row."""
+    """Yield name, problem and previous interval (None without an earlier state) of each situation.
+
+    Args:
+        instance: network, paths, traffic.
+        row: index of the matrix.
+        seed: seed of flash crowd and failures.
+    """
     rng = np.random.default_rng([seed, row])
     topology = instance.topology
-    before, now = (
-        instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0)
+    earlier_demand, demand = (
+        instance.traffic.read([(row + offset) % instance.traffic.num_matrices])
+        for offset in (-1, 0)
     )
-    before_problem = instance.problem(before)
-    earlier = Earlier(before_problem, pdhg.solve(before_problem, gap=_EARLIER_GAP))
-    yield NEXT, instance.problem(now), earlier
-    yield CROWD, instance.problem(flash_crowd(now, rng)), earlier
-    count = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
-    failed = topology.with_failed_links(fail_cables(topology, count, rng))
-    yield FAILURES, instance.problem(now, capacity=failed.capacity), earlier
-    yield FIRST, instance.problem(now), None
+    earlier_problem = instance.problem(earlier_demand)
+    earlier = Earlier(earlier_problem, pdhg.solve(earlier_problem, gap=_EARLIER_GAP))
+    yield NEXT, instance.problem(demand), earlier
+    yield CROWD, instance.problem(flash_crowd(demand, rng)), earlier
+    num_failed = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
+    failed = topology.with_failed_links(fail_cables(topology, num_failed, rng))
+    yield FAILURES, instance.problem(demand, capacity=failed.capacity), earlier
+    yield FIRST, instance.problem(demand), None
 
 
-# Allocation, iterations.
+# Allocation, and number of PDHG iterations.
 _Solved = tuple[Allocation, int]
-# Fields of a RaceRun from `scheme` on.
-_RunFigures = tuple[str, float, float, int, float, float, str]
+# Fields of a RaceRun, beginning with the scheme.
+_RunMetrics = tuple[str, float, float, int, float, float, str]
 
 
 def _runs(
@@ -184,13 +191,24 @@ def _runs(
     schemes: dict[str, Scheme],
     targets: Sequence[float],
     notify: Callable[[str], None],
-) -> Iterator[_RunFigures]:
+) -> Iterator[_RunMetrics]:
+    """Yield the metrics of all runs of one situation: each scheme without a target, then PDHG from
+    each start to each target.
+
+    Args:
+        problem: problem of the situation.
+        earlier: previous interval; None for none.
+        schemes: schemes by name; one that raises SolverError is removed.
+        targets: certified gaps to which PDHG runs.
+        notify: called with failures.
+    """
+    # Each scheme once; a follower gets the earlier state before the clock starts.
     for name, scheme in list(schemes.items()):
         prepare = None
         if isinstance(scheme, Follower):
             prepare = partial(scheme.follow, earlier.problem if earlier else None)
         try:
-            yield _measure(
+            yield _timed_run(
                 problem,
                 name,
                 math.nan,
@@ -200,6 +218,7 @@ def _runs(
         except SolverError as error:
             notify(str(error))
             del schemes[name]
+    # Starts of PDHG: cold, warm, and the models.
     starts: dict[str, pdhg.PdhgResult | Starter | None] = {COLD: None}
     if earlier is not None:
         starts[WARM] = earlier.result
@@ -208,7 +227,7 @@ def _runs(
     }
     for target in targets:
         for name, start in starts.items():
-            yield _measure(
+            yield _timed_run(
                 problem,
                 name,
                 target,
@@ -217,10 +236,17 @@ def _runs(
 
 
 def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: float) -> _Solved:
+    """Run PDHG to a target gap; return the allocation and the number of iterations.
+
+    Args:
+        problem: problem of the situation.
+        start: solution or model from which PDHG starts; None for a cold start.
+        target: certified gap.
+    """
     if isinstance(start, Starter) and not may_benefit_from_model(problem):
-        # A search leaves the model out here, which the race measures.
-        of_model = pdhg.PdhgState(*start.start(problem))
-        result = pdhg.solve(problem, gap=target, warm_start=of_model)
+        # PDHG itself would not call the model for this problem; the race measures it all the same.
+        model_state = pdhg.PdhgState(*start.start(problem))
+        result = pdhg.solve(problem, gap=target, warm_start=model_state)
     elif isinstance(start, Starter):
         result = pdhg.solve(problem, gap=target, starter=start)
     else:
@@ -228,13 +254,22 @@ def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: fl
     return result.allocation, result.iterations
 
 
-def _measure(
+def _timed_run(
     problem: Problem,
     name: str,
     target: float,
     solve: Callable[[], _Solved],
     prepare: Callable[[], None] | None = None,
-) -> _RunFigures:
+) -> _RunMetrics:
+    """Time a run, and assess its allocation.
+
+    Args:
+        problem: problem of the situation.
+        name: name of the run.
+        target: target gap; NaN for none.
+        solve: the run.
+        prepare: called before each repetition, untimed; None for nothing.
+    """
     (allocation, iterations), seconds = timed(solve, prepare)
     assessment = assess(problem, allocation)
     satisfied = float(assessment.satisfied_demand[0])
@@ -243,12 +278,13 @@ def _measure(
 
 
 def timed(run: Callable[[], _T], prepare: Callable[[], None] | None = None) -> tuple[_T, float]:
-    """The result, and the median of its seconds over the repetitions; a first run, which may
-    compile, is not timed.
+    """Return the result of a function, and the median of its seconds over the repetitions.
+
+    A first run, which may compile, is not counted.
 
     Args:
-        run: is timed.
-        prepare: is called before each run, and not timed.
+        run: timed.
+        prepare: called before each run, untimed; None for nothing.
     """
     times: list[float] = []
     while len(times) <= _MAX_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
@@ -268,7 +304,7 @@ class TimeToGap:
 
     Attributes:
         situation: one of :data:`SITUATIONS`.
-        scheme: as in RaceRun.
+        scheme: specification of the scheme, with the suffix :data:`FROM` if PDHG continued from it.
         seconds: median over the matrices of the fastest run with that gap or less; infinite if a
             matrix has none.
         speedup: time of the better of cold and warm PDHG over that of the scheme, median over the
@@ -282,46 +318,62 @@ class TimeToGap:
 
 
 def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
-    """Time to a certified ``gap`` of every scheme in every situation, in order of appearance."""
+    """Return the time to a certified gap of every scheme in every situation, in order of
+    appearance.
+
+    Args:
+        runs: runs of all matrices.
+        gap: certified gap.
+    """
     fastest: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
+    # Fastest run with that gap: situation and scheme -> matrix -> seconds.
     for run in runs:
         times = fastest.setdefault((run.situation, run.scheme), {})
         key = (run.topology, run.traffic, run.index)
-        is_reached = run.gap <= gap
-        times[key] = min(times.get(key, math.inf), run.seconds if is_reached else math.inf)
+        has_reached = run.gap <= gap
+        times[key] = min(times.get(key, math.inf), run.seconds if has_reached else math.inf)
     results = []
     for (situation, scheme), times in fastest.items():
-        by_pdhg = [fastest.get((situation, name), {}) for name in (COLD, WARM)]
-        keys = {key for pdhg_times in by_pdhg for key in pdhg_times} or set(times)
+        pdhg_times_by_start = [fastest.get((situation, name), {}) for name in (COLD, WARM)]
+        keys = {key for pdhg_times in pdhg_times_by_start for key in pdhg_times} or set(times)
         seconds = [times.get(key, math.inf) for key in keys]
         if math.inf in seconds:
             results.append(TimeToGap(situation, scheme, math.inf, 0.0))
             continue
-        best_pdhg = [min(pdhg_times.get(key, math.inf) for pdhg_times in by_pdhg) for key in keys]
+        # Speedup over the better of cold and warm PDHG, matrix by matrix.
+        best_pdhg = [
+            min(pdhg_times.get(key, math.inf) for pdhg_times in pdhg_times_by_start) for key in keys
+        ]
         speedup = float(np.median([p / s for p, s in zip(best_pdhg, seconds, strict=True)]))
         results.append(TimeToGap(situation, scheme, float(np.median(seconds)), speedup))
     return results
 
 
-# Smaller gaps are drawn at this one, since the axis is logarithmic.
+# Smaller gaps are drawn at this value, since the axis is logarithmic.
 _MIN_DRAWN_GAP = 1e-5
 
 
 def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
-    """Schemes down, situations across: time to the gap, and the speedup over the better of cold and
-    warm PDHG.
+    """Return the table of times to a gap, with schemes as rows and situations as columns.
+
+    A cell has the time, and the speedup over the better of cold and warm PDHG.
+
+    Args:
+        times: times of all schemes and situations.
+        gap: certified gap, for the title.
     """
-    of = {(s.scheme, s.situation): s for s in times}
+    time_by_cell = {(entry.scheme, entry.situation): entry for entry in times}
 
     def column(situation: str) -> Column:
-        return Column(situation, lambda scheme: of.get((scheme, situation)), _cell)
+        return Column(situation, lambda scheme: time_by_cell.get((scheme, situation)), _cell)
 
     title = f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)"
     columns = (Column("scheme", str), *map(column, SITUATIONS))
-    return Table(title, columns, list(dict.fromkeys(s.scheme for s in times)))
+    return Table(title, columns, list(dict.fromkeys(entry.scheme for entry in times)))
 
 
 def _cell(time: TimeToGap | None) -> str:
+    """Format a time and its speedup; - without a run."""
     if time is None:
         return "-"
     if not math.isfinite(time.seconds):
@@ -331,10 +383,14 @@ def _cell(time: TimeToGap | None) -> str:
 
 
 def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
-    """Certified gap against time: a row of panels a network and traffic, a panel a situation.
+    """Plot certified gap against time, with a row of panels per network and a column per situation.
 
-    A line is a scheme that was run to several target gaps, a single mark a scheme without targets;
-    medians over the matrices.
+    A line is a scheme that ran to several target gaps, a single mark a scheme without targets.
+    Points are medians over the matrices.
+
+    Args:
+        path: image file to write.
+        runs: all runs.
     """
     groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
     shape = len(groups), len(SITUATIONS)
@@ -363,7 +419,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
 def _plot_panel(
     axes: Any, runs: Sequence[RaceRun], schemes: Sequence[str], situation: str
 ) -> dict[str, Any]:
-    """Draw the lines of a panel; return them by scheme.
+    """Draw the lines of a panel; return them by scheme, for the legend.
 
     Args:
         axes: axes of the panel.
@@ -372,11 +428,13 @@ def _plot_panel(
         situation: title of the panel.
     """
     # A model and PDHG from that model have one colour; PDHG without a model is dashed.
-    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
+    colour_keys = list(
+        dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)])
+    )
     handles = {}
     for scheme in schemes:
         points = _points([run for run in runs if run.scheme == scheme])
-        index = bases.index(scheme.removesuffix(FROM))
+        index = colour_keys.index(scheme.removesuffix(FROM))
         is_single = len(points) == 1
         if points:
             (handles[scheme],) = axes.plot(
@@ -396,10 +454,12 @@ def _plot_panel(
 
 
 def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
-    """(ms, %) median over the matrices, one for each target, forward in time.
+    """Return the points (ms, gap in %) of a scheme, medians over the matrices, in order of time.
 
-    The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be
-    the wrong way round, by chance.
+    The gap is the running minimum, since by chance a run to a smaller target may be faster.
+
+    Args:
+        runs: runs of one scheme in one panel.
     """
     finite_runs = [run for run in runs if not math.isnan(run.gap)]
     targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in finite_runs)
@@ -420,31 +480,37 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
 
 
 FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")
-# Matrices of each network if --limit is 0.
+# Number of matrices of each network if --limit is 0.
 _DEFAULT_MATRICES = 3
 
 
 def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[RaceRun]:
-    """Race on every network, then write everything.
+    """Race on every network, then write table, plot and manifest.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
-        InputError: invalid settings, or results in OUT that must not be replaced.
+        InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models_by_network()
     names = config.scheme or DEFAULT_SCHEMES
     schemes = [
         {
-            n: make_scheme(n, model_of_scheme)
-            for n, model_of_scheme in model_of_each(names, model, notify).items()
+            name: make_scheme(name, model_of_scheme)
+            for name, model_of_scheme in model_of_each(names, model, notify).items()
         }
         for model in models
     ]
     runs = []
-    for number, instance_config in enumerate(config.instances()):
+    for network_index, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)
         rows = spread(rows_of(instance, config.split), config.limit or _DEFAULT_MATRICES)
-        runs += race(instance, schemes[number], rows.tolist(), seed=config.seed, notify=notify)
+        runs += race(
+            instance, schemes[network_index], rows.tolist(), seed=config.seed, notify=notify
+        )
     write_files(
         config.out,
         {
@@ -457,7 +523,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
 
 
 def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
-    """`teal evaluate --race`."""
+    """Run ``teal evaluate --race``."""
     times = times_to_gap(run_race(config, notify), _TABLE_GAP)
     return Outcome(
         tables=[time_table(times, _TABLE_GAP)],
@@ -466,5 +532,5 @@ def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
     )
 
 
-# Certified gap, 1%; the table shows the time that each start needs to reach it.
+# Certified gap of the table of times, 1%.
 _TABLE_GAP = 0.01

@@ -1,6 +1,4 @@
-"""The stored result of an evaluation: rows, the networks that they are about, and link
-utilisations.
-"""
+"""Stored result of an evaluation: rows, their networks, and link utilisations."""
 
 from __future__ import annotations
 
@@ -28,20 +26,20 @@ NETWORKS = "networks.json"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NetworkRecord:
-    """A network as the map in the report needs it.
+    """Data of a network that the maps and charts of a report need.
 
     Attributes:
         topology: name of the network, as in rows.
         traffic: name of the traffic, as in rows.
-        nodes: N names.
-        coordinates: (N, 2), NaN where unknown.
+        nodes: names of the N nodes.
+        coordinates: (N, 2) longitude and latitude, NaN if unknown.
         source: (E,) node index where each link starts.
-        target: (E,) node index where it ends.
+        target: (E,) node index where each link ends.
         capacity: (E,) Gbit/s.
-        content: content key of demands, paths, objective, failures and seed; rows of two runs may
+        content: content hash of demands, paths, objective, failures and seed; rows of two runs can
             be compared if they have the same.
-        selection: evaluated matrices, in words.
-        fairness: what fairness costs on the first matrix; () where the objective is linear in flow.
+        selection: description of the evaluated matrices.
+        fairness: price of fairness on the first matrix; () for an objective that is linear in flow.
     """
 
     topology: str
@@ -57,7 +55,7 @@ class NetworkRecord:
 
     @classmethod
     def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
-        """The record of a topology and the name of its traffic."""
+        """Return the record of a topology, the name of its traffic, content hash and selection."""
         return cls(
             topology.name,
             traffic,
@@ -71,7 +69,7 @@ class NetworkRecord:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The record as lists and strings; unknown coordinates are null."""
+        """Return the record as lists and strings; unknown coordinates are null."""
         coordinates = [
             [None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()
         ]
@@ -85,7 +83,7 @@ class NetworkRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NetworkRecord:
-        """The record that :meth:`to_json` returned as ``data``."""
+        """Restore a record from its JSON values."""
         return cls(
             data["topology"],
             data["traffic"],
@@ -114,11 +112,11 @@ class ResultKey:
 
     @classmethod
     def of(cls, row: Row) -> ResultKey:
-        """The key of a row."""
+        """Return the key of a row."""
         return cls(*(getattr(row, field) for field in RESULT_KEY_FIELDS))
 
     def with_scheme(self, scheme: str) -> ResultKey:
-        """The key of the same case and another scheme."""
+        """Return the key of the same case and another scheme."""
         return dataclasses.replace(self, scheme=scheme)
 
 
@@ -127,12 +125,12 @@ RESULT_KEY_FIELDS = tuple(field.name for field in dataclasses.fields(ResultKey))
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """The results of one or several evaluations.
+    """Results of one or several evaluations.
 
     Attributes:
         rows: all rows.
         networks: each network with its traffic, in order of appearance.
-        utilisation: (E,) load / capacity of the links, by row.
+        utilisation: (E,) load / capacity of the links, by key of the row.
     """
 
     rows: list[Row]
@@ -160,10 +158,13 @@ class Record:
 
     @classmethod
     def load(cls, folders: Sequence[Path]) -> Record:
-        """The results in several folders; of rows with the same key the last one counts.
+        """Load the results of several folders; of rows with the same key the last one counts.
+
+        Args:
+            folders: folders that teal evaluate wrote.
 
         Raises:
-            InputError: a folder without results, or two whose rows cannot be compared.
+            InputError: a folder without results, or two folders whose rows cannot be compared.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -175,9 +176,10 @@ class Record:
             # Read the tables of a folder.
             rows |= {ResultKey.of(row): row for row in read_csv(folder / ROWS, Row)}
             try:
-                listed = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
-                listed_networks = {
-                    (n.topology, n.traffic): n for n in map(NetworkRecord.from_json, listed)
+                network_entries = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
+                folder_networks = {
+                    (n.topology, n.traffic): n
+                    for n in map(NetworkRecord.from_json, network_entries)
                 }
                 table = pq.read_table(folder / UTILISATION).to_pydict()
                 utilisations = table.pop("utilisation")
@@ -186,18 +188,18 @@ class Record:
                     for values in zip(*(table[f] for f in RESULT_KEY_FIELDS), strict=True)
                 ]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-                raise InputError(str(folder), "", "what teal evaluate wrote", str(error)) from None
+                problem = f"no complete results of teal evaluate: {error}"
+                raise InputError.invalid(str(folder), "", problem) from None
             # Networks of the same name must be equal.
-            for name, network in listed_networks.items():
+            for name, network in folder_networks.items():
                 if name in networks and networks[name].content != network.content:
-                    expected = (
-                        "the demands, paths, objective, failed links and seed of the others for "
-                        f"{name[0]}"
+                    problem = (
+                        f"the results for {name[0]} cannot be compared with the others: demands, "
+                        "paths, objective, failed links or seed differ"
                     )
-                    raise InputError(
-                        str(folder), "", expected, "others: rows of the two cannot be compared"
-                    )
-            networks |= listed_networks
+                    remedy = "report folders of different settings separately"
+                    raise InputError.invalid(str(folder), "", problem, remedy)
+            networks |= folder_networks
             utilisation |= {
                 key: np.array(u, np.float32) for key, u in zip(keys, utilisations, strict=True)
             }

@@ -1,4 +1,4 @@
-"""The report of an evaluation: tables, charts and maps of its record."""
+"""Report of an evaluation: tables, charts, maps and findings of its record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from teal.runtime.storage import check_out_folder
 
 PLOT = "results.png"
 REPORT = "report.html"
-# Per cent; smaller gaps are drawn at this one, since the axis is logarithmic.
+# Smaller gaps, in %, are drawn at this value, since the axis is logarithmic.
 _MIN_DRAWN_GAP = 1e-4
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
@@ -48,6 +48,7 @@ _LEVEL_TITLES = {
     Protocol.SCALE: "demands multiplied by",
     Protocol.CHURN: "volume that may move",
 }
+# Ends of the chart titles over levels.
 _CHANGES = {
     Protocol.FAILURES: "when cables fail",
     Protocol.NOISE: "under noise",
@@ -55,7 +56,7 @@ _CHANGES = {
     Protocol.SCALE: "as demand grows",
     Protocol.CHURN: "if little may move",
 }
-# Level under which the unchanged matrices appear in these charts.
+# Level at which the nominal (unchanged) matrices appear in the charts over levels.
 _UNCHANGED_LEVEL = {
     Protocol.FAILURES: "0",
     Protocol.NOISE: "0",
@@ -66,11 +67,11 @@ _UNCHANGED_LEVEL = {
 
 
 class Charts:
-    """The charts of one network.
+    """Charts of one network.
 
     Args:
         rows: rows of the network.
-        fairness: what fairness costs on one of its matrices; () where nobody asked.
+        fairness: price of fairness on one of its matrices; () for none.
     """
 
     def __init__(self, rows: Sequence[Row], fairness: Sequence[FairnessPoint] = ()) -> None:
@@ -82,7 +83,7 @@ class Charts:
         self._levels_with_failed = by_level(rows)
 
     def all(self) -> list[Chart]:
-        """Every chart for which there are rows."""
+        """Return every chart for which there are rows."""
         offline = self._levels.get((Protocol.OFFLINE.value, ""), [])
         charts: list[Chart] = []
         if offline:
@@ -100,14 +101,14 @@ class Charts:
         return charts
 
     def against_time(self, rows: list[Row]) -> Chart:
-        """Quality against time of the unchanged matrices."""
+        """Return the chart of quality against solve time of the nominal matrices."""
         series = []
-        for scheme, of_scheme in by_scheme(rows).items():
-            times = _array(of_scheme, lambda r: 1e3 * r.total_s)
-            values = _array(of_scheme, self._quality.of_row)
-            drawn = spread(np.arange(len(of_scheme)), MAX_POINTS)
+        for scheme, scheme_rows in by_scheme(rows).items():
+            times = _array(scheme_rows, lambda r: 1e3 * r.total_s)
+            values = _array(scheme_rows, self._quality.of_row)
+            drawn_rows = spread(np.arange(len(scheme_rows)), MAX_POINTS)
             series += [
-                Series(scheme, "points", times[drawn].tolist(), values[drawn].tolist()),
+                Series(scheme, "points", times[drawn_rows].tolist(), values[drawn_rows].tolist()),
                 Series(scheme, "mean", [float(np.median(times))], [float(values.mean())]),
             ]
         return Chart(
@@ -121,23 +122,31 @@ class Charts:
         )
 
     def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
+        """Return the chart of the price of fairness: total against smallest served share.
+
+        Args:
+            rows: rows of the nominal matrices.
+            curve: results of alpha-fair objectives on the first matrix.
+        """
         # The curve, and the means of the schemes.
-        lowest, total = (
+        curve_least_shares, total_shares = (
             [100 * getattr(point, name) for point in curve]
             for name in ("least_share", "total_share")
         )
         schemes = [
-            Series(scheme, "mean", [100 * float(x.mean())], [100 * float(y.mean())])
-            for scheme, of_scheme in by_scheme(rows).items()
-            for x, y in [
+            Series(
+                scheme, "mean", [100 * float(least_shares.mean())], [100 * float(satisfied.mean())]
+            )
+            for scheme, scheme_rows in by_scheme(rows).items()
+            for least_shares, satisfied in [
                 (
-                    _array(of_scheme, lambda r: r.least_share),
-                    _array(of_scheme, lambda r: r.satisfied_demand),
+                    _array(scheme_rows, lambda r: r.least_share),
+                    _array(scheme_rows, lambda r: r.satisfied_demand),
                 )
             ]
-            if np.isfinite(x).all()
+            if np.isfinite(least_shares).all()
         ]
-        # Chart of both.
+        # Chart: the curve is a line, the schemes are marks.
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
             "fairness",
@@ -147,11 +156,11 @@ class Charts:
             "marks: means of the schemes.",
             "least share of a demand (%)",
             "share of all demand (%)",
-            (Series("alpha-fair", "marked", lowest, total), *schemes),
+            (Series("alpha-fair", "marked", curve_least_shares, total_shares), *schemes),
         )
 
     def over_time(self, rows: list[Row]) -> Chart:
-        """Quality of the unchanged matrices in the order of their times."""
+        """Return the chart of quality of the nominal matrices in time order."""
         return Chart(
             "quality-over-time",
             f"{self._quality.label.capitalize()} over time",
@@ -163,12 +172,12 @@ class Charts:
         )
 
     def _gaps(self, rows: list[Row]) -> Chart:
+        """Return the chart of the distribution of gaps by the best bound."""
         return Chart(
             "gaps",
             "Gap by the best bound: share of matrices",
-            "Share of the matrices whose certified distance to the optimum, by the best bound of "
-            "all schemes, is at "
-            f"most this; gaps below {_MIN_DRAWN_GAP:.4f}% are drawn there.",
+            "Share of the matrices with at most this certified gap to the optimum, by the best "
+            f"bound of all schemes; gaps below {_MIN_DRAWN_GAP:.4f}% are drawn at that value.",
             "gap (%)",
             "share of matrices (%)",
             self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)),
@@ -177,6 +186,7 @@ class Charts:
         )
 
     def _times(self, rows: list[Row]) -> Chart:
+        """Return the chart of the distribution of solve times."""
         return Chart(
             "times",
             "Time: share of matrices",
@@ -190,10 +200,11 @@ class Charts:
         )
 
     def _online(self, level: str, rows: list[Row]) -> Chart:
+        """Return the chart of the online protocol over time."""
         return Chart(
             "online",
             f"Online, a new matrix every {level.removesuffix('s')} s",
-            "Until a scheme has computed, its last allocation stays in force and carries demand "
+            "Until a scheme has computed, its last allocation stays installed and carries demand "
             "up to its rates.",
             "",
             self._quality.label,
@@ -202,26 +213,43 @@ class Charts:
         )
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
+        """Return a line per scheme: quality by time of the matrix."""
         return tuple(
             Series(
                 scheme,
                 "line",
-                [row.timestamp for row in of_scheme],
-                [self._quality.of_row(row) for row in of_scheme],
+                [row.timestamp for row in scheme_rows],
+                [self._quality.of_row(row) for row in scheme_rows],
             )
-            for scheme, of_scheme in by_scheme(rows).items()
+            for scheme, scheme_rows in by_scheme(rows).items()
         )
 
-    def _distribution(self, rows: list[Row], number: Callable[[Row], float]) -> tuple[Series, ...]:
+    def _distribution(
+        self, rows: list[Row], value_of_row: Callable[[Row], float]
+    ) -> tuple[Series, ...]:
+        """Return a cumulative distribution per scheme.
+
+        Args:
+            rows: rows of one protocol and level.
+            value_of_row: value of a row, such as its gap.
+        """
         return tuple(
-            distribution(scheme, _array(of_scheme, number))
-            for scheme, of_scheme in by_scheme(rows).items()
+            distribution(scheme, _array(scheme_rows, value_of_row))
+            for scheme, scheme_rows in by_scheme(rows).items()
         )
 
     def _by_level(self, protocol: Protocol) -> Chart:
-        unchanged = {_UNCHANGED_LEVEL[protocol]: self._levels.get((Protocol.OFFLINE.value, ""), [])}
-        levels = unchanged | {
-            level: rows for (kind, level), rows in self._levels.items() if kind == protocol.value
+        """Return the chart of mean quality over the levels of a protocol, the nominal matrices
+        included.
+
+        A scheme has no mark at a level at which it failed some case: a mean over fewer cases would
+        favour schemes that fail hard cases.
+        """
+        nominal = {_UNCHANGED_LEVEL[protocol]: self._levels.get((Protocol.OFFLINE.value, ""), [])}
+        levels = nominal | {
+            level: rows
+            for (row_protocol, level), rows in self._levels.items()
+            if row_protocol == protocol.value
         }
         if protocol is Protocol.SCALE:
             levels = dict(sorted(levels.items(), key=lambda item: float(item[0])))
@@ -231,16 +259,19 @@ class Charts:
                 _array([row for row in rows if row.scheme == scheme], self._quality.of_row)
                 for rows in levels.values()
             ]
-            # A mean over fewer cases would favour a scheme that fails the hard ones.
+            # Number of cases of each level, failed ones included.
             counts = [
                 len({(row.index, row.draw) for row in self._all_rows(protocol, level)})
                 for level in levels
             ]
-            is_complete = [len(v) == count > 0 for v, count in zip(values, counts, strict=True)]
+            is_complete = [
+                len(level_values) == count > 0
+                for level_values, count in zip(values, counts, strict=True)
+            ]
             if any(is_complete):
                 means = [
-                    float(v.mean()) if is_whole else None
-                    for v, is_whole in zip(values, is_complete, strict=True)
+                    float(level_values.mean()) if has_all_cases else None
+                    for level_values, has_all_cases in zip(values, is_complete, strict=True)
                 ]
                 series.append(Series(scheme, "marked", list(levels), means))
         return Chart(
@@ -254,64 +285,70 @@ class Charts:
         )
 
     def _all_rows(self, protocol: Protocol, level: str) -> list[Row]:
-        """The rows of a level, including failed ones; those of unchanged matrices for the unchanged
-        level.
+        """Return the rows of a level, failed ones included; for the nominal level those of the
+        nominal matrices.
         """
         if level == _UNCHANGED_LEVEL[protocol]:
             return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
         return self._levels_with_failed.get((protocol.value, level), [])
 
 
-def _array(rows: Sequence[Row], number: Callable[[Row], float]) -> FloatArray:
-    return np.array([number(row) for row in rows], np.float64)
+def _array(rows: Sequence[Row], value_of_row: Callable[[Row], float]) -> FloatArray:
+    """Return the values of rows as an array."""
+    return np.array([value_of_row(row) for row in rows], np.float64)
 
 
-# Relative difference up to which two qualities count as equal.
+# Relative loss of quality up to which schemes count as equally good.
 _SAME = 5e-4
-# Relative loss of quality up to which a faster scheme is named.
+# Relative loss of quality up to which a scheme can be named as the fastest.
 _NEAR = 0.01
 
 
 def compared(rows: Sequence[Row]) -> str:
-    """The schemes and networks that were compared, for a heading."""
+    """Name the schemes and networks of some rows, for a heading."""
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     networks = list(dict.fromkeys(row.topology for row in rows))
     return f"{_list(schemes)} on {_list(networks)}"
 
 
 def findings(rows: list[Row]) -> list[str]:
-    """Sentences about one network: the best, the fastest near it, what is certified, latency,
-    failures.
+    """Return sentences about one network: best scheme, fastest scheme near it, narrowest gap,
+    latency, ranking under changes, and failures.
 
     Args:
         rows: rows of one network and one objective.
     """
     levels = by_level(rows)
     offline = levels.pop((Protocol.OFFLINE.value, ""), [])
-    sentences = list(_of_unchanged(offline)) if offline else []
-    for (protocol, level), of_level in levels.items():
-        ranked = _ranked(summarise(of_level), of_level[0].objective)
+    sentences = list(_nominal_findings(offline)) if offline else []
+    for (protocol, level), level_rows in levels.items():
+        ranked = _ranked(summarise(level_rows), level_rows[0].objective)
         if len(ranked) > 1:
             best = ranked[0]
             worst = ranked[-1]
-            text = _text(best, of_level[0].objective)
+            text = _text(best, level_rows[0].objective)
             sentences.append(
-                f"Under {protocol} {level}: best {best.scheme} ({text}), last {worst.scheme} "
-                f"({_text(worst, of_level[0].objective)})."
+                f"Under {protocol} {level}: best {best.scheme} ({text}), worst {worst.scheme} "
+                f"({_text(worst, level_rows[0].objective)})."
             )
-    failed: dict[str, int] = {}
+    num_failed_by_scheme: dict[str, int] = {}
     for row in rows:
         if not row.usable:
-            failed[row.scheme] = failed.get(row.scheme, 0) + 1
-    for scheme, count in failed.items():
-        total = sum(row.scheme == scheme for row in rows)
-        sentences.append(f"{scheme} gave no usable allocation in {count:,} of {total:,} cases.")
+            num_failed_by_scheme[row.scheme] = num_failed_by_scheme.get(row.scheme, 0) + 1
+    for scheme, num_failed in num_failed_by_scheme.items():
+        num_cases = sum(row.scheme == scheme for row in rows)
+        sentences.append(
+            f"{scheme} gave no usable allocation in {num_failed:,} of {num_cases:,} cases."
+        )
     return sentences
 
 
-def _of_unchanged(rows: list[Row]) -> Iterator[str]:
-    """Yield sentences on the schemes under the unchanged matrices: the best, the fastest, the
+def _nominal_findings(rows: list[Row]) -> Iterator[str]:
+    """Yield sentences on the schemes under the nominal matrices: the best, the fastest near it, the
     narrowest gap, latencies.
+
+    Args:
+        rows: rows of the nominal matrices.
     """
     objective = rows[0].objective
     ranked = _ranked(summarise(rows), objective)
@@ -319,7 +356,7 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
         yield "No scheme gave a usable allocation."
         return
     # The best schemes.
-    best = [summary for summary in ranked if _behind(summary, ranked[0], objective) <= _SAME]
+    best = [summary for summary in ranked if _relative_loss(summary, ranked[0], objective) <= _SAME]
     names = _list([summary.scheme for summary in best])
     yield f"Best: {names}, {_text(ranked[0], objective)}" + (
         " (no more than 0.05% apart)." if len(best) > 1 else "."
@@ -327,10 +364,10 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
     # The fastest scheme near the best one.
     yield from _time_sentence(ranked, objective)
     # The narrowest gap.
-    proven = [summary for summary in ranked if not math.isnan(summary.gap)]
-    if proven:
-        tight = min(proven, key=lambda summary: summary.gap)
-        yield f"Narrowest certified gap on average: {tight.scheme}, {percent(tight.gap)}."
+    with_gap = [summary for summary in ranked if not math.isnan(summary.gap)]
+    if with_gap:
+        narrowest = min(with_gap, key=lambda summary: summary.gap)
+        yield f"Narrowest certified gap on average: {narrowest.scheme}, {percent(narrowest.gap)}."
     # Latencies.
     with_latency = [summary for summary in ranked if not math.isnan(summary.latency_mean)]
     if len(with_latency) > 1:
@@ -344,11 +381,17 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
 
 
 def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
-    """Yield a sentence on the fastest scheme near the best one, and the slowest of all."""
+    """Yield a sentence on the fastest scheme within 1% of the best one, and the slowest of all.
+
+    Args:
+        ranked: summaries, the best first.
+        objective: name of the objective.
+    """
     near = [
         summary
         for summary in ranked
-        if _behind(summary, ranked[0], objective) <= _NEAR and not math.isnan(summary.total_s)
+        if _relative_loss(summary, ranked[0], objective) <= _NEAR
+        and not math.isnan(summary.total_s)
     ]
     if not near or len(ranked) == 1:
         return
@@ -358,25 +401,25 @@ def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
         key=lambda summary: summary.total_s,
     )
     yield (
-        f"Fastest of those within 1% of it: {fast.scheme}, {time_text(fast.total_s)} a matrix in "
-        f"the median; the slowest of all is {slow.scheme}, {time_text(slow.total_s)}."
+        f"Fastest scheme within 1% of the best: {fast.scheme}, median {time_text(fast.total_s)} "
+        f"per matrix; slowest of all: {slow.scheme}, {time_text(slow.total_s)}."
     )
 
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
-    """The summaries with a quality, the best first."""
+    """Return the summaries that have a quality, the best first."""
     finite = [summary for summary in summaries if math.isfinite(_goodness(summary, objective))]
     return sorted(finite, key=lambda summary: -_goodness(summary, objective))
 
 
 def _goodness(summary: Summary, objective: str) -> float:
-    """A number that is larger where the quality is better."""
+    """Return sense times value, or satisfied demand: larger numbers are better."""
     rules = Quality.of(objective).objective.rules
     return rules.sense * summary.value if rules.measure_label else summary.satisfied_demand
 
 
-def _behind(summary: Summary, best: Summary, objective: str) -> float:
-    """Relative loss of quality against the best."""
+def _relative_loss(summary: Summary, best: Summary, objective: str) -> float:
+    """Return the relative loss of quality of a summary against the best one."""
     best_goodness = _goodness(best, objective)
     return (
         (best_goodness - _goodness(summary, objective)) / abs(best_goodness)
@@ -386,6 +429,7 @@ def _behind(summary: Summary, best: Summary, objective: str) -> float:
 
 
 def _text(summary: Summary, objective: str) -> str:
+    """Format the quality of a summary."""
     measure = Quality.of(objective).objective.rules.measure_label
     return (
         f"{measure} {summary.value:.4g}"
@@ -395,89 +439,91 @@ def _text(summary: Summary, objective: str) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
+    """Join names with commas and "and"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
-# Maximum number of unchanged matrices on a map, and of changed ones.
+# Maximum number of nominal cases on a map, and of changed ones.
 _MAX_CASES = 24
 
 
 def network_map(
     network: NetworkRecord, utilisation: Mapping[ResultKey, Float32Array], times: Mapping[int, str]
 ) -> dict[str, Any] | None:
-    """The data of a map, as lists and strings; None if no utilisation of this network is known.
+    """Return the data of a utilisation map, as lists and strings; None without utilisations.
 
-    A cable is drawn once, in the colour of its fuller direction.
+    A cable is drawn once, in the colour of its more utilised direction.
 
     Args:
         network: the network.
-        utilisation: (E,) of this network and others, by row.
+        utilisation: (E,) load / capacity by key of the row, of this network and others.
         times: times of matrices, by index.
     """
-    of_network = {
+    network_utilisation = {
         key: links
         for key, links in utilisation.items()
         if (key.topology, key.traffic) == (network.topology, network.traffic)
     }
-    if not of_network:
+    if not network_utilisation:
         return None
-    cases = _selected(list(dict.fromkeys(key.with_scheme("") for key in of_network)))
-    schemes = list(dict.fromkeys(key.scheme for key in of_network))
-    shown = {
-        _name(case, times.get(case.index, "")): {
-            scheme: of_network[case.with_scheme(scheme)]
+    cases = _selected_cases(list(dict.fromkeys(key.with_scheme("") for key in network_utilisation)))
+    schemes = list(dict.fromkeys(key.scheme for key in network_utilisation))
+    utilisation_by_case = {
+        _case_name(case, times.get(case.index, "")): {
+            scheme: network_utilisation[case.with_scheme(scheme)]
             for scheme in schemes
-            if case.with_scheme(scheme) in of_network
+            if case.with_scheme(scheme) in network_utilisation
         }
         for case in cases
     }
-    drawn = drawing(
+    drawing_data = drawing(
         network.nodes, network.coordinates, network.source, network.target, network.capacity
     )
-    return utilisation_map(drawn, shown)
+    return utilisation_map(drawing_data, utilisation_by_case)
 
 
-def _selected(cases: Sequence[ResultKey]) -> list[ResultKey]:
-    unchanged = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
+def _selected_cases(cases: Sequence[ResultKey]) -> list[ResultKey]:
+    """Return at most _MAX_CASES nominal cases and _MAX_CASES changed ones, evenly spread."""
+    nominal = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
     changed = [case for case in cases if case.protocol != Protocol.OFFLINE.value]
     return [
-        part[i]
-        for part in (unchanged, changed)
-        for i in spread(np.arange(len(part)), _MAX_CASES).tolist()
+        kind_cases[i]
+        for kind_cases in (nominal, changed)
+        for i in spread(np.arange(len(kind_cases)), _MAX_CASES).tolist()
     ]
 
 
-def _name(case: ResultKey, time: str) -> str:
+def _case_name(case: ResultKey, time: str) -> str:
+    """Return the name of a case on the map: matrix, time, change and draw."""
     change = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
     return f"{case.index}: {time.replace('T', ' ')}{change}" + (
         f", draw {case.draw}" if case.draw else ""
     )
 
 
-# Maximum number of links that are named.
+# Maximum number of most utilised links that are named.
 _MAX_FULL = 3
 
 
 def write_report(path: Path, record: Record) -> None:
-    """Write the page.
+    """Write the page of an evaluation.
 
     Args:
-        path: path of the file.
+        path: file to write.
         record: record of the evaluation, with at least one row; all rows must have one objective.
     """
     sections = [_section(record, title, rows) for title, rows in _by_title(record).items()]
     write_page(
         path,
         compared(record.rows),
-        f"Objective: `{record.rows[0].objective}`. Every allocation was measured by one validator; "
-        "a gap is certified: "
-        "the optimum is no further away than that.",
+        f"Objective: `{record.rows[0].objective}`. Every allocation was assessed by the same "
+        "validator. Gaps are certified: the optimum is at most that far away.",
         sections,
     )
 
 
 def figures_of(record: Record) -> dict[str, list[Chart]]:
-    """The charts of each network."""
+    """Return the charts of each network, by title."""
     return {
         title: Charts(
             rows, [point for network in _networks(record, rows) for point in network.fairness]
@@ -487,49 +533,47 @@ def figures_of(record: Record) -> dict[str, list[Chart]]:
 
 
 def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
-    """The network of the rows of one network; [] if it is not recorded."""
+    """Return the recorded network of the rows of one network; [] if it is not recorded."""
     key = rows[0].topology, rows[0].traffic
     return [network for network in record.networks if (network.topology, network.traffic) == key]
 
 
 def _by_title(record: Record) -> dict[str, list[Row]]:
-    """The rows of each network by its name, which has the traffic too where there are several of
-    one network.
-    """
+    """Return the rows of each network by its name, with the traffic if a network has several."""
     networks = by_network(record.rows)
-    count = Counter(topology for topology, _ in networks)
+    num_traffics = Counter(topology for topology, _ in networks)
     return {
-        f"{topology}, {traffic}" if count[topology] > 1 else topology: rows
+        f"{topology}, {traffic}" if num_traffics[topology] > 1 else topology: rows
         for (topology, traffic), rows in networks.items()
     }
 
 
 class EvaluationReport(Record):
-    """Schemes on the same matrices, as a frame, a page and files."""
+    """Results of schemes on the same matrices, with export to a frame, a page and files."""
 
     def __repr__(self) -> str:
-        """The tables."""
+        """Return the summary tables as Markdown."""
         return "\n".join(table.markdown() for table in summary_tables(self.rows, wide=False))
 
     def _repr_markdown_(self) -> str:
-        """The tables, as a notebook shows them."""
+        """Return the summary tables as a notebook shows them."""
         return repr(self)
 
     def to_frame(self) -> Any:
-        """A pandas frame, a row for each scheme and case, as in results.csv."""
+        """Return a pandas frame with a row for each scheme and case, as in results.csv."""
         import pandas as pd
 
         return pd.DataFrame([vars(row) for row in self.rows])
 
     def save_page(self, path: Path | str) -> None:
-        """Write the page that ``teal evaluate`` writes."""
+        """Write the page to a file."""
         write_report(Path(path), self)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write rows, tables, plot and page to a folder, as ``teal evaluate`` does.
+        """Write rows, tables, plot and page to a folder.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: the folder has results, and ``overwrite`` is false.
         """
         names = [ROWS, TABLE, UTILISATION, NETWORKS, SUMMARY, DIFFERENCES, PLOT, REPORT]
         check_out_folder(Path(folder), names, overwrite=overwrite)
@@ -538,7 +582,7 @@ class EvaluationReport(Record):
 
 
 def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
-    """The writers of the files that show a record, by the names of the files."""
+    """Return the writers of means, differences, plot and page of a record, by file name."""
     means = list(mean_rows(record.rows))
     differences = list(difference_rows(record.rows))
     return {
@@ -550,20 +594,20 @@ def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
-    """For each network two panels of the unchanged matrices: quality over time, and quality against
-    time to solve.
+    """Plot two panels for each network: quality of the nominal matrices over time, and against
+    solve time.
     """
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []
-    for (topology, _), of_network in networks.items():
-        charts = Charts(of_network)
-        usable = [row for row in of_network if row.usable]
+    for (topology, _), network_rows in networks.items():
+        charts = Charts(network_rows)
+        usable = [row for row in network_rows if row.usable]
         panels.append((topology, [charts.over_time(usable), charts.against_time(usable)]))
     plot_panels(path, panels)
 
 
 def _section(record: Record, title: str, rows: list[Row]) -> Section:
-    """One network.
+    """Return the section of the page about one network.
 
     Args:
         record: record of the evaluation.
@@ -571,12 +615,12 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         rows: rows of the network.
     """
     networks = _networks(record, rows)
-    # The offline protocol has one level, without a name.
+    # The offline protocol (nominal matrices) has one level, without a name.
     offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])
     times = {row.index: row.timestamp for row in rows}
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
-    count = len({row.index for row in rows})
-    facts = f"{count} {'matrix' if count == 1 else 'matrices'}"
+    num_matrices = len({row.index for row in rows})
+    facts = f"{num_matrices} {'matrix' if num_matrices == 1 else 'matrices'}"
     if networks:
         network = networks[0]
         facts = (
@@ -590,33 +634,41 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         traffic=rows[0].traffic,
         table=summary_table(summaries, rows[0].objective, "", wide=True),
         charts=Charts(rows, networks[0].fairness if networks else ()).all(),
-        findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
+        findings=[*findings(rows), *_most_utilised_links(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )
 
 
-def _fullest(
+def _most_utilised_links(
     record: Record, networks: list[NetworkRecord], offline: list[Row], summaries: list[Summary]
 ) -> list[str]:
-    """The links that are fullest on average under the scheme with the smallest gap, in a sentence;
-    [] if unknown.
+    """Return a sentence on the most utilised links, on average over the nominal matrices, under the
+    scheme with the smallest gap; [] if unknown.
+
+    Args:
+        record: record of the evaluation.
+        networks: the recorded network; [] if unknown.
+        offline: rows of the nominal matrices.
+        summaries: summaries of these rows.
     """
     finite = [summary for summary in summaries if not math.isnan(summary.gap_known)]
     if not networks or not finite:
         return []
     network = networks[0]
     best = min(finite, key=lambda summary: summary.gap_known)
-    loads = [
+    utilisations = [
         record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
     ]
-    shares = [summary for summary in loads if summary is not None and np.isfinite(summary).all()]
-    if not shares:
+    known_utilisations = [
+        summary for summary in utilisations if summary is not None and np.isfinite(summary).all()
+    ]
+    if not known_utilisations:
         return []
-    mean = np.mean(shares, axis=0)
+    mean_utilisation = np.mean(known_utilisations, axis=0)
     names = [
         f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} "
-        f"{100 * mean[e]:.1f}%"
-        for e in np.argsort(-mean, kind="stable")[:_MAX_FULL].tolist()
+        f"{100 * mean_utilisation[e]:.1f}%"
+        for e in np.argsort(-mean_utilisation, kind="stable")[:_MAX_FULL].tolist()
     ]
     return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]

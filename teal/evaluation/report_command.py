@@ -1,4 +1,4 @@
-"""`teal report`: one report of several evaluations."""
+"""``teal report``: one report of several evaluations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """Results as they are reported.
+    """Results in the form of a report.
 
     Attributes:
         rows: number of results.
@@ -38,7 +38,8 @@ class Reported:
     write: Callable[[Path], None]
 
 
-def _of_evaluations(folders: Sequence[Path]) -> Reported:
+def _load_evaluations(folders: Sequence[Path]) -> Reported:
+    """Load the results of teal evaluate in these folders, with their charts and tables."""
     record = Record.load(folders)
     return Reported(
         rows=len(record.rows),
@@ -48,23 +49,25 @@ def _of_evaluations(folders: Sequence[Path]) -> Reported:
     )
 
 
-# By the name of the file of results, without .csv; packages announce further kinds by entry points.
+# Loaders by kind of results, which is the name of the file of results without .csv; packages
+# register further kinds by entry points.
 KINDS: Registry[Callable[[Sequence[Path]], Reported]] = Registry(
-    "kind of results", "teal.reports", {Path(ROWS).stem: _of_evaluations}
+    "kind of results", "teal.reports", {Path(ROWS).stem: _load_evaluations}
 )
 
 
 def _kind_of(folder: Path) -> str:
-    """The kind of the results in a folder; that of an evaluation where there are none."""
-    usual = Path(ROWS).stem
+    """Return the kind of the results in a folder; that of an evaluation if there are none."""
+    default_kind = Path(ROWS).stem
     return next(
-        (name for name in [usual, *KINDS.names()] if (folder / f"{name}.csv").is_file()), usual
+        (name for name in [default_kind, *KINDS.names()] if (folder / f"{name}.csv").is_file()),
+        default_kind,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """The files that were written.
+    """Files that a report has written.
 
     Attributes:
         rows: number of results.
@@ -78,40 +81,40 @@ class Written:
 
 
 def run_report(config: ReportConfig) -> Written:
-    """Read the results and write the report.
+    """Read the results, and write page, charts and tables.
+
+    Args:
+        config: the settings.
 
     Raises:
-        InputError: a folder without results, folders of two kinds, or an output file that must not
-            be replaced.
+        InputError: a folder without results, folders of two kinds, or an existing output file
+            without --overwrite.
     """
     if config.out is not None:
         check_out_file(config.out, (".html",), overwrite=config.overwrite)
     # Read the results, which must be of one kind.
     kinds = {_kind_of(folder) for folder in config.results}
     if len(kinds) > 1:
-        raise InputError(
-            "--results",
-            "",
-            "folders of one kind",
-            " and ".join(f"{kind}.csv" for kind in sorted(kinds)),
-        )
+        names = " and ".join(f"{kind}.csv" for kind in sorted(kinds))
+        problem = f"the folders have results of different kinds: {names}"
+        raise InputError.invalid("--results", "", problem, "report each kind separately")
     reported = KINDS[kinds.pop()](config.results)
     # Write tables and charts to a folder.
     figures = []
     if config.figures is not None:
-        check = partial(check_out_folder, overwrite=config.overwrite)
+        check_folder = partial(check_out_folder, overwrite=config.overwrite)
         labels = _labels(config.label, reported)
         headings = _headings(config.columns, reported.tables)
         tables = [table.with_columns(headings).labelled(labels) for table in reported.tables]
-        of_tables = {**writers(tables, "tables"), "tables.csv": csv_writer(tables)}
-        check(config.figures, list(of_tables))
+        table_writers = {**writers(tables, "tables"), "tables.csv": csv_writer(tables)}
+        check_folder(config.figures, list(table_writers))
         charts = {
-            network: [chart.labelled(labels) for chart in of_network]
-            for network, of_network in reported.charts.items()
+            network: [chart.labelled(labels) for chart in network_charts]
+            for network, network_charts in reported.charts.items()
         }
-        figures = save_charts(config.figures, charts, check)
-        write_files(config.figures, of_tables)
-        figures += [config.figures / name for name in of_tables]
+        figures = save_charts(config.figures, charts, check_folder)
+        write_files(config.figures, table_writers)
+        figures += [config.figures / name for name in table_writers]
     if config.out is not None:
         with atomic_file(config.out) as temporary:
             reported.write(temporary)
@@ -119,7 +122,12 @@ def run_report(config: ReportConfig) -> Written:
 
 
 def _headings(text: str, tables: Sequence[Table]) -> list[str]:
-    """The headings of --columns.
+    """Return the headings of --columns that tables have, without the first column, which always
+    stays.
+
+    Args:
+        text: headings, separated by semicolons, in any case.
+        tables: tables of the report.
 
     Raises:
         InputError: no table has such a heading.
@@ -127,43 +135,48 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
     column_by_heading = {
         heading: column.label for table in tables for heading, column in table.by_heading.items()
     }
-    first = {table.columns[0].label.lower() for table in tables}  # in any case
+    first_headings = {table.columns[0].label.lower() for table in tables}
     requested = [" ".join(part.lower().split()) for part in text.split(";") if part.strip()]
     for heading in requested:
-        if heading not in column_by_heading and heading not in first:
+        if heading not in column_by_heading and heading not in first_headings:
             labels = "; ".join(" ".join(label.split()) for label in column_by_heading.values())
             raise InputError("--columns", "", f"headings such as {labels}", heading)
     return [heading for heading in requested if heading in column_by_heading]
 
 
 def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
-    """The labels of schemes, of SCHEME=TEXT.
+    """Parse the labels of schemes, SCHEME=TEXT.
+
+    Args:
+        texts: values of --label.
+        reported: results with the charts, which have the schemes.
 
     Raises:
-        InputError: no text, or no such scheme.
+        InputError: an empty text, or no such scheme.
     """
     schemes = dict.fromkeys(
         series.scheme
-        for of_network in reported.charts.values()
-        for chart in of_network
+        for network_charts in reported.charts.values()
+        for chart in network_charts
         for series in chart.series
     )
     labels = {}
     for text in texts:
-        # A scheme's options have = too, so that the longest scheme that fits is meant.
-        fitting = [name for name in schemes if text.startswith(f"{name}=")]
-        if not fitting:
+        # The options of a scheme contain =, too: the longest matching name is the scheme.
+        matching = [name for name in schemes if text.startswith(f"{name}=")]
+        if not matching:
             scheme_names = ", ".join(schemes)
-            raise InputError("--label", "", f"SCHEME=TEXT of a scheme: {scheme_names}", repr(text))
-        name = max(fitting, key=len)
+            expected = f"SCHEME=TEXT with one of the schemes {scheme_names}"
+            raise InputError("--label", "", expected, repr(text))
+        name = max(matching, key=len)
         labels[name] = text[len(name) + 1 :].strip()
         if not labels[name]:
-            raise InputError("--label", "", "SCHEME=TEXT with a text", repr(text))
+            raise InputError("--label", "", "SCHEME=TEXT with a non-empty TEXT", repr(text))
     return labels
 
 
 def report_outcome(config: ReportConfig, _: Notify) -> Outcome:
-    """`teal report`."""
+    """Run ``teal report``."""
     written = run_report(config)
     lines = (
         []

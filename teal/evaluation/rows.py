@@ -1,4 +1,4 @@
-"""The rows of an evaluation: one scheme on one case."""
+"""Rows of an evaluation: the metrics of one scheme on one case."""
 
 from __future__ import annotations
 
@@ -22,57 +22,59 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
-# Scheme whose optima the others are compared with.
+# Scheme whose optima are the reference of all others.
 REFERENCE_SCHEME = "lp-all"
-# Begins the note of cases that a scheme was not run on, since it takes too long.
+# Prefix of the note of cases on which a scheme was not run, since it takes too long.
 LEFT_OUT = "left out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Figures):
-    """One scheme on one case, with its figures (see :class:`teal.problem.assessment.Figures`).
+    """Metrics of one scheme on one case.
 
-    Under the online protocol, value and satisfied demand are means over the interval.
+    Value, bound, gap, satisfied demand, utilisation and violation are those of
+    :class:`teal.problem.assessment.Figures`.  Under the online protocol, value and satisfied demand
+    are means over the interval.
 
     Attributes:
-        scheme: as it was specified.
+        scheme: specification of the scheme.
         topology: name of the network.
         traffic: name of the traffic.
-        protocol: what was done to matrix or network (see :mod:`teal.evaluation.cases`).
-        level: how much of it, as it was written.
-        draw: number of the random draw.
-        index: row of the matrix in the traffic.
+        protocol: kind of change of matrix or network (:mod:`teal.evaluation.cases`).
+        level: strength of the change, as it was written.
+        draw: index of the random draw.
+        index: index of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
         objective: name of the objective.
-        gap_known: gap by the best bound that any scheme has of this matrix; for a scheme with paths
-            of its own, by the bound over all paths of the network.
+        gap_known: gap by the best bound of all schemes for this matrix; for a scheme with its own
+            paths, by the bound over all paths of the network.
         build_s: seconds to build a model, as the scheme reports.
         solve_s: seconds to solve it, as the scheme reports.
-        parallel_s: seconds that both would take if every independent subproblem had a processor to
-            itself; NaN if there are no subproblems.
+        parallel_s: seconds that both would take if every independent subproblem had its own
+            processor; NaN if there are no subproblems.
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
         note: why the scheme failed; ``""`` if it did not.
         classes: under priority, demand, value, bound and gap of each class, as JSON; else ``""``.
         levels: under max_min, the levels that hold most flow, each with its number of demands and
-            its growth (see :mod:`teal.problem.fair_levels`), as JSON; else ``""``.
+            its growth (:mod:`teal.problem.fair_levels`), as JSON; else ``""``.
         fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the
             rate and g that of the scheme with the smallest gap (an optimal one, if there is one);
             NaN without such a scheme.
-        latency_mean: ms, over the volume that is carried; this and the next two are NaN in a
-            network without latencies (see :class:`teal.problem.assessment.LatencyFigures`).
-        latency_99: ms, least that 99% of the volume do not exceed.
-        largest_stretch: latency of a path that is used over that of the demand's fastest one.
+        latency_mean: mean latency over the carried volume, ms; this and the next two are NaN in a
+            network without latencies.
+        latency_99: smallest latency that 99% of the volume do not exceed, ms.
+        largest_stretch: largest ratio of the latency of a used path to that of the demand's fastest
+            path.
         cut_demand: share of the demand that the splits of a scheme's model carry when they are cut
             to fit, neither refilled nor repaired; NaN for a scheme without a model.
-        cut_gap: certified gap of those, by the prices of the model; under priority that of the
-            weighted sum, where ``gap`` is the widest of a class.
-        proved_gap: with --prove, the gap that a proof in integers has shown (see
-            :mod:`teal.proofs`), the widest of several programs; NaN without one, and of the online
-            protocol.
-        least_share: least share of a demand above 0 that has a live path; NaN of the online
-            protocol.
-        wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and
-            in files that were written before it was measured.
+        cut_gap: certified gap of the cut splits, by the prices of the model; under priority that of
+            the weighted sum, whereas ``gap`` is the widest of a class.
+        proved_gap: with --prove, the gap that a proof in integers shows (:mod:`teal.proofs`), the
+            widest of several programs; NaN without a proof, and for the online protocol.
+        least_share: smallest served share of a demand above 0 that has a live path; NaN for the
+            online protocol.
+        wall_s: seconds of the scheme by the clock of the evaluation; NaN if it failed, and in files
+            of versions that did not measure it.
     """
 
     scheme: str
@@ -149,41 +151,39 @@ class Row(Figures):
         return not self.note.startswith(LEFT_OUT)
 
     def counted(self, measure: str) -> float:
-        """The number that a mean takes for this row; NaN if it takes none.
+        """Return the value of a metric that a mean uses for this row; NaN if the mean omits the
+        row.
 
-        Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that
-        should be small is infinite), and gaps 1.  So a scheme does not gain by failing on hard
-        cases.  A case that it was not run on is in no mean.
+        A failed case counts as if nothing were carried: satisfied demand and value 0 (infinite for
+        a value that is minimised), and gap 1, so that a scheme gains nothing by failing on hard
+        cases.  A case on which the scheme was not run is omitted.
 
         Args:
-            measure: name of a column with numbers.
+            measure: name of a numeric column.
         """
         if self.usable:
             return float(getattr(self, measure))
         if not self.was_run:
             return math.nan
-        nothing = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
-        return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(
+        failed_value = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
+        return {"satisfied_demand": 0.0, "value": failed_value, "gap": 1.0, "gap_known": 1.0}.get(
             measure, math.nan
         )
 
     @property
     def total_s(self) -> float:
-        """Seconds that the scheme took; where nobody measured, those that it reports to build and
-        to solve.
-        """
+        """Wall-clock seconds; if unmeasured, the reported seconds to build and to solve."""
         return self.build_s + self.solve_s if math.isnan(self.wall_s) else self.wall_s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CaseResult:
-    """All schemes on one case.
+    """Results of all schemes on one case.
 
     Attributes:
         key: key of the case.
-        rows: one for each scheme; two with the online protocol.
-        utilisation: (E,) load / capacity for each scheme that has a usable allocation; NaN for a
-            failed link.
+        rows: a row for each scheme; two with the online protocol.
+        utilisation: (E,) load / capacity by scheme with a usable allocation; NaN for a failed link.
     """
 
     key: str
@@ -194,15 +194,22 @@ class CaseResult:
 def make_rows(
     instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]
 ) -> list[Row]:
-    """Return one row for each scheme, with the best bound of all of them in ``gap_known``."""
+    """Return a row for each scheme, whose ``gap_known`` is by the best bound of all schemes.
+
+    Args:
+        instance: network and traffic.
+        case: the case.
+        problem: its problem, B = 1.
+        results: result of each scheme, by name.
+    """
     best_bound, all_paths_bound = best_bounds(problem, results)
-    own_gaps = gaps_of_sequence(problem, results)
+    sequence_gaps = gaps_of_sequence(problem, results)
     fairness = fairness_of(problem, results)
     rows = []
     for name, result in results.items():
-        # Gap by the best bound over the paths of the scheme.
+        # Gap by the best bound over the paths that the scheme uses.
         bound = best_bound if result.allocation.paths is None else all_paths_bound
-        gap_known = own_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0]))
+        gap_known = sequence_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0]))
         rows.append(
             _row(instance, case, problem, name, result, gap_known, fairness.get(name, math.nan))
         )
@@ -225,9 +232,9 @@ def _row(
         case: the case.
         problem: its problem, B = 1.
         name: name of the scheme.
-        result: its allocation, measured.
+        result: its allocation and assessment.
         gap_known: gap by the best bound of all schemes.
-        fairness: fairness against the best scheme; NaN where it is not measured.
+        fairness: fairness against the best scheme; NaN if it is not defined.
     """
     (parallel_s,) = result.allocation.parallel_s or (None,)
     lines = result.assessment.lines
@@ -265,41 +272,51 @@ def _row(
 
 
 def _json_of(lines: Lines | None, parts: str) -> str:
-    """The lines of a matrix as JSON; "" where there are none, or of other parts."""
+    """Return the certified lines of a matrix (classes or levels) as JSON; "" if there are none of
+    this kind.
+
+    Args:
+        lines: lines of the assessment; None for none.
+        parts: ``classes`` or ``levels``.
+    """
     return "" if lines is None or lines.parts != parts else json.dumps(records(lines, 0))
 
 
 def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
-    """Latency of the flow of a usable allocation; NaN in a network without latencies."""
+    """Return the latencies of a usable allocation; NaN in a network without latencies."""
     if not result.assessment.status[0].usable or not problem.topology.latency.any():
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
     return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
 
 
 def _least_share(problem: Problem, result: SchemeResult) -> float:
+    """Return the smallest served share of a usable allocation; NaN otherwise."""
     if not result.assessment.status[0].usable:
         return math.nan
     return least_share(_over_its_paths(problem, result.allocation), result.allocation.splits)
 
 
 def _over_its_paths(problem: Problem, allocation: Allocation) -> Problem:
+    """Return the problem over the paths of the allocation, which may have its own."""
     return problem if allocation.paths is None else problem.with_paths(allocation.paths)
 
 
 def gap_of(problem: Problem, value: float, bound: float) -> float:
-    """The gap of numbers (see :func:`teal.problem.bounds.gap`)."""
+    """Return the gap of two numbers: (bound - value) / bound for a maximum, (value - bound) / value
+    for a minimum.
+    """
     return float(gap(problem, *(torch.tensor([x], dtype=torch.float64) for x in (value, bound))))
 
 
 def failed_allocation(problem: Problem) -> Allocation:
-    """An allocation of status failed, without times."""
+    """Return an allocation of zeros with status failed and unknown times."""
     splits = torch.zeros_like(problem.path_value.expand(problem.batch, -1, -1))
     unknown = (float("nan"),) * problem.batch
     return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown, unknown)
 
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
-    """(E,) load / capacity of one matrix, NaN for a failed link."""
+    """Return load / capacity (E,) of one matrix; NaN for a failed link."""
     utilisation = _over_its_paths(problem, allocation).utilisation(
         allocation.splits.to(problem.demand)
     )[0]
@@ -309,34 +326,41 @@ def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
 def usable_utilisations(
     problem: Problem, results: Mapping[str, SchemeResult]
 ) -> dict[str, FloatArray]:
-    """(E,) load / capacity for each scheme whose allocation may be installed."""
+    """Return load / capacity (E,) by scheme with a usable allocation."""
     usable = {name: r.allocation for name, r in results.items() if r.assessment.status[0].usable}
     return {name: link_utilisation(problem, allocation) for name, allocation in usable.items()}
 
 
 def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
-    """Sum of share times value over the parts of an interval."""
+    """Return the sum of share times value over the parts of an interval.
+
+    Args:
+        shares: share of the interval of each part.
+        values: (1,) value of each part.
+    """
     return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))
 
 
 def shares_of_optimum(rows: Sequence[Row]) -> dict[int, float]:
-    """Value of each row over the optimum of its case, by the row's identity (``id``); NaN where
-    LP-all has no optimal row.  Failures count as :meth:`Row.counted` says.
+    """Return value / optimum of each row, by the row's identity (``id``).
+
+    The optimum of a case is the value of LP-all's optimal row; without one the result is NaN.  A
+    failed case counts with value 0, or infinity for a value that is minimised.
     """
     optimum: dict[tuple[object, ...], float] = {}
     for row in rows:
         if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
             better = max if Objective(row.objective).rules.sense > 0 else min
-            optimum[_case_of(row)] = better(row.value, optimum.get(_case_of(row), row.value))
-    optima = [optimum.get(_case_of(row), 0.0) for row in rows]
+            optimum[_case_key(row)] = better(row.value, optimum.get(_case_key(row), row.value))
+    optima = [optimum.get(_case_key(row), 0.0) for row in rows]
     return {
         id(row): row.counted("value") / best if best > 0 else math.nan
         for row, best in zip(rows, optima, strict=True)
     }
 
 
-def _case_of(row: Row) -> tuple[object, ...]:
-    """Identifies the case of a row among all networks."""
+def _case_key(row: Row) -> tuple[object, ...]:
+    """Return the identifier of the case of a row among all networks."""
     return row.topology, row.traffic, row.protocol, row.level, row.draw, row.index
 
 
@@ -355,17 +379,17 @@ _AnyMeasured = TypeVar("_AnyMeasured", bound=_Measured)
 
 
 def by_network(rows: Iterable[_AnyMeasured]) -> dict[tuple[str, str], list[_AnyMeasured]]:
-    """The rows of each (topology, traffic)."""
+    """Group rows by (topology, traffic)."""
     return _grouped(rows, lambda row: (row.topology, row.traffic))
 
 
 def by_scheme(rows: Iterable[_AnyMeasured]) -> dict[str, list[_AnyMeasured]]:
-    """The rows of each scheme."""
+    """Group rows by scheme."""
     return _grouped(rows, lambda row: row.scheme)
 
 
 def by_level(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of each (protocol, level)."""
+    """Group rows by (protocol, level)."""
     return _grouped(rows, lambda row: (row.protocol, row.level))
 
 

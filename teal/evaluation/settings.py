@@ -22,77 +22,79 @@ from teal.errors import InputError, did_you_mean
 from teal.learning.settings import TrainConfig
 from teal.option import OVERWRITE, RESUME
 
-# Schemes without --scheme.
+# Schemes that are compared without --scheme.
 DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworksConfig(TrafficFileConfig):
-    """Networks and their traffic."""
+    """Settings of networks and their traffic."""
 
     topology: tuple[str, ...]
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4;
     repeat for more."""
     traffic: tuple[str, ...]
     """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or
-    gravity:seed=0,count=200,load=4: one for all topologies, or one for each, in their order."""
+    gravity:seed=0,count=200,load=4.  Repeat for one per topology, in their order; a single one
+    applies to all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyOptions(ProgramFileConfig):
-    """Schemes, models, and which matrices they allocate."""
+    """Schemes, models, and the matrices that are allocated."""
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options; repeat for more."""
     model: tuple[Path, ...] = ()
-    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal),
-    universal (for price-gnn), which are used without it.  One for all topologies, or one for each;
-    none for a topology without a model."""
+    """Folder of a trained model, or the name of a built-in one: flow (for teal) or universal (for
+    price-gnn), the defaults.  Repeat for one per topology, in their order, with "none" for a
+    topology without a model; a single one applies to all."""
     split: Literal["train", "validation", "test", "all"] = "test"
-    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    """Matrices to use, in time order: train, the first 70%; validation, the next 10%; test, the
+    last 20%; or all."""
     limit: int = 0
-    """Number of matrices, at most; 0 for all."""
+    """Maximum number of matrices; 0 for all."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a value out of its range."""
         super().__post_init__()
         require(self, "limit", "an integer >= 0", self.limit >= 0)
 
     @property
     def models(self) -> tuple[Path | None, ...]:
-        """The models that are named, None for none; one None where none is named."""
+        """Models of the settings, None for "none"; a single None without --model."""
         return tuple(None if str(model) == "none" else model for model in self.model) or (None,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig(StudyOptions, NetworksConfig):
-    """A study of several networks, and a folder for its results."""
+    """Settings of a study of several networks, and of its output."""
 
     out: Path
     """Folder for the results."""
     wide: bool = False
-    """Print all columns; without it five that fit 80 characters.  The files have all in any
-    case."""
+    """Print all columns; by default those that fit 80 characters.  The files always have all."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that do not go together."""
+        """Raise InputError for a value out of its range, or options that exclude each other."""
         super().__post_init__()
-        count = len(self.topology)
+        num_topologies = len(self.topology)
         for field in ("topology", "traffic"):
-            require(self, field, "at least one", bool(getattr(self, field)))
+            require(self, field, f"at least one {field}", bool(getattr(self, field)))
         for field in ("traffic", "model"):
             num_values = len(getattr(self, field))
             require(
                 self,
                 field,
-                f"one, or one for each of the {count} topologies",
-                num_values in (0, 1, count),
+                f"one value, or one for each of the {num_topologies} topologies",
+                num_values in (0, 1, num_topologies),
             )
-        require(self, "paths", "a single topology", count == 1 or not self.paths)
+        if self.paths and num_topologies > 1:
+            raise InputError.invalid("--paths", "", "works only with a single --topology")
 
     def instances(self) -> list[InstanceConfig]:
-        """The settings of each topology."""
+        """Return the settings of each topology with its traffic."""
         shared = {
             f.name: getattr(self, f.name)
             for base in (ProgramConfig, TrafficFileConfig)
@@ -105,49 +107,49 @@ class StudyConfig(StudyOptions, NetworksConfig):
         ]
 
     def models_by_network(self) -> tuple[Path | None, ...]:
-        """The model of each topology, None for none; one for all if no more is given."""
+        """Return the model of each topology, None for none; a single model applies to all."""
         return self.models if len(self.models) > 1 else self.models * len(self.topology)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(StudyOptions):
-    """Which schemes are compared, on which matrices, and under which changes."""
+    """Schemes to compare, on which matrices, and under which changes."""
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs;
-    repeat for more; all for every scheme that suits the objective.  Default: teal, price-gnn and
-    lp-all."""
+    repeat for more.  all: every installed scheme that suits the objective.  Default: teal,
+    price-gnn and lp-all."""
     limit: int = 0
-    """Number of matrices, at most, evenly spread over the split; 0 for all."""
+    """Maximum number of matrices, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (node names; both directions); repeat for more.  Models are not changed; a
-    demand without a candidate path that is left gets one, where the network still connects it."""
+    """A failed link A,B (node names; both directions); repeat for more.  Models are not retrained.
+    A demand that loses all candidate paths gets a new one if the network still connects it."""
     failures: str = ""
-    """Also evaluate with failed links, both directions, drawn for each matrix: numbers or shares,
-    such as 1,2,5%."""
+    """Also evaluate with random cable failures (both directions), drawn for each matrix: numbers or
+    percentages of cables, such as 1,2,5%."""
     noise: str = ""
-    """Also evaluate with Gaussian noise; multiples of the variance of each demand's changes over
-    time: 2,5,10,20."""
+    """Also evaluate with Gaussian noise, whose variance is these multiples of the variance of each
+    demand's changes over time: 2,5,10,20."""
     spatial: str = ""
-    """Also evaluate with moved demand; shares of the volume for the largest tenth of the demands:
-    80,60,40,20%."""
+    """Also evaluate with demand moved so that the largest tenth of the demands has these shares of
+    the volume: 80,60,40,20%."""
     scale: str = ""
     """Also evaluate with all demands multiplied by factors: 0.5,2,4."""
     churn: str = ""
-    """Also evaluate where only a share of the volume may move against the optimum of the matrix
-    before: 1,2,5,10%. Schemes that know no limit break it, and are infeasible there."""
+    """Also evaluate with a churn limit: at most these shares of the volume may move against the
+    optimum of the previous matrix: 1,2,5,10%.  Schemes without such a limit are infeasible."""
     draws: int = 1
     """Number of random draws of failures and noise for each level and matrix."""
     online: bool = False
-    """Also evaluate in time: while a scheme computes, its last allocation carries min(new demand,
-    old flow), and a scheme slower than the interval skips some.  Takes consecutive matrices, the
+    """Also evaluate over time: while a scheme computes, its last allocation carries min(new demand,
+    old flow); a scheme slower than the interval skips matrices.  Uses consecutive matrices, the
     first --limit of the split."""
     interval: str = ""
-    """For --online: time from one matrix to the next, such as 5m.  Default: that of the traffic, or
-    5m."""
+    """For --online: time between matrices, such as 5m.  Default: the interval of the traffic, or
+    5m if unknown."""
     time_limit: str = "10m"
-    """Stop running a scheme on a network once it has taken longer for one matrix; its rows say
-    so."""
+    """Exclude a scheme from the other matrices of a network once it has taken longer for one; its
+    rows give the reason."""
     prove: bool = False
     """Prove every allocation in integers (as teal certify does), and write the proved gap to
     each row."""
@@ -155,7 +157,7 @@ class EvaluateOptions(StudyOptions):
     """Seed of failures, noise, and the flash crowds of --race."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a value out of its range."""
         super().__post_init__()
         require(self, "seed", "an integer >= 0", self.seed >= 0)
         require(self, "draws", "an integer >= 1", self.draws >= 1)
@@ -168,8 +170,7 @@ class EvaluateOptions(StudyOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(EvaluateOptions, StudyConfig):
-    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare
-    them.
+    """Compare schemes on the same matrices, nominal and under failures, noise and growth.
 
     Every scheme gets the same matrices, failures and noise and is measured by the same validator
     and clock; nothing is retrained.  The results are in OUT, with report.html to look at.  An
@@ -197,18 +198,19 @@ class EvaluateConfig(EvaluateOptions, StudyConfig):
     }
 
     race: bool = False
-    """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of
-    each scheme, and of PDHG from each model; for the next interval, a flash crowd, failed links,
-    and no earlier state.  --limit 0: 3."""
+    """Measure time to certified gaps instead: of PDHG from a cold start and from the previous
+    matrix, of each scheme, and of PDHG from each model.  Situations: the next interval, a flash
+    crowd, failed links, and no earlier state.  --limit 0 means 3 matrices."""
     out: Path
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race,
     race.csv and race.png."""
     resume: Annotated[bool, RESUME] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that do not go together."""
+        """Raise InputError for a value out of its range, or options that exclude each other."""
         super().__post_init__()
-        require(self, "fail", "a single topology", len(self.topology) == 1 or not self.fail)
+        if self.fail and len(self.topology) > 1:
+            raise InputError.invalid("--fail", "", "works only with a single --topology")
         if self.race:
             for field in (
                 "fail",
@@ -220,9 +222,9 @@ class EvaluateConfig(EvaluateOptions, StudyConfig):
                 "online",
                 "resume",
             ):
-                require(
-                    self, field, "no value: --race has its own situations", not getattr(self, field)
-                )
+                if getattr(self, field):
+                    option = f"--{field.replace('_', '-')}"
+                    raise InputError.invalid(option, "", "cannot be combined with --race")
             require_one_program(self, "with --race")
 
 
@@ -230,8 +232,8 @@ class EvaluateConfig(EvaluateOptions, StudyConfig):
 class AuditConfig(InstanceConfig):
     """Search for the demands under which a scheme loses most against the optimum.
 
-    The demands stay near the matrices that are given.  Each loss that is found is proven: the
-    scheme's allocation and a better one exist.  Ctrl-C ends the search with the worst so far.
+    The demands stay near the input matrices.  Each reported loss is proven by two allocations: the
+    scheme's and a better one.  Ctrl-C ends the search with the worst demands so far.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -244,18 +246,18 @@ class AuditConfig(InstanceConfig):
     """The scheme, with its options, as in evaluate; repeat for the mean of several, such as one
     with several seeds."""
     model: Path | None = None
-    """Folder of a trained model, for schemes that take one."""
+    """Folder of a trained model, for schemes that need one."""
     box: float = 0.5
-    """Demands lie between (1 - BOX) times their least and (1 + BOX) times their largest rate in the
-    matrices."""
+    """Demands lie between (1 - BOX) times their smallest and (1 + BOX) times their largest rate in
+    the matrices."""
     up_to: float = 0.0
-    """Demands lie between 0 and this share of the mean capacity of a link, whatever the matrices;
-    0: see --box."""
+    """Demands lie between 0 and this share of the mean link capacity, independent of the matrices;
+    0 to use --box."""
     hose: bool = False
     """Also keep what each node sends and receives in total within the largest sums of the
     matrices."""
     measure: Literal["optimum", "capacity"] = "optimum"
-    """Whole of which a loss is a share: the optimum, or the sum of all capacities."""
+    """Losses are relative to the optimum, or to the sum of all capacities."""
     time_budget: str = "1m"
     """Length of the search: 90s, 10m, 1h."""
     seed: int = 0
@@ -266,11 +268,11 @@ class AuditConfig(InstanceConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a value out of its range."""
         super().__post_init__()
         require_linear(self, "for an audit, which measures flow")
         require(self, "box", "a number >= 0", self.box >= 0)
-        require(self, "scheme", "at least one", bool(self.scheme))
+        require(self, "scheme", "at least one scheme", bool(self.scheme))
         require(self, "up_to", "a number >= 0", self.up_to >= 0)
         require(self, "seed", "an integer >= 0", self.seed >= 0)
         seconds(self.time_budget, "--time-budget")
@@ -278,15 +280,15 @@ class AuditConfig(InstanceConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchConfig:
-    """Run a scheme on the frozen set of problems, check results of any programs, and rank them.
+    """Run schemes on the frozen benchmark set, check results of any programs, and rank them.
 
-    The set is made in its folder where it is not there yet: networks that come with Teal, matrices
-    and failures of fixed seeds, certified optima, in seconds; a content key says whether it is the
-    one that others have.  Four tracks: known (a matrix, as much flow as possible), failures (a
-    cable down), next (the matrix after those that are known, least utilisation), unsplittable (one
-    path a demand).  A result file has rows case,source,target,path,share, a path as names of nodes
-    joined by |.  The check is plain arithmetic: loads, capacities, shares.  A case that is missing
-    or not valid scores 0.
+    The set is made in its folder if it is not there yet: built-in networks, matrices and failures
+    of fixed seeds, certified optima.  A content hash tells whether it equals that of others.  Four
+    tracks: known (a matrix, maximum flow), failures (maximum flow with a failed cable), next (the
+    matrix after the known ones, minimum utilisation), unsplittable (one path per demand, minimum
+    utilisation).  A result file has rows case,source,target,path,share, where path has the names of
+    the nodes joined by |.  The check computes loads and shares without Teal's solvers.  A missing
+    or invalid case scores 0.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -298,34 +300,35 @@ class BenchConfig:
     set: Path
     """Folder of the set: set.json and each network's topology (.json) and matrices (.npz)."""
     network: tuple[str, ...] = ()
-    """Only this network, where the set is made (b4, geant, germany50, south-america); may be
-    repeated.  Default: all."""
+    """When the set is made, include only this network (b4, geant, germany50, gabriel-60,
+    gabriel-90); repeat for more.  Default: all."""
     scheme: tuple[str, ...] = ()
     """Scheme or hedge with its options, as in evaluate, to run on the set; package.module:factory
-    for one of your own; repeat for more.  Its results are written to OUT, with the seconds of each
-    case in a file beside them."""
+    for your own scheme; repeat for more.  Its results and the seconds of each case are written to
+    OUT."""
     model: Path | None = None
-    """Folder of a trained model, for schemes that take one."""
+    """Folder of a trained model, for schemes that need one."""
     results: tuple[Path, ...] = ()
-    """Result file of a program, whose name without .csv is the program's; repeat for several."""
+    """Result file of a program; its name without .csv is the name of the program.  Repeat for
+    more."""
     out: Path | None = None
     """Folder for scores.csv, report.html and the results of --scheme."""
     prove: bool = False
-    """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what
-    any program can, with a checker of one file that needs nothing but Python."""
+    """Also write a proof of every valid result to OUT/proofs: its value, a bound for any program,
+    and a checker in plain Python."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for settings that do not go together."""
+        """Raise InputError for options that exclude each other."""
         for field in ("scheme", "prove"):
-            has_folder = self.out is not None or not getattr(self, field)
-            require(self, field, "--out beside it", has_folder)
+            if self.out is None and getattr(self, field):
+                raise InputError.invalid(f"--{field}", "", "needs an output folder", "add --out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig:
     """Make one report of several evaluations: a self-contained page with tables, charts and maps,
-    or figures.
+    or separate files of charts and tables.
     """
 
     results: tuple[Path, ...]
@@ -333,40 +336,36 @@ class ReportConfig:
     out: Path | None = None
     """Write the report to this .html file."""
     figures: Path | None = None
-    """Write every chart into this folder, as .svg and .pdf for papers, and the tables, those of
-    paired differences too, as tables.md, tables.tex (booktabs) and tables.csv."""
+    """Write every chart to this folder, as .svg and .pdf, and the tables, including those of paired
+    differences, as tables.md, tables.tex (booktabs) and tables.csv."""
     columns: str = ""
-    """Columns of these tables, and not of OUT, by their headings, separated by semicolons, such as
-    "satisfied; of LP-all; of LP-all, 95%; time"; all without it."""
+    """Columns of the tables in FIGURES, by their headings, separated by semicolons, such as
+    "satisfied; of LP-all; of LP-all, 95%; time".  Default: all."""
     label: tuple[str, ...] = ()
-    """SCHEME=TEXT, what a scheme is called in these charts and tables, and not in OUT; repeat for
-    more."""
+    """SCHEME=TEXT: label of a scheme in the charts and tables of FIGURES; repeat for more."""
     overwrite: bool = False
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 
     def __post_init__(self) -> None:
         """Raise InputError if there is nothing to write."""
-        require(
-            self,
-            "out",
-            "a file, or --figures with a folder",
-            self.out is not None or self.figures is not None,
-        )
+        if self.out is None and self.figures is None:
+            raise InputError.invalid("--out", "", "there is no output", "set --out or --figures")
         for field in ("columns", "label"):
-            expected = "none without --figures, whose tables and charts it is for"
-            require(self, field, expected, self.figures is not None or not getattr(self, field))
+            if self.figures is None and getattr(self, field):
+                raise InputError.invalid(f"--{field}", "", "works only with --figures")
 
 
+# Settings of train that a sweep cannot vary.
 _FIXED = ("out", "resume", "overwrite", "seed", "topology", "traffic", "workers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepConfig(TrainConfig):
-    """Train with several settings and seeds, and compare: means with 95% confidence intervals over
-    the seeds.
+    """Train with several settings and seeds, and compare the means, with 95% confidence intervals
+    over the seeds.
 
-    Every run is what `teal train` would do, then evaluated on test matrices; all settings of train
-    apply to all runs. An interrupted sweep goes on with --resume.
+    Every run trains as `teal train` does and is evaluated on test matrices; all settings of train
+    apply to all runs.  An interrupted sweep continues with --resume.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -375,30 +374,32 @@ class SweepConfig(TrainConfig):
     }
 
     vary: tuple[str, ...] = ()
-    """A setting of train and its values: learning_rate=1e-3,3e-3; repeat for every combination of
-    several settings."""
+    """A setting of train and its values: learning_rate=1e-3,3e-3; repeat for more settings, whose
+    combinations are all run."""
     seeds: int = 3
     """Number of runs of each combination, with the seeds SEED, SEED + 1, ..."""
     limit: int = 20
-    """Number of test matrices to evaluate on, at most, evenly spread; 0 for all."""
+    """Maximum number of test matrices to evaluate on, evenly spread; 0 for all."""
     resume: Annotated[bool, RESUME] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or a setting that train does not have."""
+        """Raise InputError for a value out of its range, or an unknown setting in --vary."""
         super().__post_init__()
         require(self, "seeds", "an integer >= 1", self.seeds >= 1)
         require(self, "limit", "an integer >= 0", self.limit >= 0)
-        require(self, "workers", "0: runs of a sweep use this process", self.workers == 0)
+        if self.workers:
+            problem = "a sweep trains in one process"
+            raise InputError.invalid("--workers", "", problem, "drop --workers")
         for _ in self.combinations():
             pass
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """The values of the varied settings, in the order in which they are run.
+        """Yield the combinations of the varied settings, in the order in which they are run.
 
         Raises:
             InputError: an unknown setting, or a value of another type.
         """
-        names = {
+        varied_fields = {
             field.name: field
             for field in dataclasses.fields(TrainConfig)
             if field.name not in _FIXED
@@ -408,9 +409,12 @@ class SweepConfig(TrainConfig):
             name, _, values = text.partition("=")
             name = name.strip().replace("-", "_")
             name = "from_" if name == "from" else name
-            if name not in names or not values:
+            if name not in varied_fields or not values:
                 raise InputError(
-                    "--vary", "", f"SETTING=A,B of train{did_you_mean(name, names)}", repr(text)
+                    "--vary",
+                    "",
+                    f"SETTING=A,B, with a setting of train{did_you_mean(name, varied_fields)}",
+                    repr(text),
                 )
             axes.append(
                 [(name, self._value(name, value.strip(), text)) for value in values.split(",")]
@@ -419,16 +423,26 @@ class SweepConfig(TrainConfig):
             yield dict(combination)
 
     def _value(self, name: str, text: str, where: str) -> Any:
-        now = getattr(self, name)
+        """Parse a value of a varied setting, by the type of its default.
+
+        Args:
+            name: name of the setting.
+            text: the value.
+            where: the whole option, for messages.
+
+        Raises:
+            InputError: a value of another type.
+        """
+        default = getattr(self, name)
         try:
-            if isinstance(now, bool):
+            if isinstance(default, bool):
                 return {"true": True, "false": False}[text.lower()]
             if name == "num_paths":
                 return text if text.startswith("auto") else int(text)
-            if isinstance(now, int | float):
-                return type(now)(text)
+            if isinstance(default, int | float):
+                return type(default)(text)
             return float(text) if name == "calibrate" else text
         except (ValueError, KeyError):
             raise InputError(
-                "--vary", name, f"a value like {now!r}", f"{text!r} in {where!r}"
+                "--vary", name, f"a value like {default!r}", f"{text!r} in {where!r}"
             ) from None

@@ -1,4 +1,6 @@
-"""Schemes on networks: what is missing of all cases is measured, and every case is an entry."""
+"""Study of schemes on networks: evaluates the cases that a journal lacks, and records every case in
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +29,22 @@ from teal.runtime.storage import content_key
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.schemes.models import model_of_each
 
-# Seconds from one matrix to the next, for traffic of unknown interval.
+# Interval between matrices for traffic of unknown interval, seconds.
 _DEFAULT_INTERVAL_S = 300
 # Decimals of a utilisation in the journal.
 _UTILISATION_DECIMALS = 4
 
 
 class Study:
-    """The cases of networks, and what schemes reached on them so far.
+    """Cases of networks, and the results of schemes on them so far.
 
     Args:
         options: schemes, matrices and changes.
-        entries: what an earlier run has measured; receives what is measured.
-        notify: called with what was found, and with failures.
+        entries: journal, or memory, of what an earlier run has measured; new results are added.
+        notify: called with the progress and with failures.
 
     Raises:
-        InputError: levels of a change that cannot be read.
+        InputError: invalid levels of a change.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Study:
         entries: Entries,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Parse the levels of all protocols."""
         self._options = options
         self._entries = entries
         self._notify = notify
@@ -63,20 +66,24 @@ class Study:
         }
 
     def prepared(self, instance: Instance) -> tuple[Instance, Cases]:
-        """The cases of a network, and the instance with a path for every demand that the network
-        connects in one of them.
+        """Return the instance with a path for every demand that the network connects in some case,
+        and the cases.
+
+        Args:
+            instance: network, traffic, candidate paths and program.
 
         Raises:
             InputError: changes that the network or its traffic does not allow.
         """
-        self._interval_s(instance)  # checks the setting
+        # Validates the settings of the online protocol.
+        self._interval_s(instance)
         cases = self._cases(instance)
         down = np.flatnonzero(cases.topology.capacity == 0).tolist()
         failures = [down, *([*down, *links] for links in cases.failures())]
         return instance.surviving(failures, self._notify), cases
 
     def content(self, instance: Instance) -> str:
-        """Content key that rows of two runs must share to be compared."""
+        """Return the content hash that rows of two runs must share to be compared."""
         return content_key(
             instance.topology.content_key(),
             instance.traffic.content_key(),
@@ -89,34 +96,35 @@ class Study:
 
     def measure(
         self,
-        number: int,
+        network_index: int,
         instance: Instance,
         cases: Cases,
         schemes: Mapping[str, Scheme],
         *,
         strict: bool,
     ) -> None:
-        """Measure what is missing of a network.
+        """Evaluate the cases of a network that an earlier run has not.
 
         Args:
-            number: place of the network among those of the study.
-            instance: as :meth:`prepared` returned it.
-            cases: its cases.
-            schemes: by the name that rows give them.
+            network_index: index of the network in the study.
+            instance: network, traffic and paths that survive the failures, from :meth:`prepared`.
+            cases: cases of the network.
+            schemes: schemes by name in the rows.
             strict: whether a scheme that does not suit the network is an error.
 
         Raises:
-            InputError: a scheme that does not suit, where that is an error.
+            InputError: a scheme that does not suit the network, if ``strict``.
         """
         # Restore the state of an interrupted run.
         finished = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
-            for entry in self._of_network("case", number)
+            for entry in self._network_entries("case", network_index)
         }
         excluded = {
-            entry["scheme"]: entry["reason"] for entry in self._of_network("left_out", number)
+            entry["scheme"]: entry["reason"]
+            for entry in self._network_entries("left_out", network_index)
         }
-        is_described = any(self._of_network("network", number))
+        is_described = any(self._network_entries("network", network_index))
         # Evaluate the cases, and record each result in the journal.
         evaluation = Evaluation(
             instance,
@@ -137,19 +145,19 @@ class Study:
                         self.content(instance),
                         self._selection(instance),
                     )
-                    self._add("network", number, network.to_json())
+                    self._add("network", network_index, network.to_json())
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
                     if scheme not in excluded:
                         excluded[scheme] = reason
-                        self._add("left_out", number, {"scheme": scheme, "reason": reason})
-                self._add("case", number, _case_entry(result))
+                        self._add("left_out", network_index, {"scheme": scheme, "reason": reason})
+                self._add("case", network_index, _case_entry(result))
         # Record the fairness curve, and that the network is complete.
-        self._add("fairness", number, {"points": self._fairness(instance, cases)})
-        self._add("complete", number, {})
+        self._add("fairness", network_index, {"points": self._fairness(instance, cases)})
+        self._add("complete", network_index, {})
 
     def record(self) -> Record:
-        """All results so far."""
+        """Return all results so far."""
         rows: list[Row] = []
         utilisation = {}
         for entry in self._entries.entries("case"):
@@ -167,41 +175,53 @@ class Study:
         ]
         return Record(rows, networks, utilisation)
 
-    def _of_network(self, kind: str, number: int) -> Iterator[dict[str, Any]]:
-        return (entry for entry in self._entries.entries(kind) if entry["network"] == number)
+    def _network_entries(self, kind: str, network_index: int) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a kind about one network."""
+        return (entry for entry in self._entries.entries(kind) if entry["network"] == network_index)
 
-    def _add(self, kind: str, number: int, entry: Mapping[str, Any]) -> None:
-        self._entries.add(kind, {"network": number, **entry})
+    def _add(self, kind: str, network_index: int, entry: Mapping[str, Any]) -> None:
+        """Add an entry of a kind about one network."""
+        self._entries.add(kind, {"network": network_index, **entry})
 
     def _fairness(self, instance: Instance, cases: Cases) -> list[tuple[Any, ...]]:
-        """The price of fairness on the first matrix, under a concave utility of shares; [] where it
-        fails.
+        """Return the price of fairness on the first matrix, for the chart: fields of FairnessPoint.
+
+        It is [] unless the objective is a concave utility of shares, and if the solves fail.
         """
         if instance.objective.rules.alpha is None:
             return []
-        self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")
+        self._notify("computing the price of fairness on the first matrix, for a chart")
         first = next(iter(cases))
         try:
             curve = fairness_curve(instance.problem(first.demand, capacity=first.capacity))
-        except Exception as error:  # the results of the run do not depend on its chart
-            self._notify(f"no chart of what fairness costs: {error}")
+        # The results of the run do not depend on its chart.
+        except Exception as error:
+            self._notify(f"no chart of the price of fairness: {error}")
             return []
         return [dataclasses.astuple(point) for point in curve]
 
     def _interval_s(self, instance: Instance) -> float:
-        """Seconds of an interval of the online protocol; 0 without it."""
+        """Return the seconds of an interval of the online protocol; 0 without it.
+
+        Raises:
+            InputError: an objective that carries all demand.
+        """
         options = self._options
-        usual = instance.traffic.interval_s or _DEFAULT_INTERVAL_S
+        default_interval_s = instance.traffic.interval_s or _DEFAULT_INTERVAL_S
         if not options.online:
             return 0.0
         if instance.objective.rules.carries_all:
             raise InputError(
-                "--online", "objective", "one that maximises flow", instance.objective.name
+                "--online", "objective", "an objective that maximises flow", instance.objective.name
             )
-        return seconds(options.interval, "--interval") if options.interval else float(usual)
+        return (
+            seconds(options.interval, "--interval")
+            if options.interval
+            else float(default_interval_s)
+        )
 
     def _rows(self, instance: Instance) -> Int64Array:
-        """The matrices that are evaluated."""
+        """Return the indices of the matrices to evaluate; consecutive ones with --online."""
         rows = rows_of(instance, self._options.split)
         return (
             rows[: self._options.limit or None]
@@ -210,6 +230,7 @@ class Study:
         )
 
     def _selection(self, instance: Instance) -> str:
+        """Return the description of the evaluated matrices."""
         return selection_text(
             len(self._rows(instance)),
             instance,
@@ -218,11 +239,12 @@ class Study:
         )
 
     def _cases(self, instance: Instance) -> Cases:
+        """Return the cases of a network, whose links of --fail have failed."""
         options = self._options
         topology = instance.topology
         if options.fail:
             failed = topology.links_named(options.fail, "--fail")
-            self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
+            self._notify("failed links: " + ", ".join(topology.link_name(link) for link in failed))
             topology = topology.with_failed_links(failed)
         return Cases(
             topology,
@@ -240,16 +262,16 @@ def evaluate(
     entries: Entries,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Record:
-    """Measure schemes on one network.
+    """Evaluate schemes on one network.
 
     Args:
         instance: network, traffic, candidate paths and program.
-        options: schemes, matrices and changes; the first model is taken.
-        entries: what an earlier run has measured of it; receives what is measured.
-        notify: called with what was found.
+        options: schemes, matrices and changes; only the first model is used.
+        entries: what an earlier run has measured; new results are added.
+        notify: called with the progress.
 
     Raises:
-        InputError: a scheme or a change that does not suit.
+        InputError: a scheme or a change that does not suit the network.
     """
     (schemes,) = schemes_of(options, options.models[:1], notify)
     study = Study(options, entries, notify)
@@ -258,9 +280,9 @@ def evaluate(
 
 
 def chosen_schemes(options: EvaluateOptions) -> tuple[str, ...]:
-    """The schemes of a network; ``all`` stands for those that are installed and suit the objective.
+    """Return the schemes of the settings; ``all`` stands for every installed scheme.
 
-    A scheme that turns out not to suit is left out with a message, as on any network.
+    A scheme of ``all`` that turns out not to suit the objective is excluded with a message.
     """
     if "all" not in options.scheme:
         return options.scheme or DEFAULT_SCHEMES
@@ -272,12 +294,15 @@ def chosen_schemes(options: EvaluateOptions) -> tuple[str, ...]:
 def schemes_of(
     options: EvaluateOptions, models: Sequence[Path | None], notify: Callable[[str], None]
 ) -> list[dict[str, Scheme]]:
-    """The schemes of each network.  One that lacks a model for some networks fails its rows there.
+    """Make the schemes of each network.
+
+    A scheme that cannot be made for some networks, such as for lack of a model, fails its rows
+    there.
 
     Args:
         options: the schemes.
-        models: the model of each network; None for none.
-        notify: called with which model is taken.
+        models: model of each network; None for none.
+        notify: called with the model of each scheme.
 
     Raises:
         InputError: a scheme that can be made for no network.
@@ -298,7 +323,11 @@ def schemes_of(
 
 
 class _Unavailable:
-    """A scheme that could not be made for one of several networks."""
+    """Scheme that could not be made for one of several networks; it raises the error when called.
+
+    Args:
+        error: the error of making it.
+    """
 
     def __init__(self, error: InputError) -> None:
         self.error = error
@@ -309,6 +338,7 @@ class _Unavailable:
 
 
 def _case_entry(result: CaseResult) -> dict[str, Any]:
+    """Return the journal entry of a case: rows, and rounded utilisations by scheme."""
     utilisation = {
         name: [round(float(u), _UTILISATION_DECIMALS) for u in links]
         for name, links in result.utilisation.items()
@@ -322,7 +352,7 @@ def _case_entry(result: CaseResult) -> dict[str, Any]:
 
 @contextmanager
 def _closing(results: Iterator[CaseResult]) -> Iterator[Iterator[CaseResult]]:
-    """Close the iterator at the end, whatever happens, which ends the line of its progress bar."""
+    """Close an iterator at the end, also after an exception, so that its progress bar ends."""
     try:
         yield results
     finally:

@@ -1,6 +1,4 @@
-"""`teal sweep`: training runs over settings and seeds, each evaluated, and one table of them
-all.
-"""
+"""``teal sweep``: training runs over settings and seeds, each evaluated, in one table."""
 
 from __future__ import annotations
 
@@ -41,6 +39,7 @@ MANIFEST = "manifest.json"
 FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 # Level of the confidence intervals.
 _LEVEL = 0.95
+# Columns of runs that are summarised.
 _MEASURES = (
     "validation",
     "cut",
@@ -51,26 +50,28 @@ _MEASURES = (
     "gap_known",
     "solve_s",
 )
-# Row of the model that the runs began from.
+# Row of the model that the runs started from.
 _START = "start"
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepRun:
-    """One training run.
+    """Result of one training run.
 
     Attributes:
-        settings: the varied ones, such as ``learning_rate=0.001``; ``default`` for none.
+        settings: varied settings, such as ``learning_rate=0.001``; ``default`` for none.
         seed: seed of the run.
-        steps: steps of training.
-        best_step: step of the weights that were kept; 0 for those of the start.
-        validation: share that they carry on the validation matrices alone, cut to fit.
-        cut: the same on the test matrices.
-        own_gap: certified gap of that, by the model's own prices.
-        start_cut, start_own_gap: the same of the model that the run began from.
-        satisfied_demand: mean share of the demand that the model carries, over the test matrices.
+        steps: number of training steps.
+        best_step: step of the returned weights; 0 for the initial ones.
+        validation: share of demand that the model alone serves on the validation matrices, with
+            splits cut to fit.
+        cut: share of demand that the model alone serves on the test matrices, with splits cut to
+            fit.
+        own_gap: certified gap of the cut splits by the model's own prices, on the test matrices.
+        start_cut, start_own_gap: ``cut`` and ``own_gap`` of the initial model.
+        satisfied_demand: mean served share of the demand, over the test matrices.
         value: mean value.
-        gap_known: mean gap by the best bound of the model and of the first-order engine beside it.
+        gap_known: mean gap by the best bound of the model and of the first-order engine.
         solve_s: median seconds of an allocation.
     """
 
@@ -91,16 +92,16 @@ class SweepRun:
 
 @dataclasses.dataclass(frozen=True)
 class SweepSummary:
-    """One combination of settings over its seeds, or the start of all runs.
+    """Mean of one metric of a combination of settings over its seeds, or of the initial models.
 
     Attributes:
-        settings: the varied ones; ``start`` for the model that the runs began from.
-        measure: name of a column of :class:`SweepRun`.
-        runs: n, how many.
-        kept_start: number of runs in which no step scored better than the start.
-        mean: mean of the measure.
-        low, high: ends of the 95% interval of the mean, by Student's t with n - 1 degrees; NaN for
-            one run, and where all runs kept the weights of one start.
+        settings: varied settings; ``start`` for the initial models.
+        measure: name of the metric, a column of :class:`SweepRun`.
+        runs: number of runs, n.
+        kept_start: number of runs in which no step scored better than the initial model.
+        mean: mean of the metric.
+        low, high: ends of the 95% interval of the mean, by Student's t with n - 1 degrees of
+            freedom; NaN for one run, and if all runs returned the same initial weights.
     """
 
     settings: str
@@ -113,10 +114,15 @@ class SweepSummary:
 
 
 def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepRun]:
-    """Carry out what is missing, and write the tables after every run.
+    """Train and evaluate all runs that an earlier sweep has not, and write the tables after every
+    run.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
-        InputError: invalid settings, or an earlier sweep in OUT that must not be replaced.
+        InputError: invalid settings, or an existing sweep in OUT without --overwrite.
     """
     if not config.resume:
         check_out_folder(
@@ -125,8 +131,8 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
     save_settings(config)
     runs: list[SweepRun] = []
     planned = list(_planned(config))
-    for number, (name, settings, seed) in enumerate(planned):
-        notify(f"run {number + 1} of {len(planned)}: {name}, seed {seed}")
+    for run_index, (name, settings, seed) in enumerate(planned):
+        notify(f"run {run_index + 1} of {len(planned)}: {name}, seed {seed}")
         runs.append(_run(config, name, settings, seed, notify))
         write_files(
             config.out,
@@ -141,6 +147,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
 
 
 def _planned(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Yield name, settings and seed of each run."""
     for settings in config.combinations():
         name = (
             ",".join(f"{key.rstrip('_')}={value}" for key, value in settings.items()) or "default"
@@ -156,33 +163,41 @@ def _run(
     seed: int,
     notify: Callable[[str], None],
 ) -> SweepRun:
-    """Train and evaluate, or continue where an earlier run ended; return the figures of the run."""
+    """Train and evaluate a run, or continue where an earlier sweep ended.
+
+    Args:
+        config: settings of the sweep.
+        name: name of the combination of settings.
+        settings: settings that differ from those of the sweep.
+        seed: seed of the run.
+        notify: called with the progress.
+    """
     # Train.
     folder_name = "".join(c if c.isalnum() or c in "=,.-" else "-" for c in name)
     folder = config.out / folder_name / f"seed-{seed}"
     training = _training_settings(config, settings, seed, folder)
     if not (config.resume and (folder / RUN).is_file()):
         run_train(training, notify)
-    stored = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    # Without a finite score in any validation there is no model.
-    if stored["gain"] is None:
-        return SweepRun(name, seed, stored["step"], 0, *[math.nan] * 9)
+    run_state = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    # No validation had a finite score, so there is no model.
+    if run_state["gain"] is None:
+        return SweepRun(name, seed, run_state["step"], 0, *[math.nan] * 9)
     # Evaluate.
     results = folder / "results"
     if not (config.resume and (results / ROWS).is_file()):
         _evaluate(config, training, results, notify)
-    trained, start = stored["gain"]["rows"][:2]
+    trained_metrics, initial_metrics = run_state["gain"]["rows"][:2]
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
         name,
         seed,
-        stored["step"],
-        stored["best_step"],
-        stored["best"],
-        trained["cut"],
-        trained["gap"],
-        start["cut"],
-        start["gap"],
+        run_state["step"],
+        run_state["best_step"],
+        run_state["best"],
+        trained_metrics["cut"],
+        trained_metrics["gap"],
+        initial_metrics["cut"],
+        initial_metrics["gap"],
         _mean(rows, "satisfied_demand"),
         _mean(rows, "value"),
         _mean(rows, "gap_known"),
@@ -218,9 +233,17 @@ def _training_settings(
 def _evaluate(
     config: SweepConfig, training: TrainConfig, out: Path, notify: Callable[[str], None]
 ) -> None:
-    names = {field.name for field in dataclasses.fields(EvaluateConfig)}
-    # Options that have another meaning in an evaluation.
-    checkpoint = (
+    """Evaluate a trained model, with PDHG beside it for the best bound.
+
+    Args:
+        config: settings of the sweep.
+        training: settings of the training run.
+        out: folder for the results.
+        notify: called with the progress.
+    """
+    evaluate_fields = {field.name for field in dataclasses.fields(EvaluateConfig)}
+    # Options that have another meaning in an evaluation, and are set below.
+    replaced_fields = (
         "topology",
         "traffic",
         "model",
@@ -231,7 +254,7 @@ def _evaluate(
     shared = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
-        if field.name in names and field.name not in checkpoint
+        if field.name in evaluate_fields and field.name not in replaced_fields
     }
     study = EvaluateConfig(
         topology=(training.topology,),
@@ -247,31 +270,35 @@ def _evaluate(
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
+    """Return the mean of a column; a failed case counts as if nothing were carried."""
     return float(np.mean([row.counted(column) for row in rows]))
 
 
 def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
-    """A row for each combination and measure, in the order of the runs, behind those of the
-    start.
+    """Return the mean of each metric: first of the initial models, then of each combination of
+    settings in the order of the runs.
+
+    Args:
+        runs: all runs so far.
     """
     summaries = []
     for measure in ("cut", "own_gap"):
         values = [getattr(run, f"start_{measure}") for run in runs]
-        # One model, measured once for each run; of random weights one for each seed.
+        # One model for all runs, or random weights for each seed.
         summaries.append(_summary(_START, measure, values, is_one_model=len(set(values)) == 1))
     for settings in dict.fromkeys(run.settings for run in runs):
         setting_runs = [run for run in runs if run.settings == settings]
-        num_unfinished = sum(not run.best_step for run in setting_runs)
+        num_kept_start = sum(not run.best_step for run in setting_runs)
         for measure in _MEASURES:
             values = [getattr(run, measure) for run in setting_runs]
             is_one_model = (
-                num_unfinished == len(setting_runs)
+                num_kept_start == len(setting_runs)
                 and len({run.start_cut for run in setting_runs}) == 1
             )
             summaries.append(
                 dataclasses.replace(
                     _summary(settings, measure, values, is_one_model=is_one_model),
-                    kept_start=num_unfinished,
+                    kept_start=num_kept_start,
                 )
             )
     return summaries
@@ -280,20 +307,33 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
 def _summary(
     name: str, measure: str, values: Sequence[float], *, is_one_model: bool
 ) -> SweepSummary:
-    """Return mean and interval of some values; those of one model have no interval."""
+    """Return mean and 95% interval of the values of a metric.
+
+    Args:
+        name: name of the combination of settings.
+        measure: name of the metric.
+        values: value of each run.
+        is_one_model: whether all values are of the same model: then there is no interval.
+    """
     mean = float(np.mean(values))
-    half = math.nan
+    half_width = math.nan
     count = len(values)
     if count > 1 and not is_one_model:
-        spread = float(np.std(values, ddof=1)) / math.sqrt(count)
-        half = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * spread
+        standard_error = float(np.std(values, ddof=1)) / math.sqrt(count)
+        half_width = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * standard_error
     return SweepSummary(
-        name, measure, count, count if is_one_model else 0, mean, mean - half, mean + half
+        name,
+        measure,
+        count,
+        count if is_one_model else 0,
+        mean,
+        mean - half_width,
+        mean + half_width,
     )
 
 
 def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
-    """`teal sweep`."""
+    """Run ``teal sweep``."""
     summaries = summarise(run_sweep(config, notify))
     return Outcome(
         tables=[_table(config, summaries)],
@@ -303,9 +343,12 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
 
 
 def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
+    """Return the table of a sweep: settings as rows, metrics with their intervals as columns."""
     summary_of = {(summary.settings, summary.measure): summary for summary in summaries}
 
     def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
+        """Return the column of a metric, with its interval in brackets."""
+
         def text(settings: str) -> str:
             summary = summary_of.get((settings, measure))
             if summary is None:
@@ -337,4 +380,5 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
 
 
 def _mean_of(summary: SweepSummary | None) -> float:
+    """Return the mean of a summary; NaN for none."""
     return math.nan if summary is None else summary.mean

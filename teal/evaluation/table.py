@@ -19,19 +19,20 @@ from teal.objectives import Objective
 from teal.problem.allocation import Status
 from teal.runtime.bootstrap import interval_of_mean
 
+# Statuses without a usable allocation.
 _BAD = {status.value for status in Status if not status.usable}
-# Characters of a scheme's name with which all columns fit into 80.
+# Longest name of a scheme with which all columns and the latency fit 80 characters.
 _MAX_NAME_BESIDE_LATENCY = 12
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassSummary:
-    """A priority class under one scheme.
+    """Summary of a priority class under one scheme.
 
     Attributes:
         name: name of the class.
-        satisfied_demand: mean share of its demand that is carried.
-        gap: its widest gap by the scheme's own prices.
+        satisfied_demand: mean served share of the demand of the class.
+        gap: widest gap of the class by the scheme's own prices.
     """
 
     name: str
@@ -41,34 +42,37 @@ class ClassSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One scheme over its cases; those that it failed count as
-    :meth:`teal.evaluation.rows.Row.counted` says.
+    """Summary of one scheme over its cases.
+
+    A failed case counts with satisfied demand and value 0 (infinite for a value that is minimised)
+    and gap 1.
 
     Attributes:
-        scheme: as it was specified.
+        scheme: specification of the scheme.
         value: mean objective.
-        of_optimum: mean of value / optimum; NaN without an optimum to compare with.
-        worst: the worst of these ratios.
-        satisfied_demand: mean share of all demand that is carried.
+        of_optimum: mean of value / optimum of LP-all; NaN without an optimum.
+        worst: worst value / optimum of a case.
+        satisfied_demand: mean served share of all demand.
         gap: mean gap by the scheme's own prices.
         gap_known: mean gap by the best bound of all schemes.
         max_violation: largest violation of any rule.
         build_s: median seconds to build a model, as the scheme reports.
         solve_s: median seconds to solve it, as the scheme reports.
         total_s: median seconds by the clock of the evaluation.
-        parallel_s: median seconds to build and solve with a processor for each subproblem.
-        status: number of cases that ended in each way, such as ``691 optimal``.
+        parallel_s: median seconds to build and solve with one processor per subproblem.
+        status: number of cases of each status, such as ``691 optimal``.
         classes: under priority, the highest one first.
-        fairness: under max_min, mean fairness against the best scheme (see
-            :class:`teal.evaluation.rows.Row`).
-        latency_mean: ms, mean over the cases of the mean over the volume; NaN without latencies.
-        latency_99: ms, mean over the cases of the least latency that 99% of the volume do not
-            exceed.
-        largest_stretch: largest over the cases.
+        fairness: under max_min, mean over the cases of the fairness of rates against those of the
+            best scheme, the geometric mean of min(f / g, g / f).
+        latency_mean: mean over the cases of the mean latency of the volume, ms; NaN without
+            latencies.
+        latency_99: mean over the cases of the latency that 99% of the volume do not exceed, ms.
+        largest_stretch: largest ratio of the latency of a used path to that of the demand's fastest
+            path.
         cut_demand: mean share of all demand that the model's splits carry, cut to fit and not
             repaired; NaN without a model.
-        cut_gap: mean gap of those, by the prices of the model.
-        compared: number of cases with an optimum to compare with.
+        cut_gap: mean gap of the cut splits, by the prices of the model.
+        compared: number of cases with an optimum of LP-all.
         of_optimum_low: lower end of the 95% interval of the mean share of the optimum.
         of_optimum_high: its upper end.
     """
@@ -99,8 +103,10 @@ class Summary:
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
-    """Return one summary for each scheme, in order of appearance.  Optima are those of LP-all's
-    optimal rows.
+    """Return a summary of each scheme, in order of appearance.
+
+    Args:
+        rows: rows of cases; LP-all's optimal rows give the optima.
     """
     share_of_row = shares_of_optimum(rows)
     return [
@@ -109,19 +115,19 @@ def summarise(rows: list[Row]) -> list[Summary]:
     ]
 
 
-def _summary(scheme: str, rows: list[Row], share_of_row: Mapping[int, float]) -> Summary:
+def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) -> Summary:
     """Summarise the rows of a scheme.
 
     Args:
         scheme: name of the scheme.
         rows: its rows, at least one.
-        share_of_row: share of the optimum by ``id`` of a row; NaN where there is no optimum.
+        share_by_row: value / optimum by ``id`` of a row; NaN without an optimum.
     """
-    usable = [row for row in rows if not math.isnan(row.value)]
-    # A scheme that never worked has no mean.
-    counted = [row for row in rows if row.was_run] if usable else []
+    usable_rows = [row for row in rows if not math.isnan(row.value)]
+    # Failed cases count in means, unless the scheme has no usable allocation at all.
+    counted_rows = [row for row in rows if row.was_run] if usable_rows else []
     # Shares of the optimum, with the interval of their mean.
-    shares = [(row.index, share_of_row[id(row)]) for row in counted]
+    shares = [(row.index, share_by_row[id(row)]) for row in counted_rows]
     shares = [(index, share) for index, share in shares if not math.isnan(share)]
     ratios = [share for _, share in shares]
     are_finite = bool(ratios) and all(map(math.isfinite, ratios))
@@ -130,28 +136,28 @@ def _summary(scheme: str, rows: list[Row], share_of_row: Mapping[int, float]) ->
     counts = Counter(row.status for row in rows)
     return Summary(
         scheme,
-        _mean([row.counted("value") for row in counted]),
+        _mean([row.counted("value") for row in counted_rows]),
         _mean(ratios),
         worst,
-        _mean([row.counted("satisfied_demand") for row in counted]),
-        _mean([row.counted("gap") for row in counted]),
-        _mean([value for row in counted if not math.isnan(value := row.counted("gap_known"))]),
-        max((row.max_violation for row in usable), default=math.nan),
-        _median([row.build_s for row in usable]),
-        _median([row.solve_s for row in usable]),
-        _median([row.total_s for row in usable]),
-        _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
+        _mean([row.counted("satisfied_demand") for row in counted_rows]),
+        _mean([row.counted("gap") for row in counted_rows]),
+        _mean([value for row in counted_rows if not math.isnan(value := row.counted("gap_known"))]),
+        max((row.max_violation for row in usable_rows), default=math.nan),
+        _median([row.build_s for row in usable_rows]),
+        _median([row.solve_s for row in usable_rows]),
+        _median([row.total_s for row in usable_rows]),
+        _median([row.parallel_s for row in usable_rows if not math.isnan(row.parallel_s)]),
         ", ".join(f"{count} {status}" for status, count in counts.items()),
-        _classes(usable),
-        _known_mean(usable, "fairness"),
-        _known_mean(usable, "latency_mean"),
-        _known_mean(usable, "latency_99"),
+        _classes(usable_rows),
+        _known_mean(usable_rows, "fairness"),
+        _known_mean(usable_rows, "latency_mean"),
+        _known_mean(usable_rows, "latency_99"),
         max(
-            (row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)),
+            (row.largest_stretch for row in usable_rows if not math.isnan(row.largest_stretch)),
             default=math.nan,
         ),
-        _known_mean(usable, "cut_demand"),
-        _known_mean(usable, "cut_gap"),
+        _known_mean(usable_rows, "cut_demand"),
+        _known_mean(usable_rows, "cut_gap"),
         len(ratios),
         math.nan if interval is None else interval.low,
         math.nan if interval is None else interval.high,
@@ -159,7 +165,7 @@ def _summary(scheme: str, rows: list[Row], share_of_row: Mapping[int, float]) ->
 
 
 def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
-    """One summary a class; classes without demand count as carried."""
+    """Return a summary of each priority class; a class without demand counts as fully served."""
     lines: dict[str, list[dict[str, float]]] = {}
     for row in rows:
         for line in json.loads(row.classes or "[]"):
@@ -168,32 +174,35 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
         ClassSummary(
             name,
             _mean(
-                [line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in of_class]
+                [
+                    line["value"] / line["demand"] if line["demand"] > 0 else 1.0
+                    for line in class_lines
+                ]
             ),
-            max(line["gap"] for line in of_class),
+            max(line["gap"] for line in class_lines),
         )
-        for name, of_class in lines.items()
+        for name, class_lines in lines.items()
     )
 
 
 def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
-    """The summaries of each network, protocol and level, as plain records."""
+    """Return the summaries of each network, protocol and level as plain records."""
     return [
         {"topology": topology, "traffic": traffic, "protocol": protocol, "level": level}
         | dataclasses.asdict(summary)
         for (topology, traffic), network_rows in by_network(rows).items()
-        for (protocol, level), of_level in by_level(network_rows).items()
-        for summary in summarise(of_level)
+        for (protocol, level), level_rows in by_level(network_rows).items()
+        for summary in summarise(level_rows)
     ]
 
 
 def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
-    """The tables for a terminal: for each network one of the unchanged matrices, then of the
+    """Yield the tables for a terminal: for each network one of the nominal matrices, then of the
     changed ones.
 
     Args:
-        rows: at least one.
-        wide: all columns; otherwise those that fit 80 characters.
+        rows: rows of cases, at least one.
+        wide: whether all columns are shown; otherwise those that fit 80 characters.
     """
     for (topology, traffic), network_rows in by_network(rows).items():
         levels = by_level(network_rows)
@@ -203,19 +212,19 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
                 summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide
             )
         if wide:
-            parts = [levels] if levels else []
+            level_groups = [levels] if levels else []
         else:
             protocols = dict.fromkeys(protocol for protocol, _ in levels)
-            parts = [
-                {key: of_level for key, of_level in levels.items() if key[0] == protocol}
+            level_groups = [
+                {key: level_rows for key, level_rows in levels.items() if key[0] == protocol}
                 for protocol in protocols
             ]
-        yield from (_level_table(part, topology) for part in parts)
+        yield from (_level_table(level_group, topology) for level_group in level_groups)
 
 
 def difference_tables(rows: list[Row]) -> Iterator[Table]:
-    """For each network the differences between the schemes' shares of LP-all's optimum, over the
-    cases that both have: of each scheme from those before it.
+    """Yield a table for each network: differences between schemes of value / LP-all's optimum, over
+    the cases that both have, of each scheme against the ones before it.
 
     Args:
         rows: rows of any networks.
@@ -234,20 +243,25 @@ def difference_tables(rows: list[Row]) -> Iterator[Table]:
         if row.measure == OF_OPTIMUM:
             by_network.setdefault((row.topology, row.traffic), []).append(row)
     for (topology, traffic), network_rows in by_network.items():
-        title = f"{topology}, {traffic}: share of LP-all's optimum, of a scheme less another one's"
+        title = f"{topology}, {traffic}: differences of the share of LP-all's optimum"
         yield Table(title, columns, network_rows)
 
 
 def _points(share: float) -> str:
-    """Percentage points of a share, with the sign."""
+    """Format a share as percentage points, with the sign."""
     return f"{100 * share:+.2f}"
 
 
 def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
-    """Schemes down, levels of all protocols across: mean quality (see :class:`Quality`).
+    """Return the table of mean quality with schemes as rows, and levels of all protocols as
+    columns.
 
-    Where a scheme failed some cases, the cell shows how many it solved, because its mean is over
-    fewer cases.
+    A cell of a scheme that failed some cases also has the number of solved cases, since its mean is
+    over fewer cases.
+
+    Args:
+        levels: rows by protocol and level.
+        topology: name of the network, for the title.
     """
     rows = [row for level_rows in levels.values() for row in level_rows]
     quality = Quality.of(rows[0].objective)
@@ -275,12 +289,12 @@ def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Tab
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """The number that plots and tables show for a row: satisfied demand in %, or the value of a
-    balanced program.
+    """Metric that plots and tables show for a row: satisfied demand in %, or the value of an
+    objective with its own metric, such as the largest utilisation.
 
     Attributes:
-        objective: the program.
-        label: name of the number, for an axis or a column.
+        objective: the objective.
+        label: name of the metric, for an axis or a column.
     """
 
     objective: Objective
@@ -288,40 +302,43 @@ class Quality:
 
     @classmethod
     def of(cls, name: str) -> Quality:
-        """The quality for the objective ``name``."""
+        """Return the quality metric of an objective."""
         objective = Objective(name)
         return cls(objective, objective.rules.measure_label or "satisfied demand (%)")
 
     def of_row(self, row: Row) -> float:
-        """The number for a row."""
+        """Return the metric of a row."""
         return row.value if self.objective.rules.measure_label else 100 * row.satisfied_demand
 
 
 def summary_table(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
-    """The schemes of one network: quality, share of the optimum, gap, time; or all columns.
+    """Return the table of the schemes of one network: quality, share of the optimum, gap, time.
 
     Args:
-        summaries: one a scheme.
-        objective: program of all of them.
+        summaries: a summary of each scheme.
+        objective: objective of all of them.
         title: title in the terminal.
-        wide: all columns, as on the page; otherwise those that fit 80 characters.
+        wide: whether all columns are shown, as on the page; otherwise those that fit 80 characters.
     """
     columns = _columns(summaries, objective)
     caption = ""
     if not wide:
-        # With classes each class has an optimum of its own.
-        is_sum = any(s.classes for s in summaries)
-        # A fair allocation has less flow than the optimum.
-        is_compared = columns["fairness"].is_shown(summaries)
-        has_room = max((len(s.scheme) for s in summaries), default=0) <= _MAX_NAME_BESIDE_LATENCY
+        # Under priority each class has its own optimum, so a single share or gap is not shown.
+        has_classes = any(summary.classes for summary in summaries)
+        # A fair allocation has less flow than the optimum of LP-all, by intention.
+        shows_fairness = columns["fairness"].is_shown(summaries)
+        has_room = (
+            max((len(summary.scheme) for summary in summaries), default=0)
+            <= _MAX_NAME_BESIDE_LATENCY
+        )
         hidden = _WIDE | (
-            {"of_optimum", "gap"} if is_sum else {"of_optimum"} if is_compared else set()
+            {"of_optimum", "gap"} if has_classes else {"of_optimum"} if shows_fairness else set()
         )
         hidden |= set() if has_room else {"latency"}
         if Objective(objective).rules.measure_label:
             hidden |= {"cut"}
         columns = {key: column for key, column in columns.items() if key not in hidden}
-        # Labels of two lines leave space for the names of schemes.
+        # Two-line labels leave space for the names of schemes.
         if "cut" in columns and columns["cut"].is_shown(summaries):
             columns = {
                 key: dataclasses.replace(
@@ -330,9 +347,11 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
                 for key, shown_column in columns.items()
             }
         failed = [
-            s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}
+            summary
+            for summary in summaries
+            if _BAD & {part.split(" ", 1)[1] for part in summary.status.split(", ")}
         ]
-        caption = "; ".join(f"{s.scheme}: {s.status}" for s in failed)
+        caption = "; ".join(f"{summary.scheme}: {summary.status}" for summary in failed)
     return Table(
         f"{title}; objective: {objective}", tuple(columns.values()), summaries, caption=caption
     )
@@ -356,9 +375,11 @@ _WIDE = {
 
 
 def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
-    """All columns, by a short name."""
+    """Return all columns, by a short key."""
     quality = _quality_columns(objective)
-    classes = dict.fromkeys(class_figures.name for s in summaries for class_figures in s.classes)
+    classes = dict.fromkeys(
+        class_summary.name for summary in summaries for class_summary in summary.classes
+    )
     return {
         "scheme": Column("scheme", "scheme"),
         "fairness": Column("fairness", "fairness", ratio_text, most_is_best=True, optional=True),
@@ -373,13 +394,15 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
             optional=True,
         ),
         "worst": Column("of LP-all, worst", "worst", percent, most_is_best=True),
-        "compared": Column("cases", lambda s: s.compared or None, str, optional=True),
+        "compared": Column("cases", lambda summary: summary.compared or None, str, optional=True),
         "cut": Column("cut only", "cut_demand", percent, most_is_best=True, optional=True),
         "cut_gap": Column("gap, cut only", "cut_gap", percent, optional=True),
         "gap": Column("certified gap", "gap", percent),
         "gap_known": Column("gap by the best bound", "gap_known", percent),
         "max_violation": Column(
-            "max violation", "max_violation", lambda v: "-" if math.isnan(v) else f"{v:.0e}"
+            "max violation",
+            "max_violation",
+            lambda violation: "-" if math.isnan(violation) else f"{violation:.0e}",
         ),
         "time": Column("time", "total_s", time_text),
         "build": Column("build", "build_s", time_text),
@@ -391,7 +414,7 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
 
 
 def _quality_columns(objective: str) -> dict[str, Column]:
-    """Return the columns of the value and the satisfied demand."""
+    """Return the columns of value and satisfied demand; "quality" is the one that ranks schemes."""
     rules = Objective(objective).rules
     if rules.measure_label:
         return {
@@ -405,21 +428,22 @@ def _quality_columns(objective: str) -> dict[str, Column]:
 
 
 def _interval_text(summary: Summary) -> str:
-    """The 95% interval of the mean share of the optimum."""
+    """Format the 95% interval of the mean share of the optimum."""
     low = summary.of_optimum_low
     high = summary.of_optimum_high
     return "-" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
 
 
 def _class_column(name: str) -> Column:
-    """Satisfied demand of a class, and its gap in brackets."""
+    """Return the column of a class: satisfied demand, and its gap in brackets."""
 
     def satisfied(summary: Summary) -> float:
+        """Return the satisfied demand of the class; NaN without it."""
         return next(
             (
-                class_figures.satisfied_demand
-                for class_figures in summary.classes
-                if class_figures.name == name
+                class_summary.satisfied_demand
+                for class_summary in summary.classes
+                if class_summary.name == name
             ),
             math.nan,
         )
@@ -428,29 +452,34 @@ def _class_column(name: str) -> Column:
 
 
 def _mean(values: list[float]) -> float:
+    """Return the mean; NaN without values."""
     return float(np.mean(values)) if values else math.nan
 
 
 def _known_mean(rows: list[Row], name: str) -> float:
-    """Mean of a column over the rows that have it."""
+    """Return the mean of a column over the rows that have a value."""
     return _mean([getattr(row, name) for row in rows if not math.isnan(getattr(row, name))])
 
 
 def _median(values: list[float]) -> float:
+    """Return the median; NaN without values."""
     return float(np.median(values)) if values else math.nan
 
 
 def _number(value: float) -> str:
+    """Format a number with five digits; - if not finite."""
     return f"{value:.5g}" if math.isfinite(value) else "-"
 
 
 def class_text(summary: Summary, name: str) -> str:
-    """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has
-    none.
+    """Format satisfied demand and gap of a class, such as ``99.83% (0.15%)``; ``-`` if the scheme
+    has no such class.
     """
-    figures = next(
-        (class_figures for class_figures in summary.classes if class_figures.name == name), None
+    class_summary = next(
+        (candidate for candidate in summary.classes if candidate.name == name), None
     )
     return (
-        "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
+        "-"
+        if class_summary is None
+        else f"{percent(class_summary.satisfied_demand)} ({percent(class_summary.gap)})"
     )

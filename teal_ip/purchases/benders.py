@@ -1,6 +1,8 @@
 """Benders decomposition for capacity expansion: the master program and tests of scenarios in turn.
 
-Entry points: :func:`buy` (any amounts), :func:`buy_modules`, :func:`buy_for_loads` (fixed loads).
+Axis letters: S scenarios, C cables, E links, J module sizes, n cuts.  Entry points:
+:func:`expand_capacity` (any amounts), :func:`expand_in_modules`, :func:`expand_for_loads` (fixed
+loads).
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from teal.errors import InputError, SolverError
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal_ip.purchases.cuts import Cuts, cheapest_modules, cheapest_purchase
+from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, GAPS, Tester
 
 # Smallest certified gap of the engine in a test.
 _MIN_GAP = 3e-5
-# The same for modules, where the limit is not approached from above.
+# Smallest certified gap of the engine in a test of modules.
 _MIN_MODULE_GAP = 1e-6
 # Number of the most violated scenarios that are tested alone until all of them fit.
 _FOCUS = 64
-# The same in the first test, without any cuts.
+# Number of the most violated scenarios in the first test, without any cuts.
 _FIRST_FOCUS = 256
-# Maximum number of tests of these scenarios before all scenarios are tested again.
+# Maximum number of tests of the most violated scenarios before all scenarios are tested again.
 _FOCUS_ROUNDS = 12
-# Enlargement of the master's expansion in a test of all scenarios, as a share of the target gap.
+# Enlargement of the master's expansion in a test of all scenarios, as a fraction of the target gap.
 _INFLATION = 1.0 / 4.0
-# Maximum number of tests.
+# Maximum number of rounds of tests.
 _MAX_ROUNDS = 300
 # Relative excess of modules over a cable's limit that counts as rounding.
 _ROUNDING = 1e-9
@@ -46,11 +48,11 @@ class Upgrade:
     """A capacity expansion.
 
     Attributes:
-        bought: (C,) Gbit/s, on each link of a cable.
+        bought: (C,) Gbit/s added to each link of a cable.
         cost: cost of the expansion.
         bound: certified lower bound on the cost.
         utilisation: (S,) largest link utilisation in each scenario, with the expansion.
-        rounds: rounds of tests.
+        rounds: number of rounds of tests.
         cuts: number of cuts.
         solve_s: solve time, seconds.
         reached: whether the target gap was reached.
@@ -74,11 +76,11 @@ class Upgrade:
 
     @property
     def gap(self) -> float:
-        """Relative gap, (cost - bound) / cost; 0 if nothing has to be bought."""
+        """Relative gap, (cost - bound) / cost; 0 if no capacity is added."""
         return gap_between(self.cost, self.bound, -1.0) if self.cost > 0 else 0.0
 
 
-def buy(
+def expand_capacity(
     scenarios: Scenarios,
     *,
     gap: float = 1e-2,
@@ -86,19 +88,22 @@ def buy(
     report: ReportRound | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[Upgrade, Cuts]:
-    """Find the cheapest expansion, in any amounts, to a certified gap; also return the cuts, for
-    :func:`buy_modules`.
+    """Find the cheapest expansion, in any amounts, to a certified gap, by Benders decomposition.
 
-    A round tests all scenarios at the master's optimum, enlarged by a quarter of the target gap;
-    the most violated ones are then tested alone, and cut, until they fit.
+    A round tests all scenarios at the master's optimum, enlarged by a quarter of the target gap.
+    The most violated ones are then tested alone, and cut, until they fit.  Loads that respect the
+    limit with some expansion give an incumbent.
 
     Args:
-        scenarios: scenarios that must fit.
-        gap: target, (cost - bound) / cost.
+        scenarios: matrices under failures that must fit.
+        gap: target gap, (cost - bound) / cost.
         deadline: time limit, after which the incumbent is returned; the first test of all scenarios
             is always completed.
-        report: see :data:`ReportRound`.
-        cuts: valid cuts, extended in place.
+        report: called after each round with its index, the incumbent's cost and the bound.
+        cuts: valid Benders cuts, extended in place; None for none.
+
+    Returns:
+        the expansion, and the cuts.
 
     Raises:
         InputError: the limits of cables make every expansion infeasible.
@@ -108,26 +113,28 @@ def buy(
     time_limit = deadline or Deadline(math.inf)
     tester = Tester(scenarios)
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable)) if cuts is None else cuts
-    everything = np.arange(scenarios.num_scenarios)
+    all_rows = np.arange(scenarios.num_scenarios)
     master = _Master(scenarios, cuts)
-    incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(everything)))
+    incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(all_rows)))
     num_rounds = 0
-    finest = max(_MIN_GAP, gap / 300)
-    focus = tester.worst(master.point, _FIRST_FOCUS, time_limit)
+    finest_gap = max(_MIN_GAP, gap / 300)
+    most_violated = tester.worst(master.point, _FIRST_FOCUS, time_limit)
     while True:
-        # Test the most violated scenarios alone.
-        num_rounds += _cut_until_fit(master, tester, focus, time_limit)
-        # Test all scenarios; the loads give a feasible expansion.
+        # Test the most violated scenarios alone, and cut.
+        num_rounds += _cut_until_fit(master, tester, most_violated, time_limit)
+        # Test all scenarios; the smallest expansion for their loads is an incumbent.
         num_rounds += 1
-        tested_at = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.most)
-        tested = tester.test(tested_at, everything, time_limit, finest=finest, until_cut=True)
+        tested_capacity = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.most)
+        tested = tester.test(
+            tested_capacity, all_rows, time_limit, finest=finest_gap, until_cut=True
+        )
         # A scenario that fits within the tolerance may need a little more than a cable's limit.
-        purchase = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
-        utilisation = scenarios.utilisation(tested.load, purchase)
+        expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
+        utilisation = scenarios.utilisation(tested.load, expansion)
         if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
-            incumbent.update(purchase, float(scenarios.cost @ purchase), utilisation)
-        # Cut, and solve the master program.
-        focus = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_at))[:_FOCUS]]
+            incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
+        # Add the violated cuts, and solve the master program.
+        most_violated = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_capacity))[:_FOCUS]]
         if len(tested.cuts):
             master.add(tested.cuts)
         if report is not None:
@@ -135,13 +142,13 @@ def buy(
         is_done = incumbent.is_within(gap, master.bound)
         if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
-        # All scenarios fit, or the test cannot decide.
+        # No cut: all scenarios fit, or the test cannot decide.
         if not len(tested.cuts):
-            if finest <= GAPS[-1]:
+            if finest_gap <= GAPS[-1]:
                 break
-            # The remaining expansion is smaller than this test's tolerance.
-            finest /= 10
-    seconds = time.perf_counter() - begin
+            # The missing capacity is within this test's tolerance: test with a smaller gap.
+            finest_gap /= 10
+    elapsed_s = time.perf_counter() - begin
     if not math.isfinite(incumbent.cost):
         raise SolverError("upgrade: no expansion within the limits of the cables was found in time")
     result = Upgrade(
@@ -152,7 +159,7 @@ def buy(
         incumbent.utilisation,
         num_rounds,
         len(cuts),
-        seconds,
+        elapsed_s,
         incumbent.is_within(gap, master.bound),
         dual=master.dual,
     )
@@ -163,26 +170,24 @@ class _Master:
     """Master program in any amounts: its optimum, and the best bound so far.
 
     Attributes:
-        point: (C,) optimum over the current cuts.
+        point: (C,) Gbit/s of the optimum over the current cuts.
         bound: best lower bound on the cost.
         dual: (n,) duals of the first n cuts, which prove the bound.
 
     Args:
-        scenarios: scenarios that must fit.
-        cuts: valid cuts, extended in place.
+        scenarios: matrices under failures that must fit.
+        cuts: valid Benders cuts, extended in place.
     """
 
     def __init__(self, scenarios: Scenarios, cuts: Cuts) -> None:
         self._scenarios = scenarios
         self._cuts = cuts
-        self.point, self.bound, self.dual = cheapest_purchase(scenarios, cuts)
+        self.point, self.bound, self.dual = cheapest_expansion(scenarios, cuts)
 
     def add(self, more: Cuts) -> None:
-        """Add cuts, and solve the master program; keep the better of its bound and the previous
-        one.
-        """
+        """Add cuts, solve the master program, and update the best bound and its duals."""
         self._cuts.add(more)
-        self.point, new_bound, new_dual = cheapest_purchase(self._scenarios, self._cuts)
+        self.point, new_bound, new_dual = cheapest_expansion(self._scenarios, self._cuts)
         if new_bound >= self.bound:
             self.bound = new_bound
             self.dual = new_dual
@@ -217,8 +222,16 @@ class _Incumbent:
 
 
 def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: Deadline) -> int:
-    """Test some scenarios, and cut, until they fit the master's optimum or the number of tests is
-    reached; return the number of tests.
+    """Test some scenarios at the master's optimum, and add their cuts, until they fit.
+
+    Args:
+        master: master program, extended in place.
+        tester: tests scenarios.
+        rows: indices of the scenarios.
+        deadline: time limit.
+
+    Returns:
+        the number of tests, at most _FOCUS_ROUNDS.
     """
     num_tests = 0
     for _ in range(_FOCUS_ROUNDS if len(rows) else 0):
@@ -230,7 +243,7 @@ def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: 
     return num_tests
 
 
-def buy_modules(
+def expand_in_modules(
     scenarios: Scenarios,
     cuts: Cuts,
     sizes: Sequence[tuple[float, float]],
@@ -239,16 +252,17 @@ def buy_modules(
     deadline: Deadline | None = None,
     report: ReportRound | None = None,
 ) -> Upgrade:
-    """Find the cheapest expansion in whole modules: an integer master program over the cuts of
-    :func:`buy`, until every scenario fits.
+    """Find the cheapest expansion in whole modules, by Benders decomposition.
+
+    The master is an integer program over the cuts of the expansion in any amounts.
 
     Args:
-        scenarios: scenarios that must fit.
-        cuts: cuts of :func:`buy`, extended in place.
+        scenarios: matrices under failures that must fit.
+        cuts: Benders cuts of the expansion in any amounts, extended in place.
         sizes: Gbit/s of each module size, and its price in units of a cable's cost.
-        gap: target, (cost - bound) / cost; 0 for the proven optimum.
+        gap: target gap, (cost - bound) / cost; 0 for the proven optimum.
         deadline: time limit, after which the incumbent is returned.
-        report: see :data:`ReportRound`.
+        report: called after each round with its index, the incumbent's cost and the bound.
 
     Raises:
         InputError: a size or price that is not above 0, or insufficient modules.
@@ -262,25 +276,26 @@ def buy_modules(
         raise InputError("upgrade", "modules", "sizes and prices above 0", list(sizes))
     size, price = np.array(sizes).T
     tester = Tester(scenarios)
-    everything = np.arange(scenarios.num_scenarios)
+    all_rows = np.arange(scenarios.num_scenarios)
+    # Cost of a module of each size on each cable (C J,).
     unit_cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     no_modules = np.zeros((scenarios.num_cables, len(size)), dtype=np.int64)
-    incumbent = _Incumbent(no_modules, np.zeros(len(everything)))
+    incumbent = _Incumbent(no_modules, np.zeros(len(all_rows)))
     bound = 0.0
     num_rounds = 0
     while True:
         num_rounds += 1
-        # Integer master program.
+        # Integer master program, in at most half of the remaining time.
         remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
         master_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
         modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
         bound = max(bound, new_bound)
         point = (modules * size).sum(1)
-        # Test, update the incumbent, and cut.
-        tested = tester.test(point, everything, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
+        # Test all scenarios; the modules are an incumbent if all fit.
+        tested = tester.test(point, all_rows, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
         if tested.fits.all():
             incumbent.update(modules, float(unit_cost @ modules.reshape(-1)), tested.utilisation)
-        # The test cannot decide: add a module wherever the load is above the expansion.
+        # The test cannot decide: the smallest module more on each cable whose load needs it.
         elif not len(tested.cuts):
             is_short = (scenarios.needed(tested.load) > point)[:, None]
             enlarged = modules + is_short * (size == size.min())
@@ -292,7 +307,7 @@ def buy_modules(
         is_done = not len(tested.cuts) or incumbent.cost - bound <= gap * incumbent.cost
         if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
-    # In time only infeasible modules: round the loads up.
+    # No feasible modules in time: round up what the loads need.
     if math.isinf(incumbent.cost):
         incumbent.update(*_round_up(scenarios, tester, size, unit_cost, point, time_limit))
     modules = np.asarray(incumbent.amounts, dtype=np.int64)
@@ -310,7 +325,12 @@ def buy_modules(
 
 
 def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
-    """Return cuts that require these amounts (C,), Gbit/s, on each cable by itself."""
+    """Return cuts that require an amount on each cable by itself: a_c >= needed_c.
+
+    Args:
+        scenarios: supplies the cables.
+        needed: (C,) Gbit/s.
+    """
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
     cables = np.flatnonzero(needed > 0)
     cuts.coefficient = np.eye(scenarios.num_cables)[cables]
@@ -321,40 +341,46 @@ def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
     return cuts
 
 
-def buy_for_loads(
+def expand_for_loads(
     scenarios: Scenarios,
     load: FloatArray,
     sizes: Sequence[tuple[float, float]] = (),
     deadline: Deadline | None = None,
 ) -> Upgrade:
-    """Find the cheapest expansion for loads (S, E) that do not depend on splits, such as those of
-    the IGP; exact.
+    """Find the cheapest expansion for loads that do not depend on splits, such as those of the IGP;
+    exact.
+
+    Args:
+        scenarios: supplies the cables, their costs and limits, and the utilisation limit.
+        load: (S, E) Gbit/s.
+        sizes: Gbit/s and price of each module size; () for any amounts.
+        deadline: time limit of the integer program; None for none.
 
     Raises:
         InputError: the requirement exceeds a cable's limit.
     """
     begin = time.perf_counter()
-    # In any amounts within the limits of the cables, each cable by itself.
+    # In any amounts within the limits, each cable gets what it needs.
     needed = scenarios.needed(load)
-    bought = needed
+    added_capacity = needed
     cost = float(scenarios.cost @ needed)
     modules = None
     bound = cost
-    # Beyond the limits, or in modules, a program.
+    # Modules need an integer program.  The master program also raises the error beyond the limits.
     if (needed > scenarios.most).any() or sizes:
         cuts = needs(scenarios, needed)
-        bought, cost, _ = cheapest_purchase(scenarios, cuts)
+        added_capacity, cost, _ = cheapest_expansion(scenarios, cuts)
         if sizes:
             size, price = np.array(sizes).T
             remaining_s = 1e6 if deadline is None else max(1.0, min(deadline.remaining_s, 1e6))
             modules, bound = cheapest_modules(scenarios, cuts, size, price, remaining_s)
-            bought = (modules * size).sum(1)
+            added_capacity = (modules * size).sum(1)
             cost = float((scenarios.cost[:, None] * price * modules).sum())
     return Upgrade(
-        bought,
+        added_capacity,
         cost,
         min(bound, cost),
-        scenarios.utilisation(load, bought),
+        scenarios.utilisation(load, added_capacity),
         1,
         0,
         time.perf_counter() - begin,
@@ -371,17 +397,33 @@ def _round_up(
     point: FloatArray,
     end: Deadline,
 ) -> tuple[Int64Array, float, FloatArray]:
-    """Round the requirement of the loads at an expansion up to modules: on each cable the cheapest
-    size.
+    """Round what the loads at an expansion need up to modules of one size per cable, the cheapest
+    one.
+
+    Args:
+        scenarios: matrices under failures that must fit.
+        tester: tests scenarios.
+        size: (J,) Gbit/s of each module size.
+        cost: (C J,) cost of a module of each size on each cable.
+        point: (C,) Gbit/s of the expansion.
+        end: time limit.
+
+    Returns:
+        numbers of modules (C, J), their cost, and the largest link utilisation (S,).
+
+    Raises:
+        SolverError: the modules exceed a cable's limit.
     """
-    rows = np.arange(scenarios.num_scenarios)
-    load = tester.test(point, rows, end, finest=1e-3, until_cut=False).load
+    all_rows = np.arange(scenarios.num_scenarios)
+    load = tester.test(point, all_rows, end, finest=1e-3, until_cut=False).load
     needed = scenarios.needed(load)
-    per_kind = np.ceil(needed[:, None] / size - 1e-9)
-    kind = np.argmin(per_kind * cost.reshape(-1, len(size)), axis=1)
-    modules = np.zeros(per_kind.shape, dtype=np.int64)
-    modules[np.arange(len(kind)), kind] = per_kind[np.arange(len(kind)), kind].astype(np.int64)
-    bought = (modules * size).sum(1)
-    if (bought > scenarios.most * (1 + _ROUNDING)).any():
+    num_by_size = np.ceil(needed[:, None] / size - 1e-9)
+    cheapest_size = np.argmin(num_by_size * cost.reshape(-1, len(size)), axis=1)
+    modules = np.zeros(num_by_size.shape, dtype=np.int64)
+    modules[np.arange(len(cheapest_size)), cheapest_size] = num_by_size[
+        np.arange(len(cheapest_size)), cheapest_size
+    ].astype(np.int64)
+    added_capacity = (modules * size).sum(1)
+    if (added_capacity > scenarios.most * (1 + _ROUNDING)).any():
         raise SolverError("upgrade: no feasible expansion in modules was found in time")
-    return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, bought)
+    return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, added_capacity)

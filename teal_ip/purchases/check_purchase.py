@@ -1,19 +1,19 @@
-"""Check that no purchase of capacity costs less.
+"""Check a proved lower bound on the cost of a capacity expansion (a purchase).
 
     python check_purchase.py NETWORK DEMANDS FAILURES PROOF
 
-Python 3.8 is enough.  docs/proofs.md has the theorem and the format of PROOF; the other files are
-the checking user's:
+Python 3.8 is enough.  docs/proofs.md has the theorem and the format of PROOF.  The other files
+state the problem, and whoever checks the proof compares them with their own data:
 
     NETWORK   source,target,capacity,cable,cost[,most]
               a directed link a row, numbered from 0, before the purchase
     DEMANDS   matrix,source,target,rate
-              the demands of each matrix that PROOF names
+              the demands of each matrix that PROOF uses
     FAILURES  failure,link
-              the links of each failure that PROOF names
+              the links of each failure that PROOF uses
 
-A purchase adds one amount to every link of a cable, at the cable's cost for each Gbit/s, and at
-most ``most`` of it.
+A purchase adds the same Gbit/s to every link of a cable, at most ``most``, at the cable's cost per
+Gbit/s.
 """
 
 import csv
@@ -66,27 +66,33 @@ def table(file, *names):
 
 
 def distances(source, outgoing, length):
-    """The least sum of lengths from a node to each node that it reaches by links with a length
-    (Dijkstra).
+    """Return the least sum of lengths from a node to each node that it reaches (Dijkstra).
+
+    Args:
+        source: the node.
+        outgoing: (link, target) pairs of the links out of each node.
+        length: length of each link; None for a failed link.
     """
-    best, queue = {}, [(0, source)]
+    distance, queue = {}, [(0, source)]
     while queue:
-        so_far, node = heapq.heappop(queue)
-        if node not in best:
-            best[node] = so_far
+        length_so_far, node = heapq.heappop(queue)
+        if node not in distance:
+            distance[node] = length_so_far
             for link, target in outgoing.get(node, ()):
                 if length[link] is not None:
-                    heapq.heappush(queue, (so_far + length[link], target))
-    return best
+                    heapq.heappush(queue, (length_so_far + length[link], target))
+    return distance
 
 
 class Instance:
-    """The checking user's files: links, cables, demands and failures.
+    """The problem of the user's files: links, cables, demands and failures.
 
-    All decimals are rounded against the claim: capacities up, costs and rates down.
+    All decimals are rounded against the claim, in units of 2^-60: capacities up, costs and rates
+    down.
     """
 
     def __init__(self, network, demands, failures):
+        """Read the three files, and hash them."""
         self.links = list(table(network, "source", "target", "capacity", "cable", "cost"))
         self.hashes = [
             hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
@@ -97,7 +103,7 @@ class Instance:
         self.read_failures(failures)
 
     def read_links(self):
-        """Capacity of each link, outgoing links of each node, and cost and limit of each cable."""
+        """Read capacity of each link, outgoing links of each node, cost and limit of each cable."""
         self.capacity = [
             decimal(row["capacity"], f"capacity of link {i}")[1] for i, row in enumerate(self.links)
         ]
@@ -115,14 +121,14 @@ class Instance:
             )
 
     def read_demands(self, demands):
-        """Source, target and rate of the demands of each matrix."""
+        """Read source, target and rate of the demands of each matrix."""
         self.rates = {}
         for row in table(demands, "matrix", "source", "target", "rate"):
             low = decimal(row["rate"], f"a rate of matrix {row['matrix']}")[0]
             self.rates.setdefault(row["matrix"], []).append((row["source"], row["target"], low))
 
     def read_failures(self, failures):
-        """Links of each failure."""
+        """Read the links of each failure."""
         self.down = {}
         for row in table(failures, "failure", "link"):
             need(
@@ -132,31 +138,46 @@ class Instance:
             self.down.setdefault(row["failure"], set()).add(int(row["link"]))
 
     def prices(self, failure, words):
-        """Price of each link under a failure, from words such as 3:17; None for a failed link."""
+        """Return the price of each link under a failure, in units of 2^-60; None for a failed link.
+
+        Args:
+            failure: name of the failure; "-" for none.
+            words: prices as LINK:PRICE, such as 3:17; other links have a price of 0.
+        """
         failed = self.down.get(failure, set()) if failure != "-" else set()
         price = [None if i in failed else 0 for i in range(len(self.links))]
         for link, _, number in (word.partition(":") for word in words):
             need(
                 integer(link) < len(self.links) and int(link) not in failed,
-                f"cut: link {link[:40]} does not work",
+                f"cut: link {link[:40]} does not exist or has failed",
             )
             price[int(link)] = integer(number)
         return price
 
     def distance_sum(self, matrix, price):
-        """The sum of rate times distance over the demands of a matrix, and the number of demands
-        that the failure cuts off.
+        """Return the sum of rate times distance over the demands of a matrix, and the number of
+        demands that the failure disconnects.
+
+        Args:
+            matrix: name of the matrix.
+            price: price of each link; None for a failed link.
         """
-        total, cut_off, reach = 0, 0, {}
+        total, disconnected, distance_from = 0, 0, {}
         for source, target, low in self.rates[matrix]:
-            reach[source] = reach.get(source) or distances(source, self.outgoing, price)
-            total += low * reach[source][target] if target in reach[source] else 0
-            cut_off += low > 0 and target not in reach[source]
-        return total, cut_off
+            distance_from[source] = distance_from.get(source) or distances(
+                source, self.outgoing, price
+            )
+            total += low * distance_from[source][target] if target in distance_from[source] else 0
+            disconnected += low > 0 and target not in distance_from[source]
+        return total, disconnected
 
     def excess_cost(self, paid):
-        """The most that purchases up to the limits of cables may save, where cuts pay more for a
-        cable than it costs.
+        """Return the excess of cable prices over costs times the limits of cables, summed.
+
+        It is deducted from the bound, since an expansion may add capacity up to the limits.
+
+        Args:
+            paid: price of each cable, summed over all cuts.
         """
         total = 0
         for cable, price in paid.items():
@@ -164,14 +185,19 @@ class Instance:
             if excess > 0:
                 need(
                     self.most[cable] is not None,
-                    f"cable {cable}: the cuts pay more than it costs, and nothing limits it",
+                    f"cable {cable}: its price in the cuts exceeds its cost, and it has no limit",
                 )
                 total += excess * decimal(self.most[cable], f"limit of cable {cable}")[1]
         return total
 
 
 def read_proof(file, hashes):
-    """The utilisation, cost and bound of PROOF as texts, and the words of each cut."""
+    """Return utilisation limit, cost and bound of PROOF as texts, and the words of each cut.
+
+    Args:
+        file: the proof.
+        hashes: SHA-256 of the files of network, demands and failures.
+    """
     with open(file, encoding="utf-8", newline="\n") as stream:
         lines = [line.rstrip("\n") for line in stream]
     head = [
@@ -182,25 +208,35 @@ def read_proof(file, hashes):
     words = [line.split(" ") for line in lines[4:]]
     need(
         len(words) >= 4 and [fields[0] for fields in words[:3]] == ["limit", "cost", "bound"],
-        "limit, cost and bound",
+        "the proof has no lines limit, cost and bound after the hashes",
     )
     need(
         all(len(fields) == 2 for fields in words[:3]) and words[-1] == ["end"],
-        "the file does not end where it should",
+        "the proof does not end with the line end, or a line has too many fields",
     )
     return (*(value for _, value in words[:3]), words[3:-1])
 
 
 def check(network, demands, failures, proof):
-    """The sentence that the files prove; raises ValueError where they do not."""
+    """Return the sentence that the files prove.
+
+    Args:
+        network, demands, failures, proof: names of the files.
+
+    Raises:
+        ValueError: the proof is wrong, or of other files.
+    """
     instance = Instance(network, demands, failures)
     utilisation, cost, bound, cuts = read_proof(proof, instance.hashes)
     limit = decimal(utilisation, "limit")[1]
     claimed, bound = decimal(cost, "cost")[1], integer(bound)
-    # Sum the cuts, in units of 2^-180: distances of demands, minus the prices of the capacity.
-    proved, left_out, paid = 0, 0, {}
+    # Sum the cuts, in units of 2^-180: rates times distances, minus capacities times prices.
+    proved, num_disconnected, paid = 0, 0, {}
     for key, *rest in cuts:
-        need(key == "cut" and len(rest) > 2, f"{key[:40]!r} was not expected")
+        need(
+            key == "cut" and len(rest) > 2,
+            f"expected a line 'cut MATRIX FAILURE LINK:PRICE ...', found {key[:40]!r}",
+        )
         matrix, failure, *words = rest
         need(matrix in instance.rates, f"there is no matrix {matrix[:40]!r}")
         need(failure == "-" or failure in instance.down, f"there is no failure {failure[:40]!r}")
@@ -210,13 +246,13 @@ def check(network, demands, failures, proof):
                 proved -= limit * y * instance.capacity[i]
                 cable = instance.links[i]["cable"]
                 paid[cable] = paid.get(cable, 0) + limit * y
-        total, cut_off = instance.distance_sum(matrix, price)
+        total, disconnected = instance.distance_sum(matrix, price)
         proved += total << BITS
-        left_out += cut_off
-    # Compare with the claim.
+        num_disconnected += disconnected
+    # Compare with the claimed bound.
     proved -= instance.excess_cost(paid)
-    need(proved >= bound << 2 * BITS, "the cuts prove no such bound")
-    need(claimed >= bound, "the purchase costs less than every purchase")
+    need(proved >= bound << 2 * BITS, "the cuts prove a smaller bound than the proof claims")
+    need(claimed >= bound, "the claimed cost is below the proved lower bound")
     low, high = (
         f"{n // 10**9}.{n % 10**9:09}" for n in (bound * 10**9 >> BITS, -(-claimed * 10**9 >> BITS))
     )
@@ -226,7 +262,8 @@ def check(network, demands, failures, proof):
         f"{utilisation} costs less"
     )
     return (
-        f"proved: {scope} than {low}; claimed is {high}, gap {gap:.6f}%, {left_out} demands cut off"
+        f"proved: {scope} than {low}; claimed cost {high}, gap {gap:.6f}%; "
+        f"{num_disconnected} demands disconnected by failures"
     )
 
 

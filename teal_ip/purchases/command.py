@@ -31,7 +31,7 @@ _MAX_LINES = 30
 
 
 def purchase_table(plan: UpgradePlan) -> Table:
-    """Table of the purchases, one row per cable."""
+    """Return the table of the added capacity, one row per cable."""
     columns = (
         Column("cable", lambda purchase: f"{purchase.source} - {purchase.target}"),
         Column("capacity, Gbit/s", "capacity", digits(6)),
@@ -44,17 +44,19 @@ def purchase_table(plan: UpgradePlan) -> Table:
 
 
 def tables(plan: UpgradePlan) -> Iterator[Table]:
-    """Yield tables: purchases, by quarter, forecasts of full links, and other demands."""
+    """Yield the tables of a plan: purchases, quarters, forecasts of full links, other demands, and
+    other growths.
+    """
     cost = Column("cost", "cost", digits(6))
-    bound = Column("at least", "bound", rounding.at_least)
+    bound = Column("lower bound", "bound", rounding.at_least)
     if plan.purchases:
         yield purchase_table(plan)
     if plan.quarters:
         columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
-        columns.append(Column("fullest", "utilisation", percent))
-        yield Table("by quarter, what is there by then", columns, plan.quarters)
+        columns.append(Column("largest utilisation", "utilisation", percent))
+        yield Table("by quarter, cumulative", columns, plan.quarters)
     if full := [forecast for forecast in plan.forecasts if forecast.full_under_failure]:
-        title = "when links are full, if nothing is bought"
+        title = "when links are full, without an expansion"
         fitted = plan.growth is not None and plan.growth.fitted
         yield forecast_table(
             full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES
@@ -63,7 +65,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
         dropped = {
             "dropped later": "dropped",
             "under failures": "dropped_under_failure",
-            "at the worst": "dropped_at_worst",
+            "under the worst failure": "dropped_at_worst",
         }
         shares = [Column(label, name, _share, optional=True) for label, name in dropped.items()]
         columns = [
@@ -73,25 +75,30 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
             bound,
             *shares,
         ]
-        yield Table("planned for other demands, in any amounts", columns, plan.alternatives)
+        yield Table("plans for other kinds of demands, in any amounts", columns, plan.alternatives)
     if plan.curve:
         failures = Column("with failures", lambda point: "yes" if point.failures else "no")
         columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
-        yield Table("what other growths cost, in any amounts", columns, plan.curve)
+        yield Table("cost at other growth factors, in any amounts", columns, plan.curve)
 
 
 def _share(value: float) -> str:
+    """Format a share as a percentage of three decimals."""
     return f"{100 * value:.3f}%"
 
 
 def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
-    """Write a page with maps of the purchases and of utilisation before and after, the table of
-    purchases, and charts.
+    """Write a page with maps of the added capacity and of utilisation before and after, the table
+    of purchases, and charts.
+
+    Args:
+        path: file to write.
+        plan: the plan.
     """
     topology = plan.topology
     bought = np.maximum(0.0, _bought_by_link(plan))
-    share = bought / max(float(bought.max(initial=0.0)), 1e-300)
-    map_values = {"what is bought, share of the largest purchase": share}
+    relative_purchase = bought / max(float(bought.max(initial=0.0)), 1e-300)
+    map_values = {"added capacity, relative to the largest": relative_purchase}
     if plan.before is not None:
         map_values["largest utilisation in any scenario, before"] = plan.before
         map_values["largest utilisation in any scenario, with the purchase"] = plan.after
@@ -115,7 +122,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
 
 
 def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
-    """Gbit/s bought (E,) on each link of the original network."""
+    """Return the Gbit/s (E,) added to each link of the network."""
     topology = plan.topology
     bought = np.zeros(topology.num_links)
     for pair_index, links in enumerate(topology.link_pairs()):
@@ -136,7 +143,7 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
 
 
 def _cost_by_cable(plan: UpgradePlan) -> Chart:
-    """Chart of the cost of each cable, in descending order."""
+    """Return the chart of the cost of each cable, in descending order."""
     by_cable: dict[str, float] = defaultdict(float)
     for purchase in plan.purchases:
         by_cable[f"{purchase.source} - {purchase.target}"] += purchase.cost
@@ -145,7 +152,7 @@ def _cost_by_cable(plan: UpgradePlan) -> Chart:
     return Chart(
         "cost_by_cable",
         "Cost by cable",
-        "What each cable costs, the dearest first.",
+        "Cost of the added capacity of each cable, in descending order.",
         "cable",
         "cost",
         (series,),
@@ -154,7 +161,7 @@ def _cost_by_cable(plan: UpgradePlan) -> Chart:
 
 
 def _utilisation_chart(plan: UpgradePlan) -> Chart:
-    """Chart of the largest utilisation of each link, before and after the expansion."""
+    """Return the chart of the largest utilisation of each link, before and after."""
     series = [
         Series(
             name,
@@ -167,7 +174,7 @@ def _utilisation_chart(plan: UpgradePlan) -> Chart:
     return Chart(
         "utilisation",
         "Largest utilisation of links",
-        "The largest utilisation of each link in any scenario, the fullest links first.",
+        "Largest utilisation of each link over all scenarios, in descending order.",
         "links",
         "utilisation, %",
         tuple(series),
@@ -175,25 +182,25 @@ def _utilisation_chart(plan: UpgradePlan) -> Chart:
 
 
 def _cost_by_quarter(plan: UpgradePlan) -> Chart:
-    """Chart of the cumulative cost by the end of each quarter, and its bound."""
+    """Return the chart of the cumulative cost by the end of each quarter, and its bound."""
     months = [quarter.by for quarter in plan.quarters]
     return Chart(
         "by_quarter",
         "Cost by quarter",
-        "What must be there by the end of each quarter, and the least that a "
-        "purchase for that quarter alone would cost.",
+        "Cumulative cost by the end of each quarter, and the lower bound on the cost of an "
+        "expansion for that quarter alone.",
         "quarter",
         "cost",
         (
             Series("cost", "marked", months, [quarter.cost for quarter in plan.quarters]),
-            Series("at least", "marked", months, [quarter.bound for quarter in plan.quarters]),
+            Series("lower bound", "marked", months, [quarter.bound for quarter in plan.quarters]),
         ),
         x_scale="category",
     )
 
 
 def _cost_by_growth(plan: UpgradePlan) -> Chart:
-    """Chart of the cost at other growth factors, with and without failures."""
+    """Return the chart of the cost at other growth factors, with and without failures."""
     labels = {False: "without failures", True: "with failures"}
     curves = []
     for has_failures in (False, True):
@@ -205,8 +212,8 @@ def _cost_by_growth(plan: UpgradePlan) -> Chart:
     return Chart(
         "cost_by_growth",
         "Cost against growth",
-        "The cheapest purchase in any amounts, for other growths of all "
-        "demands; the distance of the curves is what protection costs.",
+        "Cost of the cheapest expansion in any amounts, for other growth factors of all demands.  "
+        "The difference of the curves is the cost of protection against failures.",
         "factor of demands",
         "cost",
         tuple(curves),
@@ -224,7 +231,11 @@ FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (
 
 
 def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> UpgradePlan:
-    """Plan; write the files to the output folder, if any.
+    """Plan the expansion; write the files to the output folder, if any.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
@@ -244,9 +255,10 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
 
 def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
     """Return the writers of tables, expanded network and page, by file name."""
-    nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
+    # An empty row keeps the headings of a table without purchases.
+    empty_row = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
     files: dict[str, Callable[[Path], None]] = {
-        PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
+        PURCHASES: partial(write_csv, rows=plan.purchases or empty_row),
         SCENARIOS: partial(write_csv, rows=plan.scenarios),
         TOPOLOGY: partial(save_topology, topology=plan.upgraded),
     }
@@ -265,10 +277,10 @@ class UpgradeReport(UpgradePlan):
         return self.describe()
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write tables, expanded network and page to a folder, as ``teal upgrade`` does.
+        """Write tables, expanded network and page to a folder.
 
         Raises:
-            InputError: existing results, and ``overwrite`` is false.
+            InputError: the folder has results, and ``overwrite`` is false.
         """
         write_files(folder, plan_files(self), overwrite=overwrite)
 
@@ -279,7 +291,7 @@ def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
     proof_text = ""
     if config.prove is not None and plan.proof is not None:
         proof_text = f"\n{config.prove}: {proof.write_purchase_proof(config.prove, plan.proof)}"
-    hint = "open it in a browser; tables and the upgraded network are beside it"
+    hint = "open it in a browser; the folder also has tables and the expanded network"
     return Outcome(
         text=plan.describe() + proof_text,
         tables=tables(plan),

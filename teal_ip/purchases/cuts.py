@@ -1,7 +1,8 @@
 """Benders cuts from the dual prices of scenarios, and the master program over them.
 
-Entry points: :class:`Cuts`, :func:`cuts_of`, :func:`cheapest_purchase` (linear program),
-:func:`cheapest_modules` (integer program).
+Axis letters: n cuts, C cables, E links, J module sizes.  Entry points: :class:`Cuts`,
+:func:`make_cuts`, :func:`cheapest_expansion` (linear program), :func:`cheapest_modules` (integer
+program).
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from teal_ip.purchases.scenarios import Scenarios
 
 # Number of cuts whose prices are summed along all paths in one array.
 _CUTS_AT_A_TIME = 64
-# Violation of a cut, relative to its right-hand side, above which it is added.
+# Relative violation (over the right-hand side) above which a cut is added.
 _VIOLATED = 1e-7
 
 
 class Cuts:
-    """Benders cuts: rows coefficient' a >= needed - existing.
+    """Benders cuts, which every expansion a (C,) must satisfy: coefficient a >= needed - existing.
 
-    With dual prices y of the live links of a scenario, the limit u, and the capacities c before the
-    expansion:
+    With dual prices y of the live links of a scenario, the utilisation limit u, and the capacities
+    c before the expansion:
 
-        coefficient_c = u sum of y over the links of cable c,   existing = u sum_e c_e y_e,
+        coefficient[k] = u sum of y_e over the links e of cable k,   existing = u sum_e c_e y_e,
         needed = sum_d demand_d min over live paths of sum_{e in path} y_e.
 
     Each row is divided by its largest coefficient.  ``needed`` is proportional to the demands, so a
@@ -37,8 +38,12 @@ class Cuts:
         coefficient: (n, C) coefficients.
         needed: (n,) cost of all demands under the prices.
         existing: (n,) value of the existing capacity under the prices.
-        prices: (n, E) prices y of each row.
+        prices: (n, E) link prices y of each row.
         row: (n,) index of the scenario of each row.
+
+    Args:
+        cables: number of cables, C.
+        links: number of links, E.
     """
 
     def __init__(self, cables: int, links: int) -> None:
@@ -52,7 +57,7 @@ class Cuts:
         return len(self.needed)
 
     def rhs(self, growth: float = 1.0) -> FloatArray:
-        """Right-hand sides (n,), with all demands times ``growth``."""
+        """Return the right-hand sides (n,), growth * needed - existing."""
         return growth * self.needed - self.existing
 
     def add(self, more: Cuts) -> None:
@@ -61,27 +66,35 @@ class Cuts:
             setattr(self, name, np.concatenate([getattr(self, name), getattr(more, name)]))
 
     def some(self, rows: FloatArray | Int64Array) -> Cuts:
-        """Return some of the rows."""
+        """Return the cuts of these rows."""
         selected = Cuts(self.coefficient.shape[1], self.prices.shape[1])
         for name in ("coefficient", "needed", "existing", "prices", "row"):
             setattr(selected, name, getattr(self, name)[rows])
         return selected
 
     def at_growth(self, factor: float) -> Cuts:
-        """Return the cuts with all demands times a factor."""
+        """Return the cuts with all demands multiplied by a factor."""
         scaled = self.some(np.arange(len(self)))
         scaled.needed = factor * scaled.needed
         return scaled
 
-    def lacking(self, bought: FloatArray) -> FloatArray:
-        """Relative violation (n,) of each row by an expansion (C,); 0 if satisfied."""
+    def lacking(self, added_capacity: FloatArray) -> FloatArray:
+        """Return the relative violation (n,) of each cut by an expansion (C,), Gbit/s; 0 if
+        satisfied.
+        """
         rhs = self.rhs()
-        size = np.maximum(np.abs(rhs), 1e-300)
-        violation = (rhs - self.coefficient @ bought) / size
+        scale = np.maximum(np.abs(rhs), 1e-300)
+        violation = (rhs - self.coefficient @ added_capacity) / scale
         return np.where(violation > _VIOLATED, violation, 0.0)
 
     def over_paths(self, scenarios: Scenarios) -> None:
-        """Recompute ``needed`` over other candidate paths: cuts over fewer may be invalid."""
+        """Recompute ``needed`` over other candidate paths.
+
+        After paths are added, a demand may have a cheaper path, and the old cuts may be invalid.
+
+        Args:
+            scenarios: the scenarios, over the other paths.
+        """
         for first in range(0, len(self), _CUTS_AT_A_TIME):
             block = slice(first, first + _CUTS_AT_A_TIME)
             problem = scenarios.batch(self.row[block], np.zeros(scenarios.num_cables))
@@ -89,7 +102,12 @@ class Cuts:
 
 
 def cheapest_cost(problem: Problem, prices: FloatArray) -> FloatArray:
-    """Total cost (B,) of all demands on their cheapest live paths under prices (B, E)."""
+    """Return the total cost (B,) of all demands on their cheapest live paths.
+
+    Args:
+        problem: B matrices.
+        prices: (B, E) link prices.
+    """
     import torch
 
     cheapest = problem.cheapest_path_cost(
@@ -98,21 +116,25 @@ def cheapest_cost(problem: Problem, prices: FloatArray) -> FloatArray:
     return np.asarray((problem.demand * cheapest).sum(1).numpy())
 
 
-def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: FloatArray) -> Cuts:
-    """Return the cuts of prices (n, E) of some scenarios, without rows that price no cable.
+def make_cuts(
+    scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: FloatArray
+) -> Cuts:
+    """Build the cuts of dual prices of some scenarios; rows that price no cable are dropped.
 
     Args:
-        scenarios: all scenarios.
-        rows: (n,) indices of scenarios.
-        prices: (n, E) at least 0, 0 on failed links.
+        scenarios: all scenarios (matrices under failures).
+        rows: (n,) indices of the scenarios.
+        prices: (n, E) link prices, at least 0, 0 on failed links.
         needed: (n,) cost of all demands under the prices.
     """
     limit = scenarios.limit
     num_links = len(scenarios.cable)
     cable_of_link = sp.csr_array((np.ones(num_links), (np.arange(num_links), scenarios.cable)))
+    # Coefficients (n, C): sums of the prices of each cable's links.
     coefficient = limit * np.asarray(prices @ cable_of_link.toarray())
     largest = coefficient.max(1)
     has_price = largest > 0
+    # Divide each row by its largest coefficient.
     scale = 1.0 / largest[has_price]
     cuts = Cuts(scenarios.num_cables, num_links)
     cuts.coefficient = coefficient[has_price] * scale[:, None]
@@ -126,13 +148,21 @@ def cuts_of(scenarios: Scenarios, rows: Int64Array, prices: FloatArray, needed: 
     return cuts
 
 
-def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
-    """Solve the master program: the cheapest expansion (C,) that satisfies the cuts, its bound, and
-    the duals (n,) that prove it.
+def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
+    """Solve the master program: the cheapest expansion in any amounts that satisfies the cuts.
+
+        min cost' a   s.t.   coefficient a >= rhs,   0 <= a <= most
 
     With duals l >= 0 of the cuts and m = max(0, coefficient' l - cost) of the limits of cables, the
-    cost of every feasible expansion is at least right' l - most' m.  HiGHS's duals are clipped at
-    0, and scaled where a cable without a limit would cost more than its price.
+    cost of every feasible expansion is at least rhs' l - most' m.  HiGHS's duals are clipped at 0,
+    and scaled down if the cuts price an unlimited cable above its cost.
+
+    Args:
+        scenarios: supplies costs and limits of the cables.
+        cuts: Benders cuts to satisfy.
+
+    Returns:
+        the expansion (C,), Gbit/s; the lower bound on its cost; and the duals (n,) that prove it.
 
     Raises:
         InputError: the limits of the cables make every expansion infeasible.
@@ -143,13 +173,13 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
         return np.zeros(scenarios.num_cables), 0.0, np.zeros(0)
     result = solve_lp(scenarios.cost, (-cuts.coefficient, -rhs), high=scenarios.most)
     if result.is_infeasible:
-        raise InputError(
+        raise InputError.invalid(
             "upgrade",
-            "purchase",
-            "cables that may be bought in sufficient amounts",
-            _bottleneck(scenarios, cuts),
+            "candidates",
+            f"no expansion within the limits fits: {_bottleneck(scenarios, cuts)}",
+            "raise the column 'most' or offer more cables",
         )
-    # Feasible duals: scaled where a cable without a limit would cost more than its price.
+    # Feasible duals: scaled down if the cuts price an unlimited cable above its cost.
     amounts = result.solution("upgrade")
     dual = result.duals
     cable_price = dual @ cuts.coefficient
@@ -163,7 +193,7 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
         ),
     )
     dual *= scale
-    # Bound, less the excess over the price of limited cables.
+    # Bound: rhs' l, less the excess over the cost of limited cables times their limits.
     excess = np.maximum(scale * cable_price - scenarios.cost, 0.0)
     bound = float(dual @ rhs) - float(
         np.where(excess > 0, np.where(is_unlimited, 0.0, scenarios.most), 0.0) @ excess
@@ -172,7 +202,9 @@ def cheapest_purchase(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, flo
 
 
 def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
-    """Describe the scenario of the cut that the largest expansion violates most, for a message."""
+    """Describe the scenario of the cut that the largest allowed expansion violates most, for a
+    message.
+    """
     largest_expansion = np.where(np.isinf(scenarios.most), 1e15, scenarios.most)
     worst = int(np.argmax(cuts.rhs() - cuts.coefficient @ largest_expansion))
     topology = scenarios.problem.topology
@@ -181,8 +213,9 @@ def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
         topology.link_name(int(e))
         for e in np.flatnonzero(~scenarios.live[row] & (topology.capacity > 0))
     ]
+    # The three links with the highest prices.
     names = [topology.link_name(int(e)) for e in np.argsort(-cuts.prices[worst])[:3]]
-    return f"too little can be bought around {', '.join(names)}" + (
+    return f"too little capacity around {', '.join(names)}" + (
         f" when {', '.join(failed)} fail" if failed else ""
     )
 
@@ -190,15 +223,17 @@ def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
 def cheapest_modules(
     scenarios: Scenarios, cuts: Cuts, size: FloatArray, price: FloatArray, seconds: float
 ) -> tuple[Int64Array, float]:
-    """Solve the integer master program: numbers of modules (C, J) that satisfy the cuts at the
-    least cost, and the bound on it.
+    """Solve the integer master program: the cheapest modules that satisfy the cuts.
 
     Args:
-        scenarios: supplies costs and limits.
-        cuts: cuts to satisfy.
+        scenarios: supplies costs and limits of the cables.
+        cuts: Benders cuts to satisfy.
         size: (J,) Gbit/s of each module size.
         price: (J,) price of each size, in units of a cable's cost.
         seconds: time limit of HiGHS.
+
+    Returns:
+        numbers of modules (C, J), and the lower bound on their cost.
 
     Raises:
         InputError: no numbers of modules satisfy the cuts.
@@ -208,20 +243,25 @@ def cheapest_modules(
     num_sizes = len(size)
     if not len(cuts):
         return np.zeros((num_cables, num_sizes), dtype=np.int64), 0.0
+    # Variables: number of modules, cable by cable; a module adds its size to the cable.
     cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     rows = np.repeat(cuts.coefficient, num_sizes, axis=1) * np.tile(size, num_cables)[None]
     constraints = [Between(rows, low=cuts.rhs())]
+    # Limits of the cables.
     limited = np.flatnonzero(np.isfinite(scenarios.most))
     if len(limited):
         per_cable = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited]
         constraints.append(Between(per_cable, high=scenarios.most[limited]))
     result = solve_milp(cost, constraints, np.ones(len(cost)), seconds=seconds, relative_gap=1e-6)
     if result.is_infeasible:
-        raise InputError(
-            "--modules", "sizes", "modules that cover the requirement", _bottleneck(scenarios, cuts)
+        raise InputError.invalid(
+            "--modules",
+            "",
+            f"no modules within the limits fit: {_bottleneck(scenarios, cuts)}",
+            "offer smaller modules or more cables",
         )
     if result.x is None:
-        raise SolverError(f"upgrade: HiGHS: {result.message}")
+        raise SolverError(f"upgrade: HiGHS found no modules in time: {result.message}")
     return np.round(result.x).astype(np.int64).reshape(num_cables, num_sizes), max(
         result.bound, 0.0
     )

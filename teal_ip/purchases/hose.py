@@ -1,14 +1,14 @@
-r"""Hose model (Duffield et al. 1999): demands known only by their sums at each node.
+"""Hose model (Duffield et al. 1999): demands known only by their sums at each node.
 
     H = {x >= 0 of the pairs:  sum over t of x_{s,t} <= out_s,   sum over s of x_{s,t} <= in_t}.
 
 Finding the worst matrix of H for a network is not convex: the largest utilisation, max over x of
 min over splits, is max over x, y of sum_d x_d dist_d(y), which is bilinear.
-:func:`worst_matrices` alternates between x (a transport problem) and the prices y (the engine),
-from several starts: a lower bound on the worst case, and in :func:`buy_for_hose` the next scenario.
-:func:`static_limit` is an upper bound, from splits that do not depend on x.  On small networks
-:func:`matrix_above` closes the gap between the two: an integer program, exact when solved, that
-decides whether any matrix of a hose fills a link beyond a limit.
+:func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the
+engine), from several starts: a lower bound on the worst case, and in :func:`expand_for_hose` the
+next scenario.  :func:`static_limit` is an upper bound, from splits that do not depend on x.  On
+small networks :func:`matrix_above` closes the gap between the two: an integer program, exact when
+solved, that decides whether any matrix of a hose fills a link beyond a limit.
 
 With prices y of the links, q_e = c_e y_e, sum of q_e = 1, the largest utilisation over all matrices
 x of the hose is
@@ -19,14 +19,17 @@ U_{d,e} stands for the product x_d q_e.  Multiplied by q_e, the limits of sums (
 
     sum over d in i of U_{d,e} <= l_i q_e,
 
-and these alone give the limit of fixed splits (:func:`teal_ip.purchases.hose.static_limit`).  Some
-worst x is a vertex: with binary z_d (demand d may be above 0) and v_i (limit i is tight),
+and these alone give the limit of fixed splits (:func:`static_limit`).  Some worst x is a vertex:
+with binary z_d (demand d may be above 0) and v_i (limit i is tight),
 
     U_{d,e} <= X_d z_d,   sum over d in i of U_{d,e} >= l_i q_e - l_i (1 - v_i),   sum z <= sum v,
 
 where X_d is the largest value of demand d.  A choice of z and v that determines x makes U the
 product; any other choice can only raise the value, so HiGHS's bound holds in any case
 (reformulation-linearisation technique; Sherali and Adams 1990).
+
+Axis letters: F failures (row 0: no failure), D demands, K paths of a demand, C cables, E links, N
+nodes.
 """
 
 from __future__ import annotations
@@ -46,26 +49,31 @@ from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
 from teal.solvers.pdhg import solve
-from teal_ip.purchases.benders import ReportRound, Upgrade, buy, buy_modules
+from teal_ip.purchases.benders import ReportRound, Upgrade, expand_capacity, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.scenarios import Scenarios
 
-# Demands times links above which matrix_above is not tried: HiGHS seldom proves anything within a
-# minute then.
+# Largest product of demands and links for which matrix_above is tried: above it HiGHS seldom
+# proves anything within a minute.
 MAX_PRODUCTS = 2000
 
 
 def matrix_above(
     network: Problem, hose: Hose, min_utilisation: float, seconds: float
 ) -> tuple[FloatArray | None, float]:
-    """Search for a matrix (D,) that fills a link to ``min_utilisation`` or more (None if HiGHS
-    finds none); also return a bound on the utilisation under any matrix, infinite if unknown.
+    """Search for a matrix of a hose that fills some link to ``min_utilisation`` or more.
+
+    The search is an integer program, exact if HiGHS solves it in time.
 
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         min_utilisation: utilisation below which no matrix is searched for.
         seconds: time limit of HiGHS.
+
+    Returns:
+        the matrix (D,), None if HiGHS finds none, and an upper bound on the utilisation under any
+        matrix of the hose, infinite if unknown.
     """
     program = _VertexProgram(network, hose)
     result = program.solve(min_utilisation, seconds)
@@ -78,18 +86,29 @@ def matrix_above(
 
 
 class _VertexProgram:
-    """Integer program of the worst vertex of a hose (module docstring).
+    """Integer program of the worst vertex of a hose: the matrix with the largest utilisation.
 
-    The blocks of variables are U (demands times links), q (links), w and z (demands) and v
-    (limits), in this order; only live links and demands have variables.
+    Variables, in this order, for D' demands with a live path, L links with capacity and 2 N limits:
+
+        U_{d,e}  (D' L)   product of demand d and q_e
+        q_e      (L)      capacity times price of link e; their sum is 1
+        w_d      (D')     contribution of demand d to the utilisation
+        z_d      (D')     binary: demand d may be above 0
+        v_i      (2 N)    binary: limit i is tight
 
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
     """
 
     def __init__(self, network: Problem, hose: Hose) -> None:
-        # Live links, demands and paths.
+        """Set up the sparse matrices of the program, and the sizes of the blocks of variables.
+
+        Variables: products U_{d,e} = x_d q_e (Gbit/s of demand d, capacity times price of link e),
+        q_e, contributions w_d of demands to the utilisation, and binaries z_d (demand may be above
+        0) and v_i (limit i is tight).
+        """
+        # Live links (L,), demands (D',) with a live path, and live paths with their demand.
         capacity = network.capacity[0].numpy()
         live = network.path_mask[0].numpy()
         links = np.flatnonzero(capacity > 0)
@@ -97,11 +116,13 @@ class _VertexProgram:
         self._num_pairs = len(hose.pairs)
         live_path = np.flatnonzero(live.reshape(-1))
         self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
+        # Links and live paths that use them, as coordinates (row: link, column: path).
         self._incidence = (
             network.ops.incidence(network.topology.num_links).tocsr()[links][:, live_path].tocoo()
         )
         self._capacity = capacity[links]
-        # Sums of demands, their limits, and the largest value of each demand.
+        # Rows (2 N, D') of the sums of demands, their limits (2 N,), and the largest value of each
+        # demand (D',).
         self._sums = hose.rows.tocsc()[:, self._demands].tocsr()
         self._limits = hose.limits
         ends = hose.pairs[self._demands]
@@ -121,83 +142,109 @@ class _VertexProgram:
         self._first_column = dict(zip(self._sizes, first_columns, strict=False))
 
     def solve(self, min_utilisation: float, seconds: float) -> LpResult:
-        """Maximise the utilisation, which must be at least ``min_utilisation``, within a time
-        limit.
-        """
-        # Objective and bounds of the variables: q at most 1, z and v binary.
+        """Maximise the utilisation sum_d w_d, at least ``min_utilisation``, within a time limit."""
+        # Objective and bounds of the variables: U and w >= 0, 0 <= q <= 1, z and v binary.
         first_column = self._first_column
-        total = sum(self._sizes.values())
-        cost = np.zeros(total)
-        upper_bounds = np.full(total, np.inf)
-        integrality = np.zeros(total)
+        num_variables = sum(self._sizes.values())
+        cost = np.zeros(num_variables)
+        upper_bounds = np.full(num_variables, np.inf)
+        is_integer = np.zeros(num_variables)
         cost[first_column["w"] : first_column["z"]] = -1
         upper_bounds[first_column["q"] : first_column["w"]] = 1
         upper_bounds[first_column["z"] :] = 1
-        integrality[first_column["z"] :] = 1
+        is_integer[first_column["z"] :] = 1
         return solve_milp(
             cost,
             self._constraints(min_utilisation),
-            integrality,
+            is_integer,
             high=upper_bounds,
             seconds=max(0.1, seconds),
             relative_gap=1e-4,
         )
 
-    def matrix(self, x: FloatArray) -> FloatArray:
-        """Return the matrix (D,) of a solution: the sums of the products U over the links."""
+    def matrix(self, solution: FloatArray) -> FloatArray:
+        """Return the matrix (D,) of a solution: x_d = sum over the links of U_{d,e}, since sum of
+        q_e = 1.
+
+        Args:
+            solution: values of all variables.
+        """
         num_demands = len(self._demands)
         num_links = len(self._capacity)
         matrix = np.zeros(self._num_pairs)
         matrix[self._demands] = np.maximum(
-            x[: num_demands * num_links].reshape(num_demands, num_links).sum(1), 0.0
+            solution[: num_demands * num_links].reshape(num_demands, num_links).sum(1), 0.0
         )
         return matrix
 
     def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
-        """Return rows with these coefficients of blocks of variables, and 0 elsewhere."""
-        height = next(iter(blocks.values())).shape[0]
+        """Return constraint rows over all variables, 0 outside the given blocks.
+
+        Args:
+            blocks: coefficients (rows, size of the block) by name of the block of variables.
+        """
+        num_rows = next(iter(blocks.values())).shape[0]
         return sp.csr_array(
             sp.hstack(
                 [
-                    blocks.get(name, sp.csr_array((height, size)))
+                    blocks.get(name, sp.csr_array((num_rows, size)))
                     for name, size in self._sizes.items()
                 ]
             )
         )
 
     def _constraints(self, min_utilisation: float) -> list[Between]:
-        """Return the constraints of the module docstring, and the least utilisation."""
+        """Return the constraints of the integer program.
+
+        With U_{d,e} = x_d q_e (Gbit/s of demand d times capacity times price of link e), w_d the
+        contribution of demand d to the utilisation, X_d the largest value of demand d, l_i the
+        limits of sums, and z_d and v_i binary:
+
+            w_d - sum over e in p of U_{d,e} / c_e <= 0    for each live path p of demand d
+            sum over d in i of U_{d,e} <= l_i q_e          for each limit i, equality if v_i = 1
+            U_{d,e} <= X_d q_e,  U_{d,e} <= X_d z_d,  sum over e of U_{d,e} <= X_d z_d
+            sum of q_e = 1,  sum of z <= sum of v,  sum of w >= min_utilisation
+
+        Args:
+            min_utilisation: smallest utilisation of a solution.
+        """
         limits = self._limits
         max_demand = self._max_demand
         num_links = len(self._capacity)
         num_demands = len(self._demands)
         link_identity = sp.eye_array(num_links)
-        ones = np.ones((num_links, 1))
-        sums = sp.kron(self._sums, link_identity)
-        product = sp.eye_array(num_demands * num_links)
+        link_ones = np.ones((num_links, 1))
+        # Coefficients of U are ordered demand by demand, then link by link: Kronecker products.
+        limit_sums = sp.kron(self._sums, link_identity)
+        product_identity = sp.eye_array(num_demands * num_links)
         q_times_limits = sp.kron(sp.csr_array(-limits[:, None]), link_identity)
         q_times_max_demand = sp.kron(sp.csr_array(-max_demand[:, None]), link_identity)
         return [
-            # w_d <= sum over e in p of U_{d,e} / c_e.
+            # Contribution of each demand: at most that of each of its live paths.
             self._path_constraint(),
-            # Sums of demands: at most the limits, and equal to them where v = 1.
-            Between(self._rows(U=sums, q=q_times_limits), high=0),
-            Between(
-                self._rows(U=sums, q=q_times_limits, v=sp.kron(sp.diags_array(-limits), ones)),
-                low=-np.repeat(limits, num_links),
-            ),
-            # Each demand is at most its largest value, and 0 where z = 0.
-            Between(self._rows(U=product, q=q_times_max_demand), high=0),
-            Between(self._rows(U=product, z=sp.kron(sp.diags_array(-max_demand), ones)), high=0),
+            # Sums of demands: at most the limits, and equal to them if v = 1.
+            Between(self._rows(U=limit_sums, q=q_times_limits), high=0),
             Between(
                 self._rows(
-                    U=sp.kron(sp.eye_array(num_demands), ones.T), z=sp.diags_array(-max_demand)
+                    U=limit_sums, q=q_times_limits, v=sp.kron(sp.diags_array(-limits), link_ones)
+                ),
+                low=-np.repeat(limits, num_links),
+            ),
+            # Each demand is at most its largest value, and 0 if z = 0.
+            Between(self._rows(U=product_identity, q=q_times_max_demand), high=0),
+            Between(
+                self._rows(U=product_identity, z=sp.kron(sp.diags_array(-max_demand), link_ones)),
+                high=0,
+            ),
+            Between(
+                self._rows(
+                    U=sp.kron(sp.eye_array(num_demands), link_ones.T), z=sp.diags_array(-max_demand)
                 ),
                 high=0,
             ),
             # sum of q = 1.
-            Between(self._rows(q=sp.csr_array(ones.T)), low=1, high=1),
-            # At most as many positive demands as tight limits.
+            Between(self._rows(q=sp.csr_array(link_ones.T)), low=1, high=1),
+            # At a vertex there are at most as many positive demands as tight limits.
             Between(
                 self._rows(
                     z=sp.csr_array(np.ones((1, num_demands))),
@@ -205,39 +252,41 @@ class _VertexProgram:
                 ),
                 high=0,
             ),
-            # Utilisation.
+            # The utilisation is at least the given one.
             Between(self._rows(w=sp.csr_array(np.ones((1, num_demands)))), low=min_utilisation),
         ]
 
     def _path_constraint(self) -> Between:
-        """Return a row for each live path: w_d minus the utilisation that its links contribute."""
+        """Return the rows w_d - sum over the links e of path p of U_{d,e} / c_e <= 0, one for each
+        live path p of demand d.
+        """
         num_links = len(self._capacity)
         num_demands = len(self._demands)
         num_paths = len(self._path_demand)
         link = self._incidence.row
         path = self._incidence.col
-        products_of_path = sp.csr_array(
+        path_products = sp.csr_array(
             (-1 / self._capacity[link], (path, self._path_demand[path] * num_links + link)),
             shape=(num_paths, num_demands * num_links),
         )
-        demand_of_path = sp.csr_array(
+        path_demand_rows = sp.csr_array(
             (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
             shape=(num_paths, num_demands),
         )
-        return Between(self._rows(U=products_of_path, w=demand_of_path), high=0)
+        return Between(self._rows(U=path_products, w=path_demand_rows), high=0)
 
 
 # Certified gap of the utilisations of candidate matrices.
 _ENGINE_GAP = 3e-3
 # Maximum number of alternations between matrix and prices from each start.
 _MAX_TURNS = 8
-# Random starts of the search for worst matrices, besides those from earlier prices.
+# Number of random starts of the search for worst matrices, besides those from earlier prices.
 RANDOM_STARTS = 3
-# The same before an expansion is accepted for the hose.
+# Number of random starts of the last search, before an expansion is accepted for the hose.
 _LAST_STARTS = 12
 # Relative gain of the largest utilisation below which a search stops.
 _GAIN = 1e-3
-# Maximum number of rows of the program of static splits, which take HiGHS minutes.
+# Maximum number of rows of the program of static splits, for which HiGHS takes minutes.
 _MAX_STATIC_ROWS = 200_000
 
 
@@ -264,7 +313,13 @@ class Hose:
 
     @classmethod
     def of_history(cls, pairs: IntArray, matrices: FloatArray, num_nodes: int) -> Hose:
-        """Hose of the peaks that each node sent and received in matrices (M, D)."""
+        """Return the hose of the largest traffic that each node sent and received in any matrix.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+            matrices: (M, D) Gbit/s.
+            num_nodes: number of nodes, N.
+        """
         out, into = (np.zeros((len(matrices), num_nodes)) for _ in range(2))
         for row, matrix in enumerate(matrices):
             out[row] = np.bincount(pairs[:, 0], matrix, num_nodes)
@@ -273,7 +328,7 @@ class Hose:
 
     @property
     def rows(self) -> sp.csr_array:
-        """Matrix (2 N, D) of the sums that ``limits`` bounds."""
+        """Matrix R (2 N, D) of ones: R x are the sums that ``limits`` bounds."""
         demands = len(self.pairs)
         nodes = len(self.out)
         ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
@@ -282,20 +337,24 @@ class Hose:
 
     @property
     def limits(self) -> FloatArray:
-        """Limits (2 N,) of sent, then of received traffic."""
+        """Limits (2 N,) of the traffic that nodes send, then of what they receive, Gbit/s."""
         return np.concatenate([self.out, self.into])
 
     def excess(self, matrix: FloatArray) -> float:
-        """Largest violation of a limit by a matrix (D,), relative to the largest limit; at most 0
-        for a feasible matrix.
+        """Return the largest violation of a limit by a matrix (D,), relative to the largest limit.
+
+        It is at most 0 for a feasible matrix.
         """
         return float((self.rows @ matrix - self.limits).max()) / max(
             float(self.limits.max(initial=0.0)), 1e-300
         )
 
-    def dearest(self, weight: FloatArray) -> FloatArray:
-        """Return the matrix (D,) of the hose with the largest weight (D,), by a linear program
-        (HiGHS).
+    def max_weight_matrix(self, weight: FloatArray) -> FloatArray:
+        """Return the matrix (D,) of the hose with the largest weighted sum of demands, by a linear
+        program.
+
+        Args:
+            weight: (D,) value of a Gbit/s of each demand, such as the price of its cheapest path.
 
         Raises:
             SolverError: HiGHS failed.
@@ -305,18 +364,18 @@ class Hose:
 
 
 def pipe(matrices: FloatArray) -> FloatArray:
-    """Every pair's peak (D,) at once (the pipe model)."""
+    """Return the largest value of each demand (D,) over matrices (M, D): the pipe model."""
     return np.asarray(matrices.max(0, initial=0.0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstMatrices:
-    """Worst matrices found by a search, one for each failure.
+    """Worst matrices that a search found, one for each failure.
 
     Attributes:
         matrix: (F, D) Gbit/s.
-        utilisation: (F,) certified lower bound on the largest utilisation under the best splits.
-        prices: (F, E) dual prices that certify it.
+        utilisation: (F,) largest utilisation under the best splits: certified lower bound.
+        prices: (F, E) dual prices of links that certify it.
     """
 
     matrix: FloatArray
@@ -333,19 +392,21 @@ def worst_matrices(
     seed: int = 0,
     deadline: Deadline | None = None,
 ) -> WorstMatrices:
-    """Search by alternation for the matrix of the hose with the largest utilisation, for each
-    failure.
+    """Search for the matrix of the hose with the largest utilisation, for each failure.
+
+    From every start, alternate between the matrix that costs most at the link prices, and the
+    prices of that matrix's best splits.  The result is a lower bound on the worst case.
 
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f, its demand is
             ignored.
-        hose: the matrices.
-        starts: (n, F, E) starting prices, besides random ones.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        starts: (n, F, E) starting prices of links, besides random ones; None for random ones alone.
         random_starts: number of random starts.
         seed: seed of the random starts.
         deadline: time limit, after which no further alternation begins.
     """
-    # Starting prices.
+    # Starting prices (n, F, E): the given ones, then random ones of wide spread, scaled by 1 / c.
     rng = np.random.default_rng(seed)
     time_limit = deadline or Deadline(math.inf)
     failures, links = network.capacity.shape
@@ -354,14 +415,14 @@ def worst_matrices(
         capacity > 0, capacity, np.inf
     )
     all_starts = random_prices if starts is None else np.concatenate([starts, random_prices])
-    best = WorstMatrices(
+    incumbents = WorstMatrices(
         np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links))
     )
     for start in all_starts:
-        _alternate(network, hose, start, best, time_limit)
+        _alternate(network, hose, start, incumbents, time_limit)
         if time_limit.is_over:
             break
-    return best
+    return incumbents
 
 
 def _alternate(
@@ -369,46 +430,57 @@ def _alternate(
 ) -> None:
     """Alternate between matrix and prices, for the failures whose utilisation still rises.
 
+        x <- the matrix of the hose with the largest sum_d x_d dist_d(y)     (linear program)
+        y <- the dual prices of the best splits for x                        (engine)
+
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f.
-        hose: the matrices.
-        start: (F, E) starting prices.
-        best: incumbents, updated in place.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        start: (F, E) starting prices of links.
+        best: worst matrices so far, updated in place.
         deadline: time limit, after which no further alternation begins.
     """
     prices = start.copy()
-    previous = np.zeros(len(prices))
+    # Utilisation (F,) of the previous alternation, and the failures for which it still rises.
+    previous_utilisation = np.zeros(len(prices))
     rising = np.arange(len(prices))
     for _ in range(_MAX_TURNS):
-        active = dataclasses.replace(
+        rising_network = dataclasses.replace(
             network, demand=network.demand[rising], capacity=network.capacity[rising]
         )
         # Matrix of the largest cost at these prices.
-        matrix = np.stack([hose.dearest(row) for row in _path_cost(active, prices[rising])])
-        matrix *= active.routable.numpy()
+        matrix = np.stack(
+            [hose.max_weight_matrix(row) for row in _path_cost(rising_network, prices[rising])]
+        )
+        matrix *= rising_network.routable.numpy()
         # Prices of the best splits of that matrix.
-        result = solve(
-            dataclasses.replace(active, demand=torch.from_numpy(matrix)),
+        solution = solve(
+            dataclasses.replace(rising_network, demand=torch.from_numpy(matrix)),
             gap=_ENGINE_GAP,
             deadline=deadline.remaining,
         )
-        bound = result.bound.numpy()
-        prices[rising] = result.prices.clamp(min=0).numpy()
-        # Incumbents.
-        is_better = bound > best.utilisation[rising]
+        utilisation = solution.bound.numpy()
+        prices[rising] = solution.prices.clamp(min=0).numpy()
+        # Worst matrices so far; the certified bound is their utilisation.
+        is_better = utilisation > best.utilisation[rising]
         best.matrix[rising[is_better]] = matrix[is_better]
-        best.utilisation[rising[is_better]] = bound[is_better]
+        best.utilisation[rising[is_better]] = utilisation[is_better]
         best.prices[rising[is_better]] = prices[rising[is_better]]
         # Failures whose utilisation still rises.
-        is_rising = bound > previous[rising] * (1 + _GAIN)
-        previous[rising] = bound
+        is_rising = utilisation > previous_utilisation[rising] * (1 + _GAIN)
+        previous_utilisation[rising] = utilisation
         rising = rising[is_rising]
         if not len(rising) or deadline.is_over:
             break
 
 
 def _path_cost(network: Problem, prices: FloatArray) -> FloatArray:
-    """Cost (F, D) of the cheapest live path of each demand under prices (F, E)."""
+    """Return the cost (F, D) of the cheapest live path of each demand under link prices.
+
+    Args:
+        network: row f has the capacities of failure f.
+        prices: (F, E) link prices.
+    """
     price_tensor = torch.from_numpy(np.ascontiguousarray(prices)).to(network.demand)
     return np.asarray(network.cheapest_path_cost(network.ops.path_sum(price_tensor)).numpy())
 
@@ -419,10 +491,10 @@ class HosePlan:
 
     Attributes:
         upgrade: the expansion.
-        cuts: cuts of the expansion.
-        scenarios: matrices that it was planned for.
+        cuts: Benders cuts that prove its bound.
+        scenarios: matrices under failures that it was planned for.
         worst: (F,) utilisation of the worst matrix found under each failure.
-        limit: (F,) certified bound for any matrix; infinite if unknown.
+        limit: (F,) certified upper bound on the utilisation under any matrix; infinite if unknown.
     """
 
     upgrade: Upgrade
@@ -432,7 +504,7 @@ class HosePlan:
     limit: FloatArray
 
 
-def buy_for_hose(
+def expand_for_hose(
     start: Scenarios,
     live: BoolArray,
     hose: Hose,
@@ -446,26 +518,26 @@ def buy_for_hose(
     report: ReportRound | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> HosePlan:
-    """Find the cheapest expansion for all matrices of a hose, as far as the search for the worst
-    ones reaches.
+    """Find the cheapest expansion for all matrices of a hose (scenario generation).
 
-    Matrices that do not fit are added as scenarios, until the worst one found exceeds the limit by
-    at most ``target``; on small networks (demands times links at most 2,000) until HiGHS proves
-    that none does, if it can in time.  The bound is certified: these matrices are a subset of the
-    hose.
+    A round expands for the scenarios so far, searches for the worst matrices of the hose on the
+    expanded network, and adds those that exceed the utilisation limit as scenarios.  It ends when
+    the worst matrix found exceeds the limit by at most ``target``.  If demands times links are at
+    most 2,000, HiGHS then proves in time that no matrix exceeds it, or finds one.  The bound on the
+    cost is certified, since the scenarios are a subset of the hose.
 
     Args:
         start: initial scenarios, such as one matrix under each failure.
         live: (F, E) whether links are up, for each failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         gap: certified gap of the expansion for the scenarios.
-        target: relative excess of the limit that is allowed for the worst matrix.
-        sizes: module sizes and prices, with ``cuts`` of the expansion in any amounts; () for any
-            amounts.
-        cuts: valid cuts, extended in place.
+        target: relative excess over the utilisation limit that is allowed for the worst matrix.
+        sizes: Gbit/s and price of each module size, with ``cuts`` of the expansion in any amounts;
+            () for any amounts.
+        cuts: valid Benders cuts, extended in place; None for none.
         exact_seconds: time limit of the integer programs of one search.
         deadline: time limit, after which the expansion so far is returned.
-        report: see :data:`ReportRound`.
+        report: called after each round of an expansion with its index, cost and bound.
         notify: called with a line after each search.
     """
     scenarios = start
@@ -473,42 +545,46 @@ def buy_for_hose(
     begin = time.perf_counter()
     num_searches = 0
     while True:
-        # Expand.
+        # Expansion for the scenarios so far.
         if sizes and cuts is not None:
-            upgrade = buy_modules(scenarios, cuts, sizes, deadline=end, report=report)
+            upgrade = expand_in_modules(scenarios, cuts, sizes, deadline=end, report=report)
         else:
-            upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
-        # Search for worst matrices from the prices of earlier cuts.
-        network = _network(scenarios, live, upgrade.bought)
+            upgrade, cuts = expand_capacity(
+                scenarios, gap=gap, deadline=end, report=report, cuts=cuts
+            )
+        # Worst matrices of the expanded network, from the prices of earlier cuts.
+        network = _expanded_network(scenarios, live, upgrade.bought)
         max_utilisation = scenarios.limit * (1 + target)
         earlier_prices = _last_prices(cuts, scenarios, live)
         limit = np.full(len(live), np.inf)
         worst, num_searches = _search_above(
             network, hose, earlier_prices, max_utilisation, num_searches, end
         )
-        exceeds = worst.utilisation > max_utilisation
-        # Decide small networks exactly.
+        exceeds_limit = worst.utilisation > max_utilisation
+        # Small networks: prove that no matrix exceeds the limit, or find one, by integer programs.
         if (
-            not exceeds.any()
+            not exceeds_limit.any()
             and not end.is_over
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
-            limit = _limits(
+            limit = _prove_limits(
                 network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
             )
-            exceeds = worst.utilisation > max_utilisation
+            exceeds_limit = worst.utilisation > max_utilisation
         # Report, and add the matrices that exceed the limit.
         if notify is not None:
             notify(
-                "worst demands found: the fullest link at "
+                "worst demands found: largest link utilisation "
                 f"{100 * float(worst.utilisation.max()):.2f}%, "
-                f"{int(exceeds.sum())} of {len(live)} failures above the limit"
+                f"above the limit under {int(exceeds_limit.sum())} of {len(live)} failures"
             )
-        if not exceeds.any() or end.is_over:
+        if not exceeds_limit.any() or end.is_over:
             break
-        scenarios = scenarios.and_more(worst.matrix[exceeds], live[exceeds])
+        scenarios = scenarios.and_more(worst.matrix[exceeds_limit], live[exceeds_limit])
     upgrade = dataclasses.replace(
-        upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not exceeds.any()
+        upgrade,
+        solve_s=time.perf_counter() - begin,
+        reached=upgrade.reached and not exceeds_limit.any(),
     )
     return HosePlan(upgrade, cuts, scenarios, worst.utilisation, limit)
 
@@ -521,16 +597,19 @@ def _search_above(
     num_searches: int,
     deadline: Deadline,
 ) -> tuple[WorstMatrices, int]:
-    """Search for matrices above the limit from earlier prices, then from random starts if no matrix
-    exceeds it; return the worst matrices and the number of searches so far.
+    """Search for matrices above the limit: from earlier prices, then from more random starts if no
+    matrix exceeds it.
 
     Args:
-        network: (F) rows, with the capacities of each failure.
-        hose: the matrices.
-        earlier_prices: (1, F, E) starting prices; None for random starts alone.
+        network: row f has the capacities of failure f.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        earlier_prices: (1, F, E) starting prices of links; None for random starts alone.
         max_utilisation: the limit.
         num_searches: number of earlier searches, the seed of the next one.
         deadline: time limit.
+
+    Returns:
+        the worst matrices, and the number of searches so far.
     """
     for random_starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
         worst = worst_matrices(
@@ -547,32 +626,40 @@ def _search_above(
     return worst, num_searches
 
 
-def _limits(
+def _prove_limits(
     network: Problem, hose: Hose, max_utilisation: float, worst: WorstMatrices, seconds: float
 ) -> FloatArray:
-    """Bounds (F,) for any matrix; infinite if HiGHS did not prove that it is at most
-    ``max_utilisation``.
+    """Return upper bounds (F,) on the utilisation under any matrix of the hose.
 
-    A worse matrix than those found is written into ``worst``, and ends the search.
+    A bound is infinite unless it is proven to be at most ``max_utilisation``.  Each failure is
+    tried with static splits, then with the integer program.  A worse matrix than those found is
+    written into ``worst``, and ends the search if it exceeds the limit.
+
+    Args:
+        network: row f has the capacities of failure f.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        max_utilisation: utilisation limit.
+        worst: worst matrices so far, updated in place.
+        seconds: time limit of all integer programs.
     """
     end = Deadline.after(seconds)
-    limit = np.full(len(worst.matrix), np.inf)
-    for row in range(len(limit)):
-        failure = dataclasses.replace(
+    bounds = np.full(len(worst.matrix), np.inf)
+    for row in range(len(bounds)):
+        failure_network = dataclasses.replace(
             network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
         )
         # Bound by static splits.
-        static_bound = static_limit(failure, hose)[0]
+        static_bound = static_limit(failure_network, hose)[0]
         if static_bound <= max_utilisation:
-            limit[row] = static_bound
+            bounds[row] = static_bound
             continue
         if end.is_over:
             continue
         # Bound by the integer program, or a worse matrix.
-        matrix, bound = matrix_above(failure, hose, max_utilisation, end.remaining_s)
+        matrix, bound = matrix_above(failure_network, hose, max_utilisation, end.remaining_s)
         if matrix is not None:
             solution = solve(
-                dataclasses.replace(failure, demand=torch.from_numpy(matrix[None])),
+                dataclasses.replace(failure_network, demand=torch.from_numpy(matrix[None])),
                 gap=_ENGINE_GAP / 10,
             )
             if float(solution.bound[0]) > worst.utilisation[row]:
@@ -581,18 +668,26 @@ def _limits(
                 worst.prices[row] = solution.prices[0].clamp(min=0).numpy()
             if worst.utilisation[row] > max_utilisation:
                 break
-        limit[row] = bound if bound <= max_utilisation else np.inf
-    return np.maximum(limit, worst.utilisation)
+        bounds[row] = bound if bound <= max_utilisation else np.inf
+    return np.maximum(bounds, worst.utilisation)
 
 
-def _network(scenarios: Scenarios, live: BoolArray, bought: FloatArray) -> Problem:
-    """Network with an expansion, a row for each failure."""
-    empty = np.zeros((len(live), scenarios.demand.shape[1]))
-    return scenarios.some(empty, live).batch(np.arange(len(live)), bought)
+def _expanded_network(scenarios: Scenarios, live: BoolArray, added_capacity: FloatArray) -> Problem:
+    """Return the network with an expansion, a row for each failure, without demand.
+
+    Args:
+        scenarios: network, cables and limit.
+        live: (F, E) whether links are up, for each failure.
+        added_capacity: (C,) Gbit/s added to each cable.
+    """
+    no_demand = np.zeros((len(live), scenarios.demand.shape[1]))
+    return scenarios.some(no_demand, live).batch(np.arange(len(live)), added_capacity)
 
 
 def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:
-    """Prices (1, F, E) of the last cut of each failure; None without cuts."""
+    """Return the link prices (1, F, E) of the last cut of each failure, 0 without one; None without
+    cuts.
+    """
     if not len(cuts):
         return None
     prices = np.zeros(live.shape)
@@ -603,19 +698,20 @@ def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArra
 
 
 def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
-    r"""Upper bound on the largest utilisation over all matrices of a hose, for one failure, from
+    """Upper bound on the largest utilisation over all matrices of a hose, for one failure, from
     splits that do not depend on the matrix.
 
-    One linear program, by duality of the transport problem of each link: least theta with splits w
-    and a_e, b_e >= 0,
+    By duality of the transport problem of each link, one linear program gives the bound: the least
+    theta over splits w and duals a_e, b_e >= 0 of the limits, s.t.
 
-        sum_s out_s a_{e,s} + sum_t in_t b_{e,t} <= theta c_e,
-        a_{e,s} + b_{e,t} >= sum over paths p of (s, t)
-        through e of w_p,    for every link e and every pair (s, t) with a path through e.
+        sum_s out_s a_{e,s} + sum_t in_t b_{e,t} <= theta c_e
+        a_{e,s} + b_{e,t} >= sum over paths p of (s, t) through e of w_p
+
+    for every link e and, in the second row, every pair (s, t)
 
     Args:
         network: B = 1, with the capacities of the failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
 
     Returns:
         theta, and the splits (D, K).
@@ -638,6 +734,7 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         (sp.vstack([cover_rows, capacity_rows]), np.zeros(num_rows)),
         (split_sums, np.ones(split_sums.shape[0])),
     )
+    # Splits of the live paths; the others are 0.
     paths = network.paths
     splits = np.zeros(paths.num_demands * paths.num_paths)
     splits[program.live_paths] = result.solution("hose")[:num_paths]
@@ -645,28 +742,34 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
 
 
 class _StaticProgram:
-    """Constraint rows of :func:`static_limit`.
+    """Constraint rows of the linear program of :func:`static_limit`.
 
-    The variables are the splits of the live paths, a and b of every link (2 N each), and theta, in
-    this order.
+    The variables are, in this order: the splits of the P live paths; the duals a and b of the
+    limits, 2 N for each of E links; and theta.
 
     Args:
         network: B = 1, with the capacities of the failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
 
     Raises:
-        InputError: more than 200,000 pairs of link and demand.
+        InputError: more than 200,000 pairs of a link and a demand with a path over it.
     """
 
     def __init__(self, network: Problem, hose: Hose) -> None:
+        """Set up the sparse incidences of the program, and the indices of its variables.
+
+        Variables: splits of the live paths, then duals a and b of the hose limits for each link,
+        then theta, the largest utilisation.
+        """
         self._paths = network.paths
         self._hose = hose
         self._capacity = network.capacity[0].numpy()
         live = network.path_mask[0].numpy().reshape(-1)
         self.live_paths = np.flatnonzero(live)
-        # Column of a path among the live ones.
+        # Variable of each path: its index among the live ones.
         self._column = np.cumsum(live) - 1
-        # Incidences of live paths; one covering row per pair of link and demand.
+        # Links of live paths.  There is one covering row for each pair of a link and a demand with
+        # a path over it, as link * D + demand.
         incidence = network.ops.incidence(network.topology.num_links).tocoo()
         is_live = live[incidence.col]
         self._path = incidence.col[is_live]
@@ -679,17 +782,19 @@ class _StaticProgram:
             raise InputError(
                 "hose",
                 "network",
-                f"at most {_MAX_STATIC_ROWS:,} pairs of link and demand",
+                f"at most {_MAX_STATIC_ROWS:,} pairs of a link and a demand",
                 f"{len(self._pairs):,}",
             )
-        # First column of a and b, and that of theta.
+        # First variable of a and b, and that of theta.
         self._num_limits = 2 * len(hose.out)
         self._first_dual = len(self.live_paths)
         self._theta = self._first_dual + len(self._capacity) * self._num_limits
         self.num_variables = self._theta + 1
 
     def cover_rows(self) -> sp.csr_array:
-        """Rows of splits - a - b <= 0, for each pair of a link and a demand."""
+        """Return the rows of splits - a_{e,s} - b_{e,t} <= 0, one for each pair of a link e and a
+        demand from s to t with a path over it.
+        """
         num_rows = len(self._pairs)
         row = np.arange(num_rows)
         row_link = self._pairs // self._paths.num_demands
@@ -705,7 +810,9 @@ class _StaticProgram:
         return sp.csr_array((coefficients, (rows, columns)), shape=(num_rows, self.num_variables))
 
     def capacity_rows(self) -> sp.csr_array:
-        """Rows of limits times a and b - theta c <= 0, for each live link."""
+        """Return the rows of sum_s out_s a_{e,s} + sum_t in_t b_{e,t} - theta c_e <= 0, one for
+        each link e with capacity.
+        """
         links = np.flatnonzero(self._capacity > 0)
         link_index = np.arange(len(links))
         duals = links[:, None] * self._num_limits + np.arange(self._num_limits)
@@ -719,7 +826,7 @@ class _StaticProgram:
         return sp.csr_array((coefficients, (rows, columns)), shape=(len(links), self.num_variables))
 
     def split_sums(self) -> sp.csr_array:
-        """Rows of the sums of splits, for each demand that has a path."""
+        """Return the rows of the sum of splits, one for each demand with a live path."""
         demand = self.live_paths // self._paths.num_paths
         demands = np.unique(demand)
         num_paths = len(self.live_paths)

@@ -3,7 +3,9 @@ cables.
 
 The IGP routes over a new cable as soon as it exists, whatever its capacity, so every subset of new
 cables has its own loads.  A subset with an unused cable routes like the subset without it.  Entry
-points: :func:`buy_for_igp`; :class:`LeftOut` replays the matrices outside the plan.
+points: :func:`expand_for_igp`; :class:`LeftOut` evaluates a plan on the matrices outside it.
+
+Axis letters: S scenarios, F failures, M matrices, D demands, C cables, E links.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from teal.network.ecmp import EcmpDag, igp_metric
 from teal.network.failures import Failure
 from teal.network.segment_lists import SegmentPolicies
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal_ip.purchases.benders import Upgrade, buy_for_loads
-from teal_ip.purchases.question import Question
+from teal_ip.purchases.benders import Upgrade, expand_for_loads
+from teal_ip.purchases.question import UpgradeTask
 from teal_ip.purchases.result import Replayed
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, Tester
@@ -30,66 +32,68 @@ from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.simulate import largest_loads
 
-# Maximum number of new cables: 1,024 subsets, each of which is routed.
+# Maximum number of new cables: every one of their 1,024 subsets is routed.
 _MAX_CANDIDATES = 10
 # Relative rounding error of HiGHS's bound on the cost.
 _EXACT = 1e-6
-# Rounding error of sums of disconnected demand, as a share of all demands.
+# Rounding error of sums of disconnected demand, as a fraction of all demands.
 _ROUNDING = 1e-9
 
 
-def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> FloatArray:
-    """Loads (S, E) on the IGP's shortest paths, converged after each failure, Gbit/s.
+def igp_loads(task: UpgradeTask, scenarios: Scenarios, built: FloatArray) -> FloatArray:
+    """Return the link loads (S, E), Gbit/s, on the IGP's shortest paths, converged after each
+    failure.
 
     Args:
-        question: supplies the network and its failures.
-        scenarios: every matrix without failure, and under each of the question's failures in turn.
+        task: supplies the network and its failures.
+        scenarios: every matrix without failure, and under each of the task's failures in turn.
         built: (C,) above 0 for the new cables that exist.
     """
     is_built = (built > 0)[scenarios.cable]
-    return _route(question, _dag(question), scenarios, question.failures, is_built)[0]
+    return _route(task, _dag(task), scenarios, task.failures, is_built)[0]
 
 
-def largest_igp_loads(question: Question) -> FloatArray:
-    """Largest loads (1 + F, E) of all matrices, without new cables, Gbit/s: without failure, then
-    under each.
+def largest_igp_loads(task: UpgradeTask) -> FloatArray:
+    """Return the largest link loads (1 + F, E), Gbit/s, of all matrices without new cables: without
+    failure, then under each.
     """
-    absent = np.isin(_cables(question), question.offer.candidates)
+    absent = np.isin(_cables(task), task.offer.candidates)
     routing = IgpRouting(
-        _dag(question).without(np.flatnonzero(absent).tolist()), question.instance.traffic.pairs
+        _dag(task).without(np.flatnonzero(absent).tolist()), task.instance.traffic.pairs
     )
-    traffic = question.instance.traffic.scaled(question.config.growth)
-    return largest_loads(routing, traffic, np.arange(question.num_matrices), question.failures)
+    traffic = task.instance.traffic.scaled(task.config.growth)
+    return largest_loads(routing, traffic, np.arange(task.num_matrices), task.failures)
 
 
-def _cables(question: Question) -> Int64Array:
-    """Index (E,) of the pair of links of each link."""
-    cable = np.zeros(question.offer.topology.num_links, dtype=np.int64)
-    for pair_index, links in enumerate(question.offer.topology.link_pairs()):
+def _cables(task: UpgradeTask) -> Int64Array:
+    """Return the index (E,) of the cable (pair of opposite links) of each link."""
+    cable = np.zeros(task.offer.topology.num_links, dtype=np.int64)
+    for pair_index, links in enumerate(task.offer.topology.link_pairs()):
         cable[links] = pair_index
     return cable
 
 
-def buy_for_igp(
-    question: Question,
+def expand_for_igp(
+    task: UpgradeTask,
     scenarios: Scenarios,
     sizes: Sequence[tuple[float, float]],
     failures: Sequence[Failure],
 ) -> Upgrade:
-    """Find the cheapest expansion over all subsets of new cables; its bound is 0 if the deadline
-    comes before the last subset.
+    """Find the cheapest expansion over all subsets of new cables, for the IGP's shortest paths.
+
+    The bound on the cost is 0 if the deadline comes before the last subset.
 
     Args:
-        question: supplies the network, new cables and the deadline.
+        task: supplies the network, new cables and the deadline.
         scenarios: every matrix without failure, and under each failure in turn.
-        sizes: module sizes and prices; () for any amounts.
+        sizes: Gbit/s and price of each module size; () for any amounts.
         failures: failures of the scenarios.
 
     Raises:
         InputError: more than 10 new cables, or no subset within the limits of the cables.
     """
     begin = time.perf_counter()
-    candidates = question.offer.candidates
+    candidates = task.offer.candidates
     if len(candidates) > _MAX_CANDIDATES:
         raise InputError(
             "--candidates",
@@ -97,10 +101,12 @@ def buy_for_igp(
             f"at most {_MAX_CANDIDATES} new cables with --routing ecmp",
             len(candidates),
         )
-    # All new cables together leave the least demand without a path.
-    dag = _dag(question)
-    _, lost = _route(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
-    max_lost = lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)
+    # Demand without a path (S,) if all new cables exist: no subset may leave more.
+    dag = _dag(task)
+    _, unroutable = _route(
+        task, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool)
+    )
+    max_unroutable = unroutable + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)
     # Every subset of new cables, the smallest first.
     subsets = itertools.chain(
         *(itertools.combinations(candidates, count) for count in range(len(candidates) + 1))
@@ -108,29 +114,29 @@ def buy_for_igp(
     best: Upgrade | None = None
     bound = math.inf
     num_tried = 0
-    error = None
+    last_error = None
     for built in subsets:
-        if best is not None and question.deadline.is_over:
+        if best is not None and task.deadline.is_over:
             bound = 0.0
             break
         num_tried += 1
-        load, subset_lost = _route(
-            question, dag, scenarios, failures, np.isin(scenarios.cable, built)
+        load, subset_unroutable = _route(
+            task, dag, scenarios, failures, np.isin(scenarios.cable, built)
         )
-        if (subset_lost > max_lost).any():
+        if (subset_unroutable > max_unroutable).any():
             continue
         # The cheapest expansion for the loads of this subset.
         try:
-            upgrade = buy_for_loads(scenarios, load, sizes, question.deadline)
+            upgrade = expand_for_loads(scenarios, load, sizes, task.deadline)
         except InputError as infeasible:
-            error = infeasible
+            last_error = infeasible
             continue
         bound = min(bound, upgrade.bound)
         if best is None or upgrade.cost < best.cost:
             best = upgrade
     if best is None:
-        raise error or InputError(
-            "--candidates", "rows", "new cables that reach every node", "others"
+        raise last_error or InputError.invalid(
+            "--candidates", "rows", "no set of new cables connects all demands"
         )
     return dataclasses.replace(
         best,
@@ -141,31 +147,31 @@ def buy_for_igp(
     )
 
 
-def _dag(question: Question) -> EcmpDag:
-    """The IGP's shortest paths with all new cables."""
-    return EcmpDag.of(question.offer.topology, igp_metric(question.offer.topology, "file"))
+def _dag(task: UpgradeTask) -> EcmpDag:
+    """Return the IGP's shortest paths on the network with all new cables."""
+    return EcmpDag.of(task.offer.topology, igp_metric(task.offer.topology, "file"))
 
 
 def _route(
-    question: Question,
+    task: UpgradeTask,
     dag: EcmpDag,
     scenarios: Scenarios,
     failures: Sequence[Failure],
     is_built: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
-    """Loads of links (S, E), and disconnected demand (S,), Gbit/s.
+    """Return the link loads (S, E) and the disconnected demand (S,), Gbit/s, on shortest paths.
 
     Args:
-        question: supplies its new cables.
+        task: supplies its new cables.
         dag: shortest paths with all new cables.
         scenarios: every matrix without failure, and under each failure in turn.
         failures: failures of the scenarios.
         is_built: (E,) whether a new cable's link exists; ignored for the others.
     """
     absent_links = np.flatnonzero(
-        np.isin(scenarios.cable, question.offer.candidates) & ~is_built
+        np.isin(scenarios.cable, task.offer.candidates) & ~is_built
     ).tolist()
-    # The scenarios without failure have all connected demands.
+    # Matrices (M, D): the first scenario of each block of 1 + F is without failure.
     demand = scenarios.demand[:: 1 + len(failures)]
     loads = IgpFailures.of_demands(
         dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none()
@@ -178,97 +184,121 @@ def _route(
     ), results.lost.T.reshape(-1)
 
 
-# Scenarios (a matrix under a failure) that are replayed at a time.
+# Number of scenarios (a matrix under a failure) that are evaluated at a time.
 _MAX_SCENARIOS = 4096
-# Entries of demands and loads in memory at a time, and of cached loads: 8 bytes each, 200 MB.
+# Largest number of entries of demands and loads in memory at a time, and of cached loads: 8 bytes
+# each, 200 MB.
 _MAX_ENTRIES = 25_000_000
 # Matrices that a round adds to the plan, so that the next search stays small.
 _MAX_ADDED = 8
-# Certified relative gap of the least largest utilisation in a replay.
+# Certified relative gap of the largest link utilisation of replayed matrices.
 _GAP = 1e-4
 
 
 class LeftOut:
-    """Replay of the matrices that are not planned for at first.
+    """Evaluation of plans on the matrices that they are not made for at first.
 
     Attributes:
         rows: (n,) indices of these matrices.
+
+    Args:
+        task: input with the matrices that are planned for at first.
     """
 
-    def __init__(self, question: Question) -> None:
-        self.rows = np.setdiff1d(np.arange(question.num_matrices), question.rows)
+    def __init__(self, task: UpgradeTask) -> None:
+        self.rows = np.setdiff1d(np.arange(task.num_matrices), task.rows)
+        # Testers with cached loads, by first matrix of the block and index of the plan.
         self._tests: dict[tuple[int, int], Tester] = {}
 
     def replay(
         self,
-        question: Question,
+        task: UpgradeTask,
         scenarios: Scenarios,
         plans: Sequence[tuple[float, FloatArray]],
-        cut_off: dict[int, list[int]],
+        disconnected: dict[int, list[int]],
     ) -> tuple[Replayed, Int64Array]:
-        """Replay the matrices under every failure; return the result and the indices of the
-        matrices to add, those that exceed the limit most.
+        """Evaluate the matrices outside the plan under every failure, with each expansion.
 
         Args:
-            question: input with the matrices that are planned for.
-            scenarios: scenarios whose paths are used.
-            plans: pairs of a factor of all demands and the expansion (C,) for it.
-            cut_off: disconnected demands by failure; those of the replayed matrices are added.
+            task: input of the search, with the matrices that are planned for.
+            scenarios: matrices under failures whose candidate paths are used.
+            plans: pairs of a factor of all demands and the expansion (C,), Gbit/s, for it.
+            disconnected: disconnected demands by index of the failure, -1 for none; those of the
+                evaluated matrices are added.
+
+        Returns:
+            the summary, and the indices of the overloaded matrices to add to the plan, the worst
+            first.
         """
-        largest = np.zeros(len(self.rows))
+        max_utilisation = np.zeros(len(self.rows))
         fits = np.ones(len(self.rows), dtype=bool)
         num_replayed = 0
-        per_matrix = 1 + len(question.failures)
-        width = scenarios.demand.shape[1] + len(scenarios.cable)
-        block_size = max(1, min(_MAX_SCENARIOS, _MAX_ENTRIES // width) // per_matrix)
-        # Blocks of matrices, each on all plans.
-        while num_replayed < len(self.rows) and not question.deadline.is_over:
+        scenarios_per_matrix = 1 + len(task.failures)
+        entries_per_scenario = scenarios.demand.shape[1] + len(scenarios.cable)
+        block_size = max(
+            1, min(_MAX_SCENARIOS, _MAX_ENTRIES // entries_per_scenario) // scenarios_per_matrix
+        )
+        # Blocks of matrices, each evaluated with all expansions.
+        while num_replayed < len(self.rows) and not task.deadline.is_over:
             block = slice(num_replayed, num_replayed + block_size)
-            demand = question.config.growth * question.instance.traffic.read(self.rows[block])
-            block_scenarios, disconnected = question.scenarios(demand, question.failures)
-            for failure, demands in disconnected.items():
-                cut_off[failure] = sorted({*cut_off.get(failure, []), *demands})
+            demand = task.config.growth * task.instance.traffic.read(self.rows[block])
+            block_scenarios, block_disconnected = task.scenarios(demand, task.failures)
+            for failure, demands in block_disconnected.items():
+                disconnected[failure] = sorted({*disconnected.get(failure, []), *demands})
             # Largest utilisation of each matrix, with each expansion.
-            for plan_index, (factor, bought) in enumerate(plans):
+            for plan_index, (factor, added_capacity) in enumerate(plans):
                 plan_scenarios = block_scenarios.with_paths(scenarios.problem.paths).scaled(factor)
                 utilisation = (
-                    self._utilisation(question, plan_scenarios, bought, (num_replayed, plan_index))
-                    .reshape(-1, per_matrix)
+                    self._utilisation(
+                        task, plan_scenarios, added_capacity, (num_replayed, plan_index)
+                    )
+                    .reshape(-1, scenarios_per_matrix)
                     .max(1)
                 )
-                largest[block] = np.maximum(largest[block], utilisation)
+                max_utilisation[block] = np.maximum(max_utilisation[block], utilisation)
                 fits[block] &= utilisation <= scenarios.limit * (1 + FITS)
             num_replayed = min(num_replayed + block_size, len(self.rows))
             if num_replayed < len(self.rows):
-                question.notify(
-                    f"{num_replayed:,} of {len(self.rows):,} matrices outside the plan are replayed"
+                task.notify(
+                    f"evaluated {num_replayed:,} of {len(self.rows):,} matrices outside the plan"
                 )
-        # Cached loads, unless they take too much memory.
-        if len(plans) * len(self.rows) * per_matrix * width > _MAX_ENTRIES:
+        # Drop the cached loads if they take too much memory.
+        if len(plans) * len(self.rows) * scenarios_per_matrix * entries_per_scenario > _MAX_ENTRIES:
             self._tests.clear()
         # Summary, and the matrices to add.
-        is_replayed = ~np.isin(self.rows, question.rows)
+        is_replayed = ~np.isin(self.rows, task.rows)
         is_replayed[num_replayed:] = False
         overloaded = np.flatnonzero(is_replayed & ~fits)
         result = Replayed(
-            matrices=question.num_matrices,
-            planned=len(question.rows),
+            matrices=task.num_matrices,
+            planned=len(task.rows),
             replayed=int(is_replayed.sum()),
-            added=len(question.rows) - question.num_matrices + len(self.rows),
+            added=len(task.rows) - task.num_matrices + len(self.rows),
             overloaded=len(overloaded),
-            utilisation=float(largest[is_replayed].max(initial=0.0)),
+            utilisation=float(max_utilisation[is_replayed].max(initial=0.0)),
         )
-        return result, self.rows[overloaded[np.argsort(-largest[overloaded])[:_MAX_ADDED]]]
+        return result, self.rows[overloaded[np.argsort(-max_utilisation[overloaded])[:_MAX_ADDED]]]
 
     def _utilisation(
-        self, question: Question, scenarios: Scenarios, bought: FloatArray, key: tuple[int, int]
+        self,
+        task: UpgradeTask,
+        scenarios: Scenarios,
+        added_capacity: FloatArray,
+        key: tuple[int, int],
     ) -> FloatArray:
-        """Largest link utilisation (S,) in each scenario; ``key`` identifies the tester with cached
-        loads.
+        """Return the largest link utilisation (S,) of each scenario with an expansion.
+
+        Args:
+            task: supplies the routing and the deadline.
+            scenarios: scenarios of one block of matrices.
+            added_capacity: (C,) Gbit/s added to each cable.
+            key: first matrix of the block and index of the plan, for the tester with cached loads.
         """
-        if question.config.routing == "ecmp":
-            return scenarios.utilisation(igp_loads(question, scenarios, bought), bought)
-        test = self._tests.setdefault(key, Tester(scenarios))
-        test.scenarios = scenarios
+        if task.config.routing == "ecmp":
+            return scenarios.utilisation(igp_loads(task, scenarios, added_capacity), added_capacity)
+        tester = self._tests.setdefault(key, Tester(scenarios))
+        tester.scenarios = scenarios
         rows = np.arange(scenarios.num_scenarios)
-        return test.test(bought, rows, question.deadline, finest=_GAP, until_cut=False).utilisation
+        return tester.test(
+            added_capacity, rows, task.deadline, finest=_GAP, until_cut=False
+        ).utilisation

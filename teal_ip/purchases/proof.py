@@ -1,15 +1,15 @@
 """Proof of the lower bound on the cost: files that :mod:`teal_ip.purchases.check_purchase` verifies
 in plain Python.
 
-With duals l >= 0 of the cuts and prices y of each, z = l y are prices that prove, over all paths of
-the network,
+With duals l >= 0 of the cuts and link prices y of each cut, the prices z = l y prove, over all
+paths of the network, for every expansion x that fits,
 
     cost' x >= sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e)
                - sum over cables of most m,
 
-where m = max(0, u sum of all z over a cable's links - its cost).  Prices are rounded down to
-multiples of 2^-60 of the largest, and the bound is that of the checker's own sums.  Entry point:
-:func:`write_purchase_proof`.
+where u is the utilisation limit, c the capacities before the expansion, and m = max(0, u sum of all
+z over a cable's links - its cost).  Prices are rounded down to multiples of 2^-60, and the bound is
+that of the checker's own sums.  Entry point: :func:`write_purchase_proof`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ NETWORK, DEMANDS, FAILURES, PROOF, CHECKER = FILES = (
     "check_purchase.py",
 )
 _UNIT = float(1 << check_purchase.BITS)
-# Values of s: prices are multiplied by 1 - 2^-s, so that rounded sums stay within the costs.
+# Exponents s that are tried: prices are multiplied by 1 - 2^-s, so that rounded sums stay within
+# the costs.
 _ROUNDINGS = (40, 34, 28)
 
 
@@ -50,7 +51,7 @@ class CutProof:
 
     Attributes:
         scenarios: scenarios of the cuts.
-        prices: (n, E) y times its dual, of the cuts with a dual above 0.
+        prices: (n, E) prices of each cut times its dual, of the cuts with a dual above 0.
         row: (n,) index of the scenario of each cut.
         cost: cost of the expansion.
     """
@@ -62,7 +63,14 @@ class CutProof:
 
     @classmethod
     def of(cls, scenarios: Scenarios, cuts: Cuts, dual: FloatArray | None, cost: float) -> CutProof:
-        """Proof from the first cuts and their duals."""
+        """Return the proof of an expansion.
+
+        Args:
+            scenarios: scenarios of the cuts.
+            cuts: cuts of the expansion.
+            dual: (n,) duals of the first n cuts; None for none.
+            cost: cost of the expansion.
+        """
         duals = np.zeros(0) if dual is None else dual
         positive = np.flatnonzero(duals > 0)
         return cls(
@@ -71,41 +79,52 @@ class CutProof:
 
 
 def write_purchase_proof(folder: Path, proof: CutProof) -> str:
-    """Write the files, verify them, and return the sentence that they prove.
+    """Write the files of the proof, verify them, and return the checker's sentence.
+
+    Args:
+        folder: folder to write to.
+        proof: prices that prove the bound.
 
     Raises:
-        SolverError: the checker rejects them for any rounding of the prices.
+        SolverError: the checker rejects the proof for any rounding of the prices.
     """
     scenarios = proof.scenarios
     existing_links = np.flatnonzero(scenarios.live.any(0))
-    link_number = {int(link): i for i, link in enumerate(existing_links)}
+    file_index = {int(link): i for i, link in enumerate(existing_links)}
     rows = sorted({int(row) for row in proof.row})
     # Network, demands and failures.
     folder.mkdir(parents=True, exist_ok=True)
     _write_network(folder, scenarios, existing_links)
     _write_demands(folder, scenarios, rows)
-    _write_failures(folder, scenarios, rows, link_number)
+    _write_failures(folder, scenarios, rows, file_index)
     # Proof, with coarser rounding until the checker accepts it.
     shutil.copy(check_purchase.__file__, folder / CHECKER)
     arguments = [str(folder / name) for name in (NETWORK, DEMANDS, FAILURES, PROOF)]
-    for bits in _ROUNDINGS:
-        scaled = proof.prices * (1 - 2.0**-bits)
-        units = [[int(y * _UNIT) for y in row] for row in scaled.tolist()]
-        bound = max(0.0, _bound(proof, scaled) * (1 - 2.0**-bits))
-        _write_proof(folder, proof, link_number, units, int(bound * _UNIT))
+    for exponent in _ROUNDINGS:
+        scaled_prices = proof.prices * (1 - 2.0**-exponent)
+        integer_prices = [[int(y * _UNIT) for y in row] for row in scaled_prices.tolist()]
+        bound = max(0.0, _bound(proof, scaled_prices) * (1 - 2.0**-exponent))
+        _write_proof(folder, proof, file_index, integer_prices, int(bound * _UNIT))
         try:
             return check_purchase.check(*arguments)
         except ValueError as error:
             rejection = error
-    raise SolverError(f"the bound of the purchase cannot be proved in integers: {rejection}")
+    raise SolverError(f"--prove: the checker rejects the bound for every rounding: {rejection}")
 
 
 def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> None:
-    """Write the links that exist in any scenario, with the costs and limits of their cables."""
+    """Write the links that exist in any scenario, with the costs and limits of their cables.
+
+    Args:
+        folder: folder to write to.
+        scenarios: supplies capacities, cables, costs and limits.
+        links: links to write; their order is the numbering of the file.
+    """
     topology = scenarios.problem.topology
     names = topology.node_names
 
     def row(e: int) -> tuple[object, ...]:
+        """Return the row of link e: ends, capacity, and cable with its cost and limit."""
         cable = scenarios.cable[e]
         limit = scenarios.most[cable]
         return (
@@ -122,7 +141,7 @@ def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> Non
 
 
 def _write_demands(folder: Path, scenarios: Scenarios, rows: Sequence[int]) -> None:
-    """Write the positive demands of these scenarios."""
+    """Write the positive demands, Gbit/s, of these scenarios."""
     names = scenarios.problem.topology.node_names
     pairs = scenarios.problem.paths.pairs
     _write(
@@ -137,23 +156,40 @@ def _write_demands(folder: Path, scenarios: Scenarios, rows: Sequence[int]) -> N
 
 
 def _write_failures(
-    folder: Path, scenarios: Scenarios, rows: Sequence[int], link_number: dict[int, int]
+    folder: Path, scenarios: Scenarios, rows: Sequence[int], file_index: dict[int, int]
 ) -> None:
-    """Write the failed links of these scenarios, by their numbers in the network's file."""
+    """Write the failed links of these scenarios.
+
+    Args:
+        folder: folder to write to.
+        scenarios: matrices under failures.
+        rows: indices of the scenarios.
+        file_index: number of each link in the file of the network.
+    """
     _write(
         folder / FAILURES,
         ("failure", "link"),
         (
-            (row, link_number[int(e)])
+            (row, file_index[int(e)])
             for row in rows
             for e in np.flatnonzero(~scenarios.live[row])
-            if int(e) in link_number
+            if int(e) in file_index
         ),
     )
 
 
 def _bound(proof: CutProof, prices: FloatArray) -> float:
-    """Right-hand side of the inequality in the module docstring."""
+    """Return the lower bound on the cost that link prices prove:
+
+        sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e) - sum over cables of most
+        m
+
+    with m = max(0, u sum of all z over a cable's links - its cost).
+
+    Args:
+        proof: scenarios of the cuts.
+        prices: (n, E) link prices z of each cut.
+    """
     scenarios = proof.scenarios
     topology = scenarios.problem.topology
     pairs = scenarios.problem.paths.pairs
@@ -166,6 +202,7 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
         distance, _ = shortest_trees(
             *ends, np.where(live, price, np.inf), sources, topology.no_transit
         )
+        # Distances (D,) under the prices; disconnected demands have none.
         shortest = distance[source_row, pairs[:, 1]]
         demand = scenarios.demand[row]
         has_demand = (demand > 0) & np.isfinite(shortest)
@@ -178,6 +215,7 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
 
 
 def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a .csv table."""
     with (
         atomic_file(file) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as stream,
@@ -190,19 +228,29 @@ def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]])
 def _write_proof(
     folder: Path,
     proof: CutProof,
-    link_number: dict[int, int],
-    units: Sequence[Sequence[int]],
+    file_index: dict[int, int],
+    integer_prices: Sequence[Sequence[int]],
     bound: int,
 ) -> None:
+    """Write the file of the proof: hashes of the other files, limit, cost, bound, and a line per
+    cut.
+
+    Args:
+        folder: folder with the other files.
+        proof: scenarios of the cuts, and the cost.
+        file_index: number of each link in the file of the network.
+        integer_prices: (n, E) prices of each cut, in units of 2^-60.
+        bound: lower bound on the cost, in units of 2^-60.
+    """
     lines = ["teal-purchase 1"]
     for name, file in (("network", NETWORK), ("demands", DEMANDS), ("failures", FAILURES)):
         lines.append(f"{name} {hashlib.sha256((folder / file).read_bytes()).hexdigest()}")
     lines += [f"limit {proof.scenarios.limit!r}", f"cost {proof.cost!r}", f"bound {bound}"]
-    for row, prices in zip(proof.row.tolist(), units, strict=True):
+    for row, prices in zip(proof.row.tolist(), integer_prices, strict=True):
         live = proof.scenarios.live[row]
-        words = [f"{link_number[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
-        failure = row if any(not live[e] for e in link_number) else "-"
-        if words:
-            lines.append(" ".join(["cut", str(row), str(failure), *words]))
+        fields = [f"{file_index[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]
+        failure = row if any(not live[e] for e in file_index) else "-"
+        if fields:
+            lines.append(" ".join(["cut", str(row), str(failure), *fields]))
     with atomic_file(folder / PROOF) as temporary:
         temporary.write_text("\n".join([*lines, "end", ""]), encoding="utf-8")

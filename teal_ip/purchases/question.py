@@ -1,6 +1,7 @@
 """Input of ``teal upgrade``: network with candidate cables, demands, failures and settings.
 
-Entry point: :func:`load_question`; :func:`purchases` names the result.
+Axis letters: M matrices, D demands, C cables (pairs of opposite links), E links, J module sizes.
+Entry point: :func:`load_task`; :func:`purchases` names the result.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from teal_ip.purchases.result import Purchase
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 from teal_ip.purchases.settings import UpgradeOptions
 
+# Columns of the table of hose limits, of costs, and of candidate cables.
 _HOSE = (
     side_tables.Column("node", required=True),
     side_tables.Column("out", side_tables.Kind.RATE, required=True),
@@ -47,14 +49,14 @@ _CANDIDATE = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Offer:
-    """A network with the cables that can be bought.
+    """Network with the cables whose capacity can be expanded, existing or new.
 
     Attributes:
         topology: network with candidate cables as links, whose capacity is the median of the
             others', for the path search.
         regular: (E,) existing Gbit/s; 0 on candidate cables.
         cost: (C,) cost of a Gbit/s on each pair of links; a cable of parallel links has several.
-        most: (C,) Gbit/s that can be bought; infinite for no limit.
+        most: (C,) largest Gbit/s that can be added; infinite for no limit.
         candidates: indices of the pairs of links that do not exist yet.
     """
 
@@ -66,10 +68,14 @@ class Offer:
 
 
 def offer(config: UpgradeOptions, topology: Topology) -> Offer:
-    """Return the network of the settings with its candidate cables, and the costs.
+    """Return the network with its candidate cables, costs and limits.
+
+    Args:
+        config: the settings.
+        topology: the network without candidate cables.
 
     Raises:
-        InputError: an invalid file.
+        InputError: an invalid file, or a cable without a cost.
     """
     num_existing = len(topology.link_pairs())
     regular = topology.capacity
@@ -88,10 +94,13 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
         cost[num_existing:] = np.where(
             np.isnan(candidate_cost), cost[num_existing:], candidate_cost
         )
+    # Every cable needs a cost: that of its row, or of --cost.
     missing = np.flatnonzero(np.isnan(cost))
     if len(missing):
         name = extended_topology.link_name(extended_topology.link_pairs()[missing[0]][0])
-        raise InputError(config.cost, "cost", "one for every cable", f"none for {name}")
+        raise InputError.invalid(
+            config.cost, "cost", f"no cost for cable {name}", "add a row for every cable"
+        )
     limits = np.concatenate([np.full(num_existing, np.inf), candidate_limit])
     return Offer(extended_topology, regular, cost, limits, tuple(range(num_existing, len(limits))))
 
@@ -111,10 +120,16 @@ def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
     return failures
 
 
-def hose_of(
+def make_hose(
     config: UpgradeOptions, topology: Topology, pairs: IntArray, matrices: FloatArray
 ) -> Hose:
-    """Return the hose of a file, or of the peaks of matrices (M, D), times the growth.
+    """Return the hose of a file, or of the peaks of the matrices, times the growth.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+        matrices: (M, D) Gbit/s, for the peaks.
 
     Raises:
         InputError: an invalid file.
@@ -122,6 +137,7 @@ def hose_of(
     if config.hose is None:
         peaks = Hose.of_history(pairs, matrices, topology.num_nodes)
         return Hose(pairs, config.growth * peaks.out, config.growth * peaks.into)
+    # Limits (2, N) of sent and received Gbit/s; NaN without a row.
     limits = np.full((2, topology.num_nodes), np.nan)
     rows = side_tables.read_side_table(config.hose, _HOSE)
     nodes = [row.node("node", topology) for row in rows]
@@ -130,17 +146,21 @@ def hose_of(
         limits[:, node] = row.number("out", least=0.0), row.number("in", least=0.0)
     missing = np.flatnonzero(np.isnan(limits).any(0))
     if len(missing):
-        raise InputError(
+        raise InputError.invalid(
             str(config.hose),
             "node",
-            "limits of every node",
-            f"none of {topology.node_names[missing[0]]}",
+            f"no limits for node {topology.node_names[missing[0]]}",
+            "add a row for every node",
         )
     return Hose(pairs, config.growth * limits[0], config.growth * limits[1])
 
 
 def _costs(text: str, topology: Topology) -> FloatArray:
-    """Cost (C,) of a Gbit/s on each pair of links; NaN if a file has none.
+    """Return the cost (C,) of a Gbit/s on each pair of links; NaN if the file has none.
+
+    Args:
+        text: ``capacity`` (1 each), ``length`` (latency, ms), or a table of costs.
+        topology: the network with its candidate cables.
 
     Raises:
         InputError: a cost that is not above 0, or an unknown cable.
@@ -156,20 +176,32 @@ def _costs(text: str, topology: Topology) -> FloatArray:
         expected = "capacity, length, or a table (.csv, .xlsx) of source, target, cost"
         raise InputError("--cost", "", expected, repr(text))
     rows = side_tables.read_side_table(text, (side_tables.SOURCE, side_tables.TARGET, _COST))
-    cables_by_row = [
+    pairs_by_row = [
         [pair_index[link] for link in topology.find_links(row.text("source"), row.text("target"))]
         for row in rows
     ]
     side_tables.require_once(
-        rows, map(tuple, cables_by_row), "each cable", [row.number("cost") for row in rows]
+        rows, map(tuple, pairs_by_row), "each cable", [row.number("cost") for row in rows]
     )
-    for row, cables in zip(rows, cables_by_row, strict=True):
-        cost[cables] = row.number("cost")
+    for row, row_pairs in zip(rows, pairs_by_row, strict=True):
+        cost[row_pairs] = row.number("cost")
     return cost
 
 
 def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArray, FloatArray]:
-    """Return the network with new cables, their costs (n,), NaN if not given, and limits (n,)."""
+    """Read the candidate cables; return the network with them, their costs and their limits.
+
+    Args:
+        path: table of candidate cables.
+        topology: the network without them.
+
+    Returns:
+        the network, costs (n,) of a Gbit/s, NaN if the table has none, and limits (n,), Gbit/s,
+        infinite for no limit.
+
+    Raises:
+        InputError: an invalid table, or a cable that exists already.
+    """
     existing = {tuple(sorted(pair)) for pair in _ends(topology)}
     ends, latency, cost, limits = [], [], [], []
     for row in side_tables.read_side_table(path, _CANDIDATE):
@@ -177,7 +209,8 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
         key = (min(pair), max(pair))
         if pair[0] == pair[1] or key in existing:
             pair_text = f"{row.text('source')} - {row.text('target')}"
-            raise InputError(row.where, "", "two nodes without a cable between them", pair_text)
+            problem = f"{pair_text} is no new cable: its ends are equal, or a cable connects them"
+            raise InputError.invalid(row.where, "", problem)
         existing.add(key)
         ends.append(pair)
         latency.append(row.number("latency"))
@@ -186,7 +219,7 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
         has_limit = row.values.get("most") is not None
         limits.append(row.number("most") if has_limit else math.inf)
     if not ends:
-        raise InputError(path, "rows", "at least one cable", "none")
+        raise InputError.invalid(path, "rows", "the table has no cables", "add a row per new cable")
     end_array = np.array(ends, dtype=topology.link_source.dtype)
     return _with_cables(topology, end_array, np.array(latency)), np.array(cost), np.array(limits)
 
@@ -223,23 +256,31 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
 
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
+    """Yield source and target of each link."""
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
 
 
-# Gbit/s below which a purchase counts as rounding.
+# Added capacity, Gbit/s, below which a cable counts as unchanged.
 _ROUNDING = 1e-9
 Notify = Callable[[str], None]
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Question:
+class UpgradeTask:
     """Input of the search: network, matrices, failures and settings.
 
     Attributes:
+        config: settings.
+        instance: traffic, candidate paths and latency limits.
+        offer: network with candidate cables, costs and limits.
+        problem: the program of the first matrix, for its network and paths.
         num_matrices: number of matrices, without those held back by --replay.
         rows: indices of the matrices to plan for.
         matrices: (M, D) these matrices, Gbit/s.
+        failures: failures to plan for, besides the network without failure.
+        deadline: time limit.
+        notify: called with the progress.
         failed: messages of failed steps after the search.
         proves: whether the plan carries a proof of its bound.
     """
@@ -260,7 +301,15 @@ class Question:
     def scenarios(
         self, matrices: FloatArray, failures: Sequence[Failure]
     ) -> tuple[Scenarios, dict[int, list[int]]]:
-        """Scenarios of matrices (M, D), unscaled, under no failure and under each."""
+        """Return the scenarios of matrices without failure and under each failure.
+
+        Args:
+            matrices: (M, D) Gbit/s, used without further growth.
+            failures: the failures.
+
+        Returns:
+            the scenarios, and the disconnected demands by index of the failure, -1 for none.
+        """
         return scenarios_of(
             self.problem,
             matrices,
@@ -272,18 +321,24 @@ class Question:
             max_latency=self.instance.max_latency,
         )
 
-    def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[Question, Scenarios]:
-        """Add matrices to plan for: return the input and the scenarios, the new ones last."""
-        self.notify(f"{len(rows)} matrices that do not fit are planned for too")
+    def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[UpgradeTask, Scenarios]:
+        """Return the input and the scenarios with further matrices to plan for, the new scenarios
+        last.
+
+        Args:
+            rows: indices of the matrices.
+            scenarios: scenarios of the matrices so far.
+        """
+        self.notify(f"adding {len(rows)} matrices that do not fit to the plan")
         new_matrices = self.instance.traffic.read(rows)
-        added, _ = self.scenarios(self.config.growth * new_matrices, self.failures)
-        extended = (
+        new_scenarios, _ = self.scenarios(self.config.growth * new_matrices, self.failures)
+        extended_inputs = (
             np.concatenate([self.rows, rows]),
             np.concatenate([self.matrices, new_matrices]),
         )
-        return dataclasses.replace(self, rows=extended[0], matrices=extended[1]), scenarios.joined(
-            added
-        )
+        return dataclasses.replace(
+            self, rows=extended_inputs[0], matrices=extended_inputs[1]
+        ), scenarios.joined(new_scenarios)
 
     def attempt(self, step_name: str, step: Callable[[], T]) -> T | None:
         """Run a step after the search; log a failure and return None, so that the plan survives."""
@@ -297,11 +352,17 @@ class Question:
             return None
 
     def report(self, number: int, cost: float, bound: float) -> None:
-        """Report a round of the search."""
-        self.notify(f"round {number}: cost {cost:.6g}, at least {rounding.at_least(bound)}")
+        """Report a round of the search.
+
+        Args:
+            number: index of the round.
+            cost: cost of the incumbent.
+            bound: lower bound on the cost.
+        """
+        self.notify(f"round {number}: cost {cost:.6g}, lower bound {rounding.at_least(bound)}")
 
 
-def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> Question:
+def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> UpgradeTask:
     """Load network, traffic, candidate paths and failures.
 
     Args:
@@ -311,12 +372,12 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
         notify: called with the progress.
     """
     network, all_traffic = load_network(topology, traffic, config.program, notify)
-    # With a hose any two nodes may exchange traffic, whatever pairs the file has.
+    # With a hose any two nodes may exchange traffic, not only the pairs of the file.
     if config.demands == "hose":
         all_traffic = all_traffic.over(all_pairs(network))
 
-    # The IGP's routing needs no candidate paths: one per demand is enough, unless demands are
-    # calibrated over them.
+    # Routing by the IGP needs no candidate paths: one per demand is enough, unless demands are
+    # calibrated over the candidate paths.
     is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
     program_config = dataclasses.replace(
         config.program, num_paths=1 if is_igp else config.num_paths
@@ -325,6 +386,7 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
     first_traffic = all_traffic.part(0, planned_matrices(all_traffic, config))
     instance = instance_of(network, first_traffic, program_config, notify, deadline)
     network_offer = offer(config, instance.topology)
+    # New cables: extend the network and the candidate paths.
     if network_offer.candidates:
         paths = _with_candidate_paths(config, instance.paths, network_offer.topology)
         instance = dataclasses.replace(instance, topology=network_offer.topology, paths=paths)
@@ -335,9 +397,9 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
     instance = dataclasses.replace(instance, traffic=planned_traffic)
     matrices = planned_traffic.read(rows)
     failures = failures_of(config, network_offer.topology)
-    # Once, not for each block of matrices.
+    # Add surviving paths here, once, and not for each block of matrices.
     instance = instance.surviving([failure.links for failure in failures], notify)
-    return Question(
+    return UpgradeTask(
         config,
         instance,
         network_offer,
@@ -352,7 +414,9 @@ def load_question(topology: Any, traffic: Any, config: UpgradeOptions, notify: N
 
 
 def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
-    """Indices of the matrices to plan for: evenly spaced, or all for a hose or pipe."""
+    """Return the indices of the matrices to plan for at first: evenly spaced, or all for hose and
+    pipe.
+    """
     if config.demands != "matrices":
         return np.arange(num_matrices)
     count = min(num_matrices, config.matrices or num_matrices)
@@ -377,10 +441,15 @@ def _calibrated(
 
 
 def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
-    """Add the paths that a search with the new cables finds to the candidate paths without them,
-    which stay, since no new cable may be bought.
+    """Add the paths of a search with the new cables to the candidate paths.
 
-    The links of new cables are the last ones of ``topology``, so the indices of the others stay.
+    The paths without new cables stay, since no new cable may be built.  The links of new cables are
+    the last ones of ``topology``, so the indices of the others stay.
+
+    Args:
+        config: settings of the path search.
+        paths: candidate paths without the new cables.
+        topology: the network with the new cables.
     """
     new_paths = compute_paths(
         topology,
@@ -401,44 +470,44 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
-    """Number of matrices available for planning."""
+    """Return the number of matrices available for planning: all but the latest --replay."""
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 
 
 def purchases(
-    question: Question, bought: FloatArray, modules: Int64Array | None, by: str = ""
+    task: UpgradeTask, added_capacity: FloatArray, modules: Int64Array | None, by: str = ""
 ) -> list[Purchase]:
-    """Return the purchases by cable, the most expensive first; parallel links are one cable.
+    """Return the added capacity by cable, the most expensive first; parallel links are one cable.
 
     Args:
-        question: supplies names, costs and sizes.
-        bought: (C,) Gbit/s on each pair of links.
+        task: supplies names, costs and sizes.
+        added_capacity: (C,) Gbit/s on each pair of links.
         modules: (C, J) number of modules of each size; None for any amounts.
-        by: see :class:`Purchase`.
+        by: last month of the quarter by which they are needed; "" without a horizon.
     """
-    topology = question.offer.topology
-    sizes = question.config.sizes
-    result = []
-    pair_index = {
-        link: number for number, links in enumerate(topology.link_pairs()) for link in links
+    topology = task.offer.topology
+    sizes = task.config.sizes
+    purchase_rows = []
+    pair_by_link = {
+        link: pair for pair, links in enumerate(topology.link_pairs()) for link in links
     }
     # Cost of each pair of links.
     price = np.array([unit_price for _, unit_price in sizes])
-    cost = question.offer.cost * (bought if modules is None else modules @ price)
-    # Purchases of cables: sums over their parallel links.
+    cost = task.offer.cost * (added_capacity if modules is None else modules @ price)
+    # Cables with added capacity: sums over their parallel links.
     for links in topology.cables():
-        pairs = sorted({pair_index[link] for link in links})
-        if not (bought[pairs] > _ROUNDING).any():
+        pairs = sorted({pair_by_link[link] for link in links})
+        if not (added_capacity[pairs] > _ROUNDING).any():
             continue
         first = links[0]
         forward_links = [e for e in links if topology.link_source[e] == topology.link_source[first]]
         num_modules = [] if modules is None else modules[pairs].sum(0).tolist()
-        result.append(
+        purchase_rows.append(
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
-                capacity=float(question.offer.regular[forward_links].sum()),
-                bought=float(bought[pairs].sum()),
+                capacity=float(task.offer.regular[forward_links].sum()),
+                bought=float(added_capacity[pairs].sum()),
                 cost=float(cost[pairs].sum()),
                 by=by,
                 modules=" + ".join(
@@ -446,4 +515,4 @@ def purchases(
                 ),
             )
         )
-    return sorted(result, key=lambda purchase: -purchase.cost)
+    return sorted(purchase_rows, key=lambda purchase: -purchase.cost)

@@ -17,7 +17,7 @@ from teal_ip.purchases.benders import Upgrade
 from teal_ip.purchases.proof import CutProof
 from teal_ip.routing.growth import Growth, LinkForecast, when
 
-# Gap over all paths above which the bound over all paths is not reported.
+# Relative gap to the bound over all paths above which that bound is not reported.
 _PROVES_SOMETHING = 0.5
 # Maximum number of demands, links or failures named in a message.
 _MAX_NAMED = 5
@@ -25,14 +25,14 @@ _MAX_NAMED = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Purchase:
-    """Capacity bought on one cable.
+    """Capacity added to one cable.
 
     Attributes:
         source: a node at one end.
         target: the node at the other end.
-        capacity: Gbit/s of its links together, in one direction, before.
-        bought: Gbit/s, in each direction.
-        cost: cost of the capacity.
+        capacity: Gbit/s of its links together, in one direction, before the expansion.
+        bought: Gbit/s added in each direction.
+        cost: cost of the added capacity.
         modules: number of modules of each size, such as ``2 x 100``; "" for any amounts.
         by: last month of the quarter by which it is needed; "" without a horizon.
     """
@@ -67,15 +67,15 @@ class ScenarioFit:
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """Result of replaying the other matrices on a plan.
+    """Result of evaluating a plan on the matrices that it is not made for.
 
     Attributes:
         matrices: number of matrices, without those held back by ``--replay``.
         planned: number of matrices that the plan is made for.
         added: number of planned matrices that were added because they did not fit an earlier plan.
-        replayed: number of other matrices that were replayed on the plan, under every failure.
-        overloaded: number of replayed matrices that do not fit, because time was over.
-        utilisation: largest link utilisation in a replayed matrix.
+        replayed: number of other matrices that were evaluated on the plan, under every failure.
+        overloaded: number of evaluated matrices that do not fit when the deadline ends the search.
+        utilisation: largest link utilisation in an evaluated matrix.
     """
 
     matrices: int
@@ -91,17 +91,18 @@ class Replayed:
         return self.planned + self.replayed == self.matrices and not self.overloaded
 
     def __str__(self) -> str:
+        """Summarise the evaluation in a line."""
         num_others = self.matrices - self.planned
-        text = f"{self.planned:,} of {self.matrices:,} matrices are planned for"
-        text += f", {self.added:,} of them because they did not fit before" if self.added else ""
+        text = f"the plan is made for {self.planned:,} of {self.matrices:,} matrices"
+        text += f", {self.added:,} of them added because they did not fit" if self.added else ""
         if not num_others:
             return text
-        fullest_text = f"the fullest link at {100 * self.utilisation:.2f}%"
+        utilisation_text = f"with a largest link utilisation of {100 * self.utilisation:.2f}%"
         if self.is_complete:
-            return f"{text}; the others were replayed and fit, {fullest_text}"
+            return f"{text}; the others fit, {utilisation_text}"
         return (
-            f"{text}; {self.replayed:,} of the others were replayed in time, "
-            f"of which {self.overloaded:,} do not fit, {fullest_text}"
+            f"{text}; {self.replayed:,} of the others were evaluated in time: "
+            f"{self.overloaded:,} do not fit, {utilisation_text}"
         )
 
 
@@ -126,15 +127,15 @@ class Quarter:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """Expansion for other demands.
+    """Expansion for another kind of demands, for comparison.
 
     Attributes:
-        demands: matrices, pipe or hose.
-        bought: Gbit/s over all cables.
+        demands: kind of demands that it is made for: matrices, pipe or hose.
+        bought: Gbit/s added over all cables.
         cost: cost of the expansion.
         bound: certified lower bound on the cost.
-        dropped: share of the replayed traffic that does not fit, without failure; NaN without
-            replay.
+        dropped: share of the held-back traffic that does not fit, without failure; NaN without
+            ``--replay``.
         dropped_under_failure: mean of this share over all failures.
         dropped_at_worst: this share under the worst failure, mean over the matrices.
     """
@@ -150,7 +151,7 @@ class Alternative:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurvePoint:
-    """Cost for another growth.
+    """Cost of the expansion at another growth factor.
 
     Attributes:
         growth: factor of all demands.
@@ -186,8 +187,7 @@ class UpgradePlan:
             hose.
         worst_limit: certified upper bound on the utilisation under any demands of the hose; NaN if
             not computed.
-        replayed: result of replaying the matrices that were not planned for; None without
-            ``--demands matrices``.
+        replayed: result of evaluating the other matrices; None without ``--demands matrices``.
         routing: routing of loads and forecasts, optimal or ecmp
             (:class:`teal_ip.purchases.settings.UpgradeConfig`).
         growth: growth of the demands in time; None if not requested.
@@ -226,7 +226,7 @@ class UpgradePlan:
         return (
             "shortest paths of the IGP"
             if self.routing == "ecmp"
-            else "splits chosen anew in every scenario"
+            else "splits reoptimised in every scenario"
         )
 
     @property
@@ -246,10 +246,10 @@ class UpgradePlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All figures as JSON values; numbers that JSON lacks become null."""
+        """Return all metrics as JSON values; numbers that JSON lacks become null."""
         upgrade = self.upgrade
         names = ("purchases", "forecasts", "quarters", "alternatives", "curve")
-        figures = {
+        metrics = {
             "cost": upgrade.cost,
             "bound": upgrade.bound,
             "gap": upgrade.gap,
@@ -269,18 +269,18 @@ class UpgradePlan:
             "growth": self.growth,
             "failed": self.failed,
         }
-        return dict(json_value(figures | {name: getattr(self, name) for name in names}))
+        return dict(json_value(metrics | {name: getattr(self, name) for name in names}))
 
     def describe(self) -> str:
         """Summarise the plan in a few lines."""
         upgrade = self.upgrade
-        total = sum(entry.bought for entry in self.purchases)
-        cables = len({(entry.source, entry.target) for entry in self.purchases})
+        total_added = sum(entry.bought for entry in self.purchases)
+        num_cables = len({(entry.source, entry.target) for entry in self.purchases})
         lines = [
-            f"buy {total:.6g} Gbit/s on {cables} of {len(self.topology.cables())} cables: cost "
-            f"{upgrade.cost:.6g}, at least {rounding.at_least(upgrade.bound)} (gap "
+            f"buy {total_added:.6g} Gbit/s on {num_cables} of {len(self.topology.cables())} "
+            f"cables: cost {upgrade.cost:.6g}, lower bound {rounding.at_least(upgrade.bound)} (gap "
             f"{rounding.gap_text(upgrade.gap)})",
-            f"{len(self.scenarios):,} scenarios fit, the fullest link of any at "
+            f"{len(self.scenarios):,} scenarios, largest link utilisation "
             f"{100 * float(upgrade.utilisation.max(initial=0.0)):.2f}%",
         ]
         if self.replayed is not None:
@@ -288,16 +288,16 @@ class UpgradePlan:
         if math.isfinite(self.worst_demands):
             lines.append(self._describe_worst_demands())
         if math.isfinite(self.continuous):
-            lines.append(f"in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
+            lines.append(f"cost in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
         if math.isfinite(self.bound_all_paths):
             lines.append(self._describe_all_paths())
         if self.growth is not None:
             lines.append(f"{self.growth}; {self.routing_text}")
-            full = [entry for entry in self.forecasts if entry.full_under_failure]
+            full_links = [entry for entry in self.forecasts if entry.full_under_failure]
             lines += [
                 f"{entry.link} is full under failure of {entry.worst_failure or 'nothing'} "
                 f"{when(entry.full_under_failure)}"
-                for entry in full[:_MAX_NAMED]
+                for entry in full_links[:_MAX_NAMED]
             ]
         lines += self._describe_cut_off()
         lines += self.failed
@@ -306,20 +306,20 @@ class UpgradePlan:
         )
 
     def _describe_worst_demands(self) -> str:
-        """Line about the worst demands of the hose, and their certificate."""
+        """Return the line about the worst demands of the hose, and their certified bound."""
         is_certified = math.isfinite(self.worst_limit)
         limit = (
             f"certified at most {rounding.percent_at_most(self.worst_limit, 2)}"
             if is_certified
-            else "others may be worse"
+            else "no bound for other demands of the hose"
         )
         return (
-            f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, "
-            f"{limit}"
+            "largest link utilisation under the worst demands found in the hose: "
+            f"{100 * self.worst_demands:.2f}%, {limit}"
         )
 
     def _describe_all_paths(self) -> str:
-        """Line about the bound over all paths."""
+        """Return the line about the bound over all paths."""
         continuous_cost = self.continuous if math.isfinite(self.continuous) else self.upgrade.cost
         excess = (
             max(0.0, continuous_cost - self.bound_all_paths) / continuous_cost
@@ -327,19 +327,19 @@ class UpgradePlan:
             else 0.0
         )
         if not excess <= _PROVES_SOMETHING:
-            return "what other paths would save is unknown"
+            return "no useful bound over all paths of the network"
         bound_text = rounding.at_least(self.bound_all_paths)
         return (
-            f"over all paths of the network at least {bound_text}: "
-            f"candidate paths buy at most {rounding.percent_at_most(excess, 2)} too much"
+            f"lower bound over all paths of the network {bound_text}: the candidate paths cost at "
+            f"most {rounding.percent_at_most(excess, 2)} more"
         )
 
     def _describe_cut_off(self) -> list[str]:
-        """Lines about the demands that failures cut off."""
+        """Return lines about the demands that failures disconnect."""
         lines = []
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
-            disconnection = f"{failure} cuts off" if failure else "the network has no path for"
-            lines.append(f"{disconnection} {listed(names, _MAX_NAMED)}: no purchase carries them")
+            disconnection = f"{failure} disconnects" if failure else "the network has no path for"
+            lines.append(f"{disconnection} {listed(names, _MAX_NAMED)}: excluded from the plan")
         if len(self.cut_off) > _MAX_NAMED:
-            lines.append(f"and {len(self.cut_off) - _MAX_NAMED} more failures cut demands off")
+            lines.append(f"{len(self.cut_off) - _MAX_NAMED} more failures disconnect demands")
         return lines

@@ -1,6 +1,7 @@
 """Scenarios that must fit after an expansion: matrices, failures, costs, and the utilisation limit.
 
-Entry point: :func:`scenarios_of`.
+Axis letters: S scenarios, F failures, M matrices, D demands, C cables, E links.  Entry point:
+:func:`scenarios_of`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
-# Capacity of a candidate cable without purchase, over the median capacity: with a capacity of 0 the
-# engine would treat it as failed, and would compute no price for it.
+# Capacity of a candidate cable that is not built, over the median capacity.  With a capacity of 0
+# the engine would treat it as failed, and would compute no price for it.
 _UNBOUGHT_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenarios:
-    """Scenarios that must fit.
+    """Scenarios (a matrix under a failure) that must fit after an expansion.
 
     Attributes:
         problem: network and paths, under max_link_utilisation; B = 1, its demand is ignored.
@@ -35,7 +36,7 @@ class Scenarios:
         cost: (C,) cost of a Gbit/s on each cable, above 0.
         limit: largest allowed utilisation, u.
         regular: (E,) Gbit/s before the expansion; 0 on candidate cables.
-        most: (C,) Gbit/s that can be bought; infinite for no limit.
+        most: (C,) largest Gbit/s that can be added; infinite for no limit.
         intact: (S,) index of the scenario of the same matrix without failure, or its own.
     """
 
@@ -53,7 +54,7 @@ class Scenarios:
         """Raise InputError for a cost that is not above 0."""
         if not (np.isfinite(self.cost) & (self.cost > 0)).all():
             raise InputError(
-                "upgrade", "cost", "a finite cost above 0 of a Gbit/s on every cable", self.cost
+                "upgrade", "cost", "finite costs above 0 per Gbit/s of each cable", self.cost
             )
 
     @property
@@ -71,7 +72,9 @@ class Scenarios:
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Append scenarios with demands (n, D), Gbit/s, and live links (n, E)."""
+        """Append scenarios with demands (n, D), Gbit/s, and live links (n, E), each its own intact
+        one.
+        """
         return self.joined(self.some(demand, live))
 
     def joined(self, more: Scenarios) -> Scenarios:
@@ -84,46 +87,72 @@ class Scenarios:
         )
 
     def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Return other scenarios of the same network and costs, each independent of the others."""
+        """Return other scenarios of the same network and costs, each its own intact one.
+
+        Args:
+            demand: (n, D) Gbit/s.
+            live: (n, E) whether each link is up.
+        """
         return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
 
     def scaled(self, factor: float) -> Scenarios:
         """Return the scenarios with all demands times a factor."""
         return dataclasses.replace(self, demand=factor * self.demand)
 
-    def batch(self, rows: IntArray | Int64Array, bought: FloatArray) -> Problem:
-        """Return some scenarios as matrices of a problem with an expansion (C,)."""
-        capacity = torch.from_numpy(np.ascontiguousarray(self.capacity(bought, rows)))
+    def batch(self, rows: IntArray | Int64Array, added_capacity: FloatArray) -> Problem:
+        """Return some scenarios as matrices of one problem, with an expansion.
+
+        Args:
+            rows: (n,) indices of the scenarios.
+            added_capacity: (C,) Gbit/s added to each cable.
+        """
+        capacity = torch.from_numpy(np.ascontiguousarray(self.capacity(added_capacity, rows)))
         return dataclasses.replace(
             self.problem, demand=torch.from_numpy(self.demand[rows]), capacity=capacity
         )
 
-    def capacity(self, bought: FloatArray, rows: IntArray | Int64Array) -> FloatArray:
-        """Capacity (n, E) of scenarios with an expansion (C,), Gbit/s; positive on live links."""
-        with_purchase = self.regular + bought[self.cable]
-        unbought_capacity = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
-        with_purchase = np.where(
-            self.regular > 0, with_purchase, np.maximum(with_purchase, unbought_capacity)
-        )
-        return np.where(self.live[rows], with_purchase[None], 0.0)
+    def capacity(self, added_capacity: FloatArray, rows: IntArray | Int64Array) -> FloatArray:
+        """Return the link capacities (n, E) of some scenarios with an expansion, Gbit/s.
+
+        Failed links have 0; candidate cables that are not built have a small capacity.
+
+        Args:
+            added_capacity: (C,) Gbit/s added to each cable.
+            rows: (n,) indices of the scenarios.
+        """
+        expanded = self.regular + added_capacity[self.cable]
+        unbuilt_capacity = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
+        expanded = np.where(self.regular > 0, expanded, np.maximum(expanded, unbuilt_capacity))
+        return np.where(self.live[rows], expanded[None], 0.0)
 
     def needed(self, load: FloatArray) -> FloatArray:
-        """Return the smallest expansion (C,) for which loads (S, E), Gbit/s, respect the limit."""
-        shortfall = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
-        bought = np.zeros(self.num_cables)
-        np.maximum.at(bought, self.cable, shortfall)
-        return bought
+        """Return the smallest expansion (C,), Gbit/s, with which loads respect the utilisation
+        limit u.
 
-    def utilisation(self, load: FloatArray, bought: FloatArray) -> FloatArray:
-        """Largest utilisation (S,) of loads (S, E) with an expansion (C,), without the residual
-        capacity of unbought candidates.
+            needed[c] = max(0, load[s, e] / u - regular[e]),  live links e of cable c
+
+        Args:
+            load: (S, E) Gbit/s.
         """
-        capacity = np.where(self.live, (self.regular + bought[self.cable])[None], 0.0)
+        shortfall = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
+        needed = np.zeros(self.num_cables)
+        np.maximum.at(needed, self.cable, shortfall)
+        return needed
+
+    def utilisation(self, load: FloatArray, added_capacity: FloatArray) -> FloatArray:
+        """Return the largest link utilisation (S,) of loads with an expansion.
+
+        Args:
+            load: (S, E) Gbit/s.
+            added_capacity: (C,) Gbit/s added to each cable; candidates that are not built have
+                none.
+        """
+        capacity = np.where(self.live, (self.regular + added_capacity[self.cable])[None], 0.0)
         return np.asarray(load_over_capacity(load, capacity).max(1, initial=0.0))
 
 
 def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Loads over capacities, of one shape; 0 where the capacity is 0."""
+    """Return loads over capacities, of one shape; 0 for links without capacity."""
     return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
@@ -139,8 +168,7 @@ def scenarios_of(
     most: FloatArray | None = None,
     max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
-    """Build the scenarios of every matrix under no failure and under each; also return, for each
-    failure (-1: none), the demands that it disconnects.
+    """Build the scenarios of every matrix without failure and under each failure.
 
     A demand is disconnected if the network with all candidate cables has no path for it: it is
     excluded from the scenario, since no expansion could serve it.  A connected demand without a
@@ -156,13 +184,17 @@ def scenarios_of(
         growth: factor of all demands.
         regular: (E,) Gbit/s before the expansion, 0 on candidate cables; None for the capacities of
             the topology.
-        most: (C,) Gbit/s that can be bought; None for no limit.
+        most: (C,) largest Gbit/s that can be added; None for no limit.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
+
+    Returns:
+        the scenarios, a block of 1 + F for each matrix, first without failure; and the disconnected
+        demands by index of the failure, -1 for none.
     """
     topology = problem.topology
     cable = np.zeros(topology.num_links, dtype=np.int64)
-    for number, links in enumerate(topology.link_pairs()):
-        cable[links] = number
+    for cable_index, links in enumerate(topology.link_pairs()):
+        cable[links] = cable_index
     # Live links of each failure, connected demands, and a path for each of these.
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
@@ -171,13 +203,14 @@ def scenarios_of(
             problem.paths, topology, [(), *failures], max_latency=max_latency
         )
         problem = problem if paths is problem.paths else problem.with_paths(paths)
-    # Demands that each failure disconnects.
+    # Demands above 0 that each failure disconnects; row 0 is no failure.
     has_demand = (matrices > 0).any(0)
-    cut_off = {
+    disconnected = {
         row - 1: np.flatnonzero(~connected[row] & has_demand).tolist()
         for row in range(len(live))
         if (~connected[row] & has_demand).any()
     }
+    # Demand (S, D) of the connected demands, a block of 1 + F scenarios for each matrix.
     demand = (
         growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
     )
@@ -195,11 +228,11 @@ def scenarios_of(
         np.full(len(cost), np.inf) if most is None else most,
         np.repeat(np.arange(len(matrices)) * len(live), len(live)),
     )
-    return scenarios, cut_off
+    return scenarios, disconnected
 
 
 def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray:
-    """Whether each link is up (1 + F, E), without failure and under each."""
+    """Return whether each link is up (1 + F, E), without failure and under each failure."""
     live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
     for row, failed in enumerate(failures, 1):
         live[row, list(failed)] = False

@@ -1,4 +1,4 @@
-r"""Expansion schedules: the expansion of a horizon, spread over periods, each as late as its
+"""Expansion schedules: the expansion of a horizon, spread over periods, each as late as its
 traffic allows.
 
 In period q all demands are scaled by g_q.  First the cheapest expansion of the last period is
@@ -7,10 +7,13 @@ Then backwards, for every earlier period,
 
     min k'a_q   over the cuts with the demands of period q,   0 <= a_q <= a_{q+1},
 
-in modules of which none is bought before it is needed: each period's expansion is tested and cut,
+where a_q is the expansion until period q and k the cost per cable.  With modules a_q counts them,
+so each module of period q is one of period q + 1, too.  Each period's expansion is tested and cut,
 and its cost is compared with the bound of an expansion for this period alone.  If demands fall, g_q
-above is the largest factor so far, since capacity is never removed.  Entry points:
-:func:`schedule`, :func:`schedule_of_loads`.
+above is the largest factor so far, since capacity is never removed.
+
+Axis letters: S scenarios, C cables, E links, J module sizes.  Entry points: :func:`schedule`,
+:func:`schedule_of_loads`.
 """
 
 from __future__ import annotations
@@ -25,26 +28,32 @@ from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, solve_milp
-from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules, needs
-from teal_ip.purchases.cuts import Cuts, cheapest_modules, cheapest_purchase
+from teal_ip.purchases.benders import (
+    Upgrade,
+    expand_capacity,
+    expand_for_loads,
+    expand_in_modules,
+    needs,
+)
+from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import Tester
 
 # Smallest certified gap of the engine in a test.
 _MIN_GAP = 1e-4
-# Time limit of HiGHS for the bound of a period's modules, seconds.
+# Time limit of HiGHS for the bound on the cost of a period's modules, seconds.
 _MODULE_SECONDS = 20.0
-# Maximum number of rounds of a period.
+# Maximum number of rounds of cutting and testing of a period.
 _MAX_ROUNDS = 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Period:
-    """One period of a schedule.
+    """Expansion until the end of one period of a schedule.
 
     Attributes:
         growth: factor of all demands.
-        bought: (C,) cumulative Gbit/s on each link of a cable.
+        bought: (C,) cumulative Gbit/s added to each link of a cable.
         cost: cumulative cost.
         bound: certified lower bound on the cost of an expansion for this period alone.
         utilisation: (S,) largest link utilisation in each scenario.
@@ -69,30 +78,34 @@ def schedule(
     notify: Callable[[str], None] | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
-    """Return the periods in time order, the expansion for all of them, and its scenarios (with the
-    largest demands) and cuts.
+    """Plan the expansion of each period over optimal splits.
 
     Args:
-        scenarios: scenarios with today's demands.
+        scenarios: matrices under failures, with today's demands.
         growths: factor of all demands in each period.
         gap: certified gap of the expansion for all periods.
-        sizes: module sizes and prices, as in :func:`buy_modules`; () for any amounts.
+        sizes: Gbit/s of each module size, and its price in units of a cable's cost; () for any
+            amounts.
         deadline: time limit, after which periods get the capacity of the next one.
         notify: called with a line after each period.
-        cuts: cuts that hold for the largest demands, extended in place.
+        cuts: Benders cuts that hold for the largest demands, extended in place; None for none.
+
+    Returns:
+        the periods in time order, the expansion for all of them, its scenarios (with the largest
+        demands) and its cuts.
     """
-    # The last period.
-    peaks = np.maximum.accumulate(growths).tolist()
-    last = scenarios.scaled(peaks[-1])
-    upgrade, cuts = buy(last, gap=gap, deadline=deadline, cuts=cuts)
+    # Largest factor until each period, and the expansion for the largest one.
+    largest_growths = np.maximum.accumulate(growths).tolist()
+    last_scenarios = scenarios.scaled(largest_growths[-1])
+    upgrade, cuts = expand_capacity(last_scenarios, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
-        upgrade = buy_modules(last, cuts, sizes, deadline=deadline)
+        upgrade = expand_in_modules(last_scenarios, cuts, sizes, deadline=deadline)
     size = np.array([amount for amount, _ in sizes]) if sizes else None
     price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
-    limit = upgrade.bought if upgrade.modules is None else upgrade.modules
-    at_peak = {
-        peaks[-1]: Period(
-            peaks[-1],
+    next_expansion = upgrade.bought if upgrade.modules is None else upgrade.modules
+    period_by_growth = {
+        largest_growths[-1]: Period(
+            largest_growths[-1],
             upgrade.bought,
             upgrade.cost,
             upgrade.bound,
@@ -100,37 +113,45 @@ def schedule(
             upgrade.modules,
         )
     }
-    # Backwards, by growth factor.
-    for growth in sorted(set(peaks[:-1]) - {peaks[-1]}, reverse=True):
+    # Backwards, by growth factor: at most the expansion of the next larger one.
+    for growth in sorted(set(largest_growths[:-1]) - {largest_growths[-1]}, reverse=True):
         grown_scenarios = scenarios.scaled(growth)
-        scaled_cuts = cuts.at_growth(growth / peaks[-1])
-        limit, period = _plan_period(
-            grown_scenarios, scaled_cuts, limit, size, price, growth, deadline or Deadline()
+        scaled_cuts = cuts.at_growth(growth / largest_growths[-1])
+        next_expansion, period = _plan_period(
+            grown_scenarios,
+            scaled_cuts,
+            next_expansion,
+            size,
+            price,
+            growth,
+            deadline or Deadline(),
         )
         # New cuts of this period hold for the largest demands, scaled.
         cuts.add(
-            scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(peaks[-1] / growth)
+            scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(
+                largest_growths[-1] / growth
+            )
         )
-        at_peak[growth] = period
+        period_by_growth[growth] = period
         if notify is not None:
             notify(
-                f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least "
-                f"{rounding.at_least(period.bound)}"
+                f"demands times {growth:.4g}: cost {period.cost:.6g}, lower bound for this period "
+                f"alone {rounding.at_least(period.bound)}"
             )
-    # In time order; periods of falling demands share the expansion of the peak before.
+    # In time order; a period of falling demands has the expansion of the earlier peak.
     periods = []
-    for growth, peak in zip(growths, peaks, strict=True):
-        period = at_peak[peak]
-        if growth < peak:
-            bound = _bound(scenarios, cuts.at_growth(growth / peaks[-1]), size, price)
+    for growth, largest_growth in zip(growths, largest_growths, strict=True):
+        period = period_by_growth[largest_growth]
+        if growth < largest_growth:
+            bound = _bound(scenarios, cuts.at_growth(growth / largest_growths[-1]), size, price)
             period = dataclasses.replace(
                 period,
                 growth=growth,
                 bound=min(bound, period.cost),
-                utilisation=growth / peak * period.utilisation,
+                utilisation=growth / largest_growth * period.utilisation,
             )
         periods.append(period)
-    return periods, upgrade, last, cuts
+    return periods, upgrade, last_scenarios, cuts
 
 
 def schedule_of_loads(
@@ -141,32 +162,34 @@ def schedule_of_loads(
     sizes: Sequence[tuple[float, float]] = (),
     deadline: Deadline | None = None,
 ) -> tuple[list[Period], Upgrade]:
-    """Return the periods in time order, and the expansion for all of them, under loads that do not
-    depend on splits.
+    """Plan the expansion of each period under loads that do not depend on splits.
 
     Args:
-        scenarios: scenarios with today's demands.
-        load: (S, E) Gbit/s today; other growths scale it.
+        scenarios: matrices under failures, with today's demands.
+        load: (S, E) Gbit/s today; growths scale it.
         growths: factor of all demands in each period.
-        sizes: module sizes and prices; () for any amounts.
-        deadline: time limit of the search for modules.
+        sizes: Gbit/s and price of each module size; () for any amounts.
+        deadline: time limit of the search for modules; None for none.
+
+    Returns:
+        the periods in time order, and the expansion for all of them.
     """
-    peaks = np.maximum.accumulate(growths).tolist()
-    upgrade = buy_for_loads(scenarios, peaks[-1] * load, sizes, deadline)
+    largest_growths = np.maximum.accumulate(growths).tolist()
+    upgrade = expand_for_loads(scenarios, largest_growths[-1] * load, sizes, deadline)
     # Backwards, by growth factor.
     later = upgrade
-    at_peak = dict[float, Upgrade]()
-    for peak in sorted(set(peaks), reverse=True):
-        if peak < peaks[-1]:
-            later = _earlier_expansion(scenarios, peak * load, sizes, deadline, later)
-        at_peak[peak] = later
-    # In time order; periods of falling demands share the expansion of the peak before.
+    expansion_by_growth = dict[float, Upgrade]()
+    for largest_growth in sorted(set(largest_growths), reverse=True):
+        if largest_growth < largest_growths[-1]:
+            later = _earlier_expansion(scenarios, largest_growth * load, sizes, deadline, later)
+        expansion_by_growth[largest_growth] = later
+    # In time order; a period of falling demands has the expansion of the earlier peak.
     periods = []
-    for growth, peak in zip(growths, peaks, strict=True):
-        expansion = at_peak[peak]
-        alone_bound = at_peak[peak].bound
-        if growth < peak:
-            alone_bound = buy_for_loads(scenarios, growth * load, sizes, deadline).bound
+    for growth, largest_growth in zip(growths, largest_growths, strict=True):
+        expansion = expansion_by_growth[largest_growth]
+        alone_bound = expansion_by_growth[largest_growth].bound
+        if growth < largest_growth:
+            alone_bound = expand_for_loads(scenarios, growth * load, sizes, deadline).bound
         utilisation = scenarios.utilisation(growth * load, expansion.bought)
         periods.append(
             Period(
@@ -188,8 +211,16 @@ def _earlier_expansion(
     deadline: Deadline | None,
     later: Upgrade,
 ) -> Upgrade:
-    """Return the expansion of a period, with modules that the later one has, too."""
-    alone_expansion = buy_for_loads(scenarios, load, sizes, deadline)
+    """Return the expansion of a period whose modules are among those of the later period.
+
+    Args:
+        scenarios: supplies the cables, their costs and limits, and the utilisation limit.
+        load: (S, E) Gbit/s in the period.
+        sizes: Gbit/s and price of each module size; () for any amounts.
+        deadline: time limit of the search for modules; None for none.
+        later: expansion of the next period.
+    """
+    alone_expansion = expand_for_loads(scenarios, load, sizes, deadline)
     if later.modules is None:
         return alone_expansion
     size, price = np.array(sizes).T
@@ -207,43 +238,60 @@ def _earlier_expansion(
 def _plan_period(
     scenarios: Scenarios,
     cuts: Cuts,
-    limit: FloatArray | Int64Array,
+    next_expansion: FloatArray | Int64Array,
     size: FloatArray | None,
     price: FloatArray | None,
     growth: float,
     deadline: Deadline,
 ) -> tuple[FloatArray | Int64Array, Period]:
-    """Return the latest expansion of a period: its amounts or modules, and its figures."""
+    """Return the cheapest expansion of a period within that of the next one.
+
+    Args:
+        scenarios: scenarios with the demands of the period.
+        cuts: Benders cuts with the demands of the period, extended in place.
+        next_expansion: (C,) Gbit/s, or (C, J) modules, of the next period.
+        size: (J,) Gbit/s of each module size; None for any amounts.
+        price: (J,) price of each size, in units of a cable's cost; None for any amounts.
+        growth: factor of all demands.
+        deadline: time limit, after which the expansion of the next period is used.
+
+    Returns:
+        the expansion, in the form of ``next_expansion``, and the period.
+    """
     tester = Tester(scenarios)
-    everything = np.arange(scenarios.num_scenarios)
-    amounts = np.ones(1) if size is None else size
+    all_rows = np.arange(scenarios.num_scenarios)
+    # Gbit/s per unit (one unit, or J module sizes), cost (C, J) and upper bounds (C, J).
+    unit_size = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
-    upper = limit.reshape(scenarios.num_cables, -1)
+    upper_bounds = next_expansion.reshape(scenarios.num_cables, -1)
+    # Cut until no scenario is proven not to fit.
     for _ in range(_MAX_ROUNDS):
         chosen = (
-            upper
+            upper_bounds
             if deadline.is_over
-            else _cheapest_below(cuts, upper, amounts, unit_cost, size is not None)
+            else _cheapest_below(cuts, upper_bounds, unit_size, unit_cost, size is not None)
         )
-        point = (chosen * amounts).sum(1)
-        tested = tester.test(point, everything, deadline, finest=_MIN_GAP, until_cut=True)
+        point = (chosen * unit_size).sum(1)
+        tested = tester.test(point, all_rows, deadline, finest=_MIN_GAP, until_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)
-    needed = np.minimum(np.maximum(scenarios.needed(tested.load), point), (upper * amounts).sum(1))
-    # Amounts that the engine's splits need beyond the cuts, within its gap.
+    needed = np.minimum(
+        np.maximum(scenarios.needed(tested.load), point), (upper_bounds * unit_size).sum(1)
+    )
+    # Splits within the engine's gap may need more than the cuts: enlarge, up to the next period.
     if size is None:
         point = needed
         chosen = needed[:, None]
     elif not tested.fits.all():
         is_short = (needed > point * (1 + 1e-9))[:, None]
-        chosen = np.where(is_short, upper, chosen)
-        point = (chosen * amounts).sum(1)
+        chosen = np.where(is_short, upper_bounds, chosen)
+        point = (chosen * unit_size).sum(1)
     bound = _bound(scenarios, cuts, size, price)
     cost = float((unit_cost * chosen).sum())
     utilisation = scenarios.utilisation(tested.load, point)
     modules = None if size is None else np.asarray(chosen, dtype=np.int64)
-    return chosen.reshape(limit.shape), Period(
+    return chosen.reshape(next_expansion.shape), Period(
         growth, point, cost, min(bound, cost), utilisation, modules
     )
 
@@ -251,27 +299,43 @@ def _plan_period(
 def _bound(
     scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None
 ) -> float:
-    """Lower bound on the cost of every expansion that satisfies the cuts, in any amounts or in
-    modules.
+    """Return a lower bound on the cost of every expansion that satisfies the cuts.
+
+    Args:
+        scenarios: supplies costs and limits of the cables.
+        cuts: the Benders cuts.
+        size: (J,) Gbit/s of each module size; None for any amounts.
+        price: (J,) price of each size, in units of a cable's cost; None for any amounts.
     """
     if size is None or price is None:
-        return cheapest_purchase(scenarios, cuts)[1]
+        return cheapest_expansion(scenarios, cuts)[1]
     return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
 
 
 def _cheapest_below(
     cuts: Cuts,
     upper: FloatArray | Int64Array,
-    amounts: FloatArray,
+    unit_size: FloatArray,
     unit_cost: FloatArray,
     in_modules: bool,
 ) -> FloatArray | Int64Array:
-    """Return the cheapest numbers of modules (C, J), or amounts, that satisfy the cuts and are at
-    most ``upper``.
+    """Return the cheapest units (C, J) that satisfy the cuts and are at most ``upper``.
+
+    Args:
+        cuts: the Benders cuts, on the Gbit/s of each cable.
+        upper: (C, J) largest number of units.
+        unit_size: (J,) Gbit/s of a unit: each module size, or 1 for any amounts.
+        unit_cost: (C, J) cost of a unit.
+        in_modules: whether units are integers.
+
+    Raises:
+        SolverError: HiGHS found no solution.
     """
     if not len(cuts):
         return np.zeros_like(upper)
-    rows = np.repeat(cuts.coefficient, len(amounts), axis=1) * np.tile(amounts, len(upper))[None]
+    rows = (
+        np.repeat(cuts.coefficient, len(unit_size), axis=1) * np.tile(unit_size, len(upper))[None]
+    )
     upper_bounds = upper.reshape(-1).astype(np.float64)
     # The next period's expansion fits this one, except for rounding.
     rhs = np.minimum(cuts.rhs(), rows @ upper_bounds)
@@ -284,7 +348,7 @@ def _cheapest_below(
         relative_gap=1e-6,
     )
     if result.x is None:
-        raise SolverError(f"upgrade: HiGHS: {result.message}")
+        raise SolverError(f"upgrade: HiGHS found no expansion of a period: {result.message}")
     if in_modules:
         return np.round(result.x).astype(np.int64).reshape(upper.shape)
     return np.asarray(

@@ -1,10 +1,13 @@
 """Capacity expansion plans, from settings to a certified result: ``teal upgrade``.
 
-The decomposition over candidate paths is embedded in column generation: the cuts of an expansion
-hold for all paths if ``needed`` is computed with the shortest path of the network under the prices
-of each cut, instead of the cheapest candidate path; paths that are cheaper than all candidates are
-added.  Only cuts with a positive dual matter: as many as cables are bought.  Entry point:
-:func:`plan_upgrade`.
+Benders decomposition over candidate paths is embedded in column generation.  The cuts of an
+expansion hold for all paths if ``needed``, the cost of all demands under the prices of a cut, is
+computed with shortest paths of the network instead of the cheapest candidate paths; paths that are
+cheaper than all candidates are added.  Only cuts with a positive dual matter; there are about as
+many as cables with added capacity.
+
+Axis letters: S scenarios, F failures, M matrices, D demands, C cables, E links, n cuts.  Entry
+point: :func:`plan_upgrade`.
 """
 
 from __future__ import annotations
@@ -25,13 +28,13 @@ from teal.network.shortest import shortest_trees
 from teal.runtime import rounding
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interrupts import on_interrupt
-from teal_ip.purchases.benders import Upgrade, buy, buy_for_loads, buy_modules
+from teal_ip.purchases.benders import Upgrade, expand_capacity, expand_for_loads, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
-from teal_ip.purchases.hose import Hose, HosePlan, buy_for_hose, pipe, static_limit
-from teal_ip.purchases.igp import LeftOut, buy_for_igp, igp_loads
+from teal_ip.purchases.hose import Hose, HosePlan, expand_for_hose, pipe, static_limit
+from teal_ip.purchases.igp import LeftOut, expand_for_igp, igp_loads
 from teal_ip.purchases.outlook import alternative, by_quarter, curve, forecasts
 from teal_ip.purchases.proof import CutProof
-from teal_ip.purchases.question import Notify, Question, hose_of, load_question, purchases
+from teal_ip.purchases.question import Notify, UpgradeTask, load_task, make_hose, purchases
 from teal_ip.purchases.result import Quarter, ScenarioFit, UpgradePlan
 from teal_ip.purchases.scenarios import Scenarios, load_over_capacity
 from teal_ip.purchases.schedule import Period, schedule, schedule_of_loads
@@ -39,23 +42,28 @@ from teal_ip.purchases.settings import UpgradeOptions
 from teal_ip.purchases.testing import Tester
 from teal_ip.routing.growth import Growth, growth_of, month_after, quarters
 
-# Price added per link, times the largest price: among equally cheap paths the one with fewer links
-# is taken.
+# Price added per link, as a fraction of the largest price, so that of equally cheap paths the one
+# with the fewest links is chosen.
 _TIE_WEIGHT = 1e-6
-# Rounding error of the duals.
+# Excess of a cable's price over its cost that counts as rounding error of the duals.
 _ROUNDING = 1e-12
-# Relative saving against all candidates above which a path is added.
+# Relative saving against all candidate paths above which a path is added.
 _CHEAPER = 1e-6
 
 
 def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> float:
-    """Lower bound on the cost of every expansion, for any paths.
+    """Return a lower bound on the cost of every expansion, for any paths.
+
+    With duals l of the cuts and shortest paths instead of the cheapest candidate paths in
+    ``needed``,
+
+        bound = l' (needed - existing) - most' max(0, coefficient' l - cost).
 
     Args:
         scenarios: scenarios of the cuts, without demands that have no live candidate path.
-        cuts: cuts of an expansion.
-        dual: (n,) at least 0, with coefficient' dual <= cost, of the first n cuts; later searches
-            append cuts.
+        cuts: Benders cuts of an expansion.
+        dual: (n,) duals l >= 0 of the first n cuts, with coefficient' l <= cost for cables without
+            a limit; later searches append cuts.
     """
     positive = np.flatnonzero(dual > 0)
     needed = np.array([_needed_over_all_paths(scenarios, cuts, int(i))[0] for i in positive])
@@ -67,10 +75,15 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
 
 
 def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> PathSet:
-    """Add to the candidate paths, for each cut with a positive dual, the shortest path of each
-    demand under its prices.
+    """Return the candidate paths with those that cuts over all paths need.
 
-    A path is added if it is cheaper than all live candidates; no path is added twice.
+    For each cut with a positive dual, the shortest path of each demand under its prices is added if
+    it is cheaper than all live candidates.  No path is added twice.
+
+    Args:
+        scenarios: scenarios of the cuts, over the candidate paths.
+        cuts: Benders cuts of an expansion.
+        dual: (n,) duals of the first n cuts.
     """
     paths = scenarios.problem.paths
     for i in np.flatnonzero(dual > 0):
@@ -83,8 +96,18 @@ def with_missing_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> Pa
 def _needed_over_all_paths(
     scenarios: Scenarios, cuts: Cuts, cut_index: int, find: bool = False
 ) -> tuple[float, Int64Array, IntArray]:
-    """Return ``needed`` of a cut over all paths; with ``find`` also the paths that are cheaper than
-    all candidates.
+    """Return the cost of all demands on shortest paths under the prices of a cut, and cheaper
+    paths.
+
+    Args:
+        scenarios: scenarios of the cut, over the candidate paths.
+        cuts: Benders cuts of an expansion.
+        cut_index: index of the cut.
+        find: whether paths that are cheaper than all candidates are returned, too.
+
+    Returns:
+        ``needed`` of the cut over all paths; ptr (D + 1,) and links of the cheaper paths: that of
+        demand d is links[ptr[d]:ptr[d + 1]], empty for none; both are empty without ``find``.
     """
     problem = scenarios.problem
     row = int(cuts.row[cut_index])
@@ -96,6 +119,7 @@ def _needed_over_all_paths(
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     ends = (topology.num_nodes, topology.link_source, topology.link_target)
     distance, _ = shortest_trees(*ends, weight, sources, topology.no_transit)
+    # Distance (D,) from source to target of each demand.
     shortest = distance[source_row, pairs[:, 1]]
     demand = scenarios.demand[row]
     has_demand = demand > 0
@@ -136,7 +160,7 @@ def plan_upgrade(
     Args:
         topology: the network, or a file or name.
         traffic: its matrices, or a file or name.
-        options: settings.
+        options: settings of ``teal upgrade``.
         notify: called with the progress.
         proves: whether the plan carries a proof of its bound.
 
@@ -144,102 +168,119 @@ def plan_upgrade(
         InputError: invalid input.
         SolverError: no feasible expansion in time.
     """
-    question = dataclasses.replace(load_question(topology, traffic, options, notify), proves=proves)
+    task = dataclasses.replace(load_task(topology, traffic, options, notify), proves=proves)
 
     def stop() -> None:
-        notify("interrupted: the best purchase so far follows; once more ends at once")
-        question.deadline.expire()
+        notify(
+            "interrupted: finishing with the best plan so far; press Ctrl-C again to stop at once"
+        )
+        task.deadline.expire()
 
     with on_interrupt(stop):
-        return _solve_question(question)
+        return _solve_task(task)
 
 
-def _solve_question(question: Question) -> UpgradePlan:
-    """Plan for an input; return the best plan so far at its deadline."""
-    config = question.config
-    scenarios, cut_off = _initial_scenarios(question)
-    # Other kinds of plans.
+def _solve_task(task: UpgradeTask) -> UpgradePlan:
+    """Plan a capacity expansion for an input; return the best plan so far at its deadline.
+
+    A round expands for the matrices so far and evaluates the plan on all others; matrices that do
+    not fit are added, until there are none.  A hose and a horizon have their own planning
+    functions.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+    """
+    config = task.config
+    scenarios, disconnected = _initial_scenarios(task)
+    # Plans for a hose, or for a horizon.
     if config.demands == "hose":
-        return _plan_hose(question, scenarios, cut_off)
+        return _plan_hose(task, scenarios, disconnected)
     if config.horizon:
-        return _plan_quarters(question, scenarios, cut_off)
-    rate = (
-        growth_of(config, question.instance.traffic, question.notify)
-        if config.growth_per_year
-        else None
-    )
-    # Search, replay the other matrices, and repeat with those that do not fit.
-    left_out = LeftOut(question)
+        return _plan_quarters(task, scenarios, disconnected)
+    rate = growth_of(config, task.instance.traffic, task.notify) if config.growth_per_year else None
+    # Expand, evaluate the plan on the other matrices, and repeat with those that do not fit.
+    left_out = LeftOut(task)
     cuts = None
     begin = time.perf_counter()
-    rounds = 0
+    num_rounds = 0
     while True:
-        upgrade, cuts, scenarios, continuous = _expand(question, scenarios, cuts)
-        rounds += upgrade.rounds
+        upgrade, cuts, scenarios, continuous = _expand(task, scenarios, cuts)
+        num_rounds += upgrade.rounds
         plans = [(1.0, plan.bought) for plan in (upgrade, continuous) if plan is not None]
-        replayed, overloaded = left_out.replay(question, scenarios, plans, cut_off)
-        if not len(overloaded) or question.deadline.is_over:
+        evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
+        if not len(overloaded) or task.deadline.is_over:
             break
-        question, scenarios = question.with_more(overloaded, scenarios)
+        task, scenarios = task.with_more(overloaded, scenarios)
     upgrade = dataclasses.replace(
         upgrade,
-        reached=upgrade.reached and replayed.is_complete,
-        rounds=rounds,
+        reached=upgrade.reached and evaluation.is_complete,
+        rounds=num_rounds,
         solve_s=time.perf_counter() - begin,
     )
     # The plan, and further results.
-    plan = _assemble_plan(question, scenarios, upgrade, cut_off, _cost(continuous))
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, _cost(continuous))
     plan = dataclasses.replace(
-        plan, growth=rate, replayed=replayed if config.demands == "matrices" else None
+        plan, growth=rate, replayed=evaluation if config.demands == "matrices" else None
     )
-    return _with_further_results(question, plan, scenarios, upgrade, cuts, rate)
+    return _with_further_results(task, plan, scenarios, upgrade, cuts, rate)
 
 
-def _initial_scenarios(question: Question) -> tuple[Scenarios, dict[int, list[int]]]:
-    """Return the scenarios of the input, and the demands that each failure cuts off."""
-    config = question.config
+def _initial_scenarios(task: UpgradeTask) -> tuple[Scenarios, dict[int, list[int]]]:
+    """Return the scenarios of the input, and the demands that each failure disconnects.
+
+    Demands are keyed by index of the failure, -1 for none.
+    """
+    config = task.config
     if config.demands == "matrices":
-        scenarios, cut_off = question.scenarios(
-            config.growth * question.matrices, question.failures
-        )
+        scenarios, disconnected = task.scenarios(config.growth * task.matrices, task.failures)
     else:
-        peaks = config.growth * pipe(question.matrices)[None]
-        scenarios, cut_off = question.scenarios(peaks, question.failures)
+        peaks = config.growth * pipe(task.matrices)[None]
+        scenarios, disconnected = task.scenarios(peaks, task.failures)
     num_scenarios = len(scenarios.demand)
-    num_failures = len(question.failures)
-    question.notify(
-        f"{num_scenarios:,} scenarios: {num_scenarios // (1 + num_failures)} matrices, "
-        f"{num_failures} failures and none"
+    num_failures = len(task.failures)
+    task.notify(
+        f"{num_scenarios:,} scenarios: {num_scenarios // (1 + num_failures)} matrices, without "
+        f"failure and under {num_failures} failures"
     )
-    return scenarios, cut_off
+    return scenarios, disconnected
 
 
 def _with_further_results(
-    question: Question,
+    task: UpgradeTask,
     plan: UpgradePlan,
     scenarios: Scenarios,
     upgrade: Upgrade,
     cuts: Cuts,
     rate: Growth | None,
 ) -> UpgradePlan:
-    """Add the results that the settings request: proof, forecasts, replay and curve."""
-    config = question.config
-    if question.proves:
+    """Add the results that the settings request: proof, forecasts, evaluation on later traffic, and
+    curve.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        plan: the plan without these results.
+        scenarios: matrices under failures of the plan.
+        upgrade: expansion of the plan.
+        cuts: its Benders cuts.
+        rate: growth of the demands in time; None if not requested.
+    """
+    config = task.config
+    if task.proves:
         plan = dataclasses.replace(
             plan, proof=CutProof.of(scenarios, cuts, upgrade.dual, upgrade.cost)
         )
     if rate is not None:
         forecast_list = (
-            question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+            task.attempt("the forecast", partial(forecasts, task, scenarios, rate)) or []
         )
         plan = dataclasses.replace(plan, forecasts=forecast_list)
     if config.replay:
-        step = partial(alternative, question, config.demands, scenarios, upgrade)
+        step = partial(alternative, task, config.demands, scenarios, upgrade)
         plan = dataclasses.replace(
-            plan, alternatives=question.attempt("the replay", lambda: [step()]) or []
+            plan, alternatives=task.attempt("the replay", lambda: [step()]) or []
         )
     if config.curve:
-        points = question.attempt("the curve", partial(curve, question, scenarios, cuts)) or []
+        points = task.attempt("the curve", partial(curve, task, scenarios, cuts)) or []
         plan = dataclasses.replace(plan, curve=points)
     return plan
 
@@ -250,56 +291,80 @@ def _cost(upgrade: Upgrade | None) -> float:
 
 
 def _expand(
-    question: Question, scenarios: Scenarios, earlier_cuts: Cuts | None
+    task: UpgradeTask, scenarios: Scenarios, earlier_cuts: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios, Upgrade | None]:
-    """Return the expansion, its cuts and scenarios (with added paths), and, with modules, the
-    expansion in any amounts; ``earlier_cuts`` are those of an earlier expansion.
+    """Find the expansion of the settings: over the IGP's shortest paths or optimal splits.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        earlier_cuts: valid Benders cuts of an earlier expansion; None for none.
+
+    Returns:
+        the expansion, its cuts, its scenarios (with added paths), and, with modules, the expansion
+        in any amounts, else None.
     """
-    config = question.config
+    config = task.config
     if config.routing == "ecmp":
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        upgrade = buy_for_igp(question, scenarios, config.sizes, question.failures)
-        continuous = (
-            buy_for_igp(question, scenarios, (), question.failures) if config.sizes else None
-        )
+        upgrade = expand_for_igp(task, scenarios, config.sizes, task.failures)
+        continuous = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
         return upgrade, cuts, scenarios, continuous
-    upgrade, cuts, scenarios = _expand_over_paths(question, scenarios, earlier_cuts)
-    upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
+    upgrade, cuts, scenarios = _expand_over_paths(task, scenarios, earlier_cuts)
+    upgrade, continuous = _in_modules(task, scenarios, upgrade, cuts)
     return upgrade, cuts, scenarios, continuous
 
 
 def _expand_over_paths(
-    question: Question, scenarios: Scenarios, earlier_cuts: Cuts | None
+    task: UpgradeTask, scenarios: Scenarios, earlier_cuts: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios]:
-    """Return the expansion in any amounts, its cuts, and its scenarios with added paths."""
-    upgrade, cuts = buy(
+    """Find the expansion in any amounts for optimal splits, with paths added as needed.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        earlier_cuts: valid Benders cuts of an earlier expansion; None for none.
+
+    Returns:
+        the expansion, its cuts, and its scenarios with added paths.
+    """
+    upgrade, cuts = expand_capacity(
         scenarios,
-        gap=question.config.gap,
-        deadline=question.deadline,
-        report=question.report,
+        gap=task.config.gap,
+        deadline=task.deadline,
+        report=task.report,
         cuts=earlier_cuts,
     )
-    step = partial(_over_all_paths, question, scenarios, upgrade, cuts)
-    return question.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
+    step = partial(_over_all_paths, task, scenarios, upgrade, cuts)
+    return task.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
 
 
 def _in_modules(
-    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
+    task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Upgrade | None]:
-    """Return the expansion in modules, if requested, and the one in any amounts; only the latter if
-    the former fails.
+    """Find the expansion in modules, if the settings have module sizes.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        upgrade: the expansion in any amounts.
+        cuts: its Benders cuts, extended in place.
+
+    Returns:
+        the expansion in modules, and the one in any amounts; without sizes, or if the search fails,
+        the expansion in any amounts and None.
     """
-    if not question.config.sizes:
+    if not task.config.sizes:
         return upgrade, None
-    step = partial(
-        buy_modules,
+    search_modules = partial(
+        expand_in_modules,
         scenarios,
         cuts,
-        question.config.sizes,
-        deadline=question.deadline,
-        report=question.report,
+        task.config.sizes,
+        deadline=task.deadline,
+        report=task.report,
     )
-    in_modules = question.attempt("the purchase in modules", step)
+    in_modules = task.attempt("the expansion in modules", search_modules)
     if in_modules is None:
         return dataclasses.replace(upgrade, reached=False), None
     return dataclasses.replace(
@@ -308,68 +373,86 @@ def _in_modules(
 
 
 def _over_all_paths(
-    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
+    task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Cuts, Scenarios]:
     """Add paths until the expansion is within the target gap over all paths, or none is missing.
 
     With --over-all-paths only this gap counts.  With latency limits no path is added, since it may
     be too long, and the bound is over paths of any latency.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures that must fit.
+        upgrade: the expansion over the candidate paths.
+        cuts: its Benders cuts; recomputed in place when paths are added.
+
+    Returns:
+        the expansion, its cuts, and its scenarios with added paths.
     """
     bound = 0.0
-    gap = question.config.gap
+    gap = task.config.gap
     for path_round in range(1, _MAX_PATH_ROUNDS + 1):
         assert upgrade.dual is not None
         bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
-        is_limited = question.instance.max_latency is not None
-        if upgrade.cost - bound <= gap * upgrade.cost or question.deadline.is_over or is_limited:
+        is_limited = task.instance.max_latency is not None
+        if upgrade.cost - bound <= gap * upgrade.cost or task.deadline.is_over or is_limited:
             break
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
-        added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
-        question.notify(
-            f"paths, round {path_round}: cost {upgrade.cost:.6g}, "
-            f"at least {rounding.at_least(bound)}; {added} paths more"
+        num_added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
+        task.notify(
+            f"path round {path_round}: cost {upgrade.cost:.6g}, lower bound over all paths "
+            f"{rounding.at_least(bound)}; adding {num_added} paths"
         )
-        if not added:
+        if not num_added:
             break
         scenarios = scenarios.with_paths(paths)
+        # The cuts may be invalid over more paths: recompute them, and expand again.
         cuts.over_paths(scenarios)
         earlier_rounds = upgrade.rounds
-        upgrade, cuts = buy(scenarios, gap=gap / 2, deadline=question.deadline, cuts=cuts)
+        upgrade, cuts = expand_capacity(scenarios, gap=gap / 2, deadline=task.deadline, cuts=cuts)
         upgrade = dataclasses.replace(upgrade, rounds=earlier_rounds + upgrade.rounds)
-    required_bound = bound if question.config.over_all_paths else upgrade.bound
+    required_bound = bound if task.config.over_all_paths else upgrade.bound
     reached = upgrade.cost - required_bound <= gap * upgrade.cost
     return dataclasses.replace(upgrade, reached=reached, bound_all_paths=bound), cuts, scenarios
 
 
-def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
-    """Plan for a hose, and for every pair's peak (pipe) for comparison; if traffic is replayed,
-    also compare what each drops.
+def _plan_hose(
+    task: UpgradeTask, start: Scenarios, disconnected: dict[int, list[int]]
+) -> UpgradePlan:
+    """Plan for a hose, and for the largest value of every demand at once (pipe) for comparison.
 
-    ``start`` has one matrix, every pair's peak, under each failure.
+    If traffic is held back for evaluation, the share that each plan drops is compared, too.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        start: one matrix, the largest value of every demand, under each failure.
+        disconnected: demands that each failure disconnects.
     """
     # Pipe.
-    config = question.config
-    hose = hose_of(config, question.offer.topology, start.problem.paths.pairs, question.matrices)
-    question.notify("every pair's peak")
-    pipe_upgrade, _ = buy(start, gap=config.gap, deadline=question.deadline, report=question.report)
+    config = task.config
+    hose = make_hose(config, task.offer.topology, start.problem.paths.pairs, task.matrices)
+    task.notify("expanding for the largest value of every demand at once (pipe)")
+    pipe_upgrade, _ = expand_capacity(
+        start, gap=config.gap, deadline=task.deadline, report=task.report
+    )
     # Hose, in any amounts or in modules.
-    hose_plan, continuous = _expand_for_hose(question, start, hose)
+    hose_plan, continuous = _expand_for_hose(task, start, hose)
     scenarios = hose_plan.scenarios
     upgrade = hose_plan.upgrade
-    # The plan, its comparison, and its certificate.
-    plan = _assemble_plan(question, scenarios, upgrade, cut_off, continuous)
-    plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
-    alternatives = question.attempt(
-        "the replay", lambda: [alternative(question, *scenario) for scenario in plans]
+    # The plan, its comparison with the pipe, its proof, and its certificate.
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, continuous)
+    named_plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
+    alternatives = task.attempt(
+        "the replay", lambda: [alternative(task, *named_plan) for named_plan in named_plans]
     )
-    if question.proves:
+    if task.proves:
         plan = dataclasses.replace(
             plan, proof=CutProof.of(scenarios, hose_plan.cuts, upgrade.dual, upgrade.cost)
         )
     limit = float(hose_plan.limit.max(initial=0.0))
     if config.certify and not math.isfinite(limit):
-        certify = partial(_certified_limit, question, hose, hose_plan, start.live)
-        limit = question.attempt("--certify", certify) or math.inf
+        certify = partial(_certified_limit, task, hose, hose_plan, start.live)
+        limit = task.attempt("--certify", certify) or math.inf
     return dataclasses.replace(
         plan,
         worst_demands=float(hose_plan.worst.max(initial=0.0)),
@@ -378,38 +461,42 @@ def _plan_hose(question: Question, start: Scenarios, cut_off: dict[int, list[int
     )
 
 
-def _expand_for_hose(question: Question, start: Scenarios, hose: Hose) -> tuple[HosePlan, float]:
-    """Return the expansion for a hose, in modules if requested; then also the cost in any amounts,
-    else NaN.
+def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[HosePlan, float]:
+    """Find the expansion for a hose, in modules if the settings have module sizes.
 
     Args:
-        question: the input.
+        task: input of the search: network, matrices, failures and settings.
         start: scenarios of one matrix, under each failure.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+
+    Returns:
+        the plan, and with modules the cost in any amounts, else NaN.
     """
-    config = question.config
-    # Start from the matrix with the largest total hop count.
-    hops = start.batch(np.arange(1), np.zeros(start.num_cables))
-    unit_prices = torch.ones_like(hops.capacity)
-    hop_count = hops.cheapest_path_cost(hops.ops.path_sum(unit_prices))[0].numpy()
-    matrix = hose.dearest(hop_count)
+    config = task.config
+    # Start from the matrix with the largest total hop count (rate times hops).
+    intact_network = start.batch(np.arange(1), np.zeros(start.num_cables))
+    unit_prices = torch.ones_like(intact_network.capacity)
+    hop_count = intact_network.cheapest_path_cost(intact_network.ops.path_sum(unit_prices))[
+        0
+    ].numpy()
+    matrix = hose.max_weight_matrix(hop_count)
     hose_start = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
-    question.notify("hose")
+    task.notify("expanding for the hose")
     search = partial(
-        buy_for_hose,
+        expand_for_hose,
         live=start.live,
         hose=hose,
         gap=config.gap,
-        deadline=question.deadline,
-        report=question.report,
-        notify=question.notify,
+        deadline=task.deadline,
+        report=task.report,
+        notify=task.notify,
     )
     hose_plan = search(hose_start)
     # Bound over all paths.
     upgrade = hose_plan.upgrade
     dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
-    step = partial(bound_over_all_paths, hose_plan.scenarios, hose_plan.cuts, dual)
-    bound = question.attempt("the bound over all paths", lambda: max(0.0, step()))
+    compute_bound = partial(bound_over_all_paths, hose_plan.scenarios, hose_plan.cuts, dual)
+    bound = task.attempt("the bound over all paths", lambda: max(0.0, compute_bound()))
     upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
     # Modules.
     continuous = math.nan
@@ -417,7 +504,7 @@ def _expand_for_hose(question: Question, start: Scenarios, hose: Hose) -> tuple[
         module_search = partial(
             search, hose_plan.scenarios, sizes=config.sizes, cuts=hose_plan.cuts
         )
-        module_plan = question.attempt("the purchase in modules", module_search)
+        module_plan = task.attempt("the expansion in modules", module_search)
         if module_plan is not None:
             hose_plan = module_plan
             continuous = upgrade.cost
@@ -429,12 +516,13 @@ def _expand_for_hose(question: Question, start: Scenarios, hose: Hose) -> tuple[
     return dataclasses.replace(hose_plan, upgrade=upgrade), continuous
 
 
-def _certified_limit(question: Question, hose: Hose, hose_plan: HosePlan, live: BoolArray) -> float:
-    """Return a bound on the largest utilisation under any matrix and failure, from static splits.
+def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: BoolArray) -> float:
+    """Return an upper bound on the largest utilisation under any matrix and failure, from static
+    splits.
 
     Args:
-        question: the input, notified after each failure.
-        hose: the matrices.
+        task: input of the search, notified after each failure.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         hose_plan: the expansion.
         live: (F, E) whether links are up, for each failure.
     """
@@ -445,7 +533,9 @@ def _certified_limit(question: Question, hose: Hose, hose_plan: HosePlan, live: 
         scenario = network.batch(np.array([failure_index]), hose_plan.upgrade.bought)
         limit = max(limit, static_limit(scenario, hose)[0])
         proven = rounding.percent_at_most(limit, 2)
-        question.notify(f"certified {failure_index + 1} of {len(live)}: at most {proven}")
+        task.notify(
+            f"certified {failure_index + 1} of {len(live)} failures: utilisation at most {proven}"
+        )
     return limit
 
 
@@ -470,97 +560,103 @@ class _PeriodPlan(NamedTuple):
 
 
 def _plan_quarters(
-    question: Question, scenarios: Scenarios, cut_off: dict[int, list[int]]
+    task: UpgradeTask, scenarios: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Plan expansions by quarter, up to the horizon."""
-    config = question.config
-    today = question.instance.traffic.timestamps[-1]
-    rate = growth_of(config, question.instance.traffic, question.notify)
+    """Plan expansions by quarter, up to the horizon.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures, with today's demands.
+        disconnected: demands that each failure disconnects.
+    """
+    config = task.config
+    today = task.instance.traffic.timestamps[-1]
+    rate = growth_of(config, task.instance.traffic, task.notify)
     ends, factors = quarters(rate, config.horizon_years)
-    left_out = LeftOut(question)
+    left_out = LeftOut(task)
     cuts = None
-    # Search, replay the other matrices, and repeat with those that do not fit.
+    # Expand, evaluate the plan on the other matrices, and repeat with those that do not fit.
     begin = time.perf_counter()
-    rounds = 0
+    num_rounds = 0
     while True:
-        expansion = _expand_periods(question, scenarios, factors, cuts)
-        scenarios = expansion.scenarios
-        cuts = expansion.cuts
-        largest = expansion.largest
-        rounds += largest.rounds + expansion.upgrade.rounds
-        plans = [(period.growth, period.bought) for period in expansion.periods]
-        # The expansion in any amounts, reported beside the modules, must fit every matrix, too.
+        period_plan = _expand_periods(task, scenarios, factors, cuts)
+        scenarios = period_plan.scenarios
+        cuts = period_plan.cuts
+        largest = period_plan.largest
+        num_rounds += largest.rounds + period_plan.upgrade.rounds
+        plans = [(period.growth, period.bought) for period in period_plan.periods]
+        # The expansion in any amounts, which the report has besides the modules, must fit all, too.
         if config.sizes:
             plans.append((float(factors.max()), largest.bought))
-        replayed, overloaded = left_out.replay(question, scenarios, plans, cut_off)
-        if not len(overloaded) or question.deadline.is_over:
+        evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
+        if not len(overloaded) or task.deadline.is_over:
             break
-        question, scenarios = question.with_more(overloaded, scenarios)
-    # The plan.
+        task, scenarios = task.with_more(overloaded, scenarios)
+    # The plan of the last quarter.
     upgrade = dataclasses.replace(
-        expansion.upgrade,
-        reached=largest.reached and expansion.upgrade.reached and replayed.is_complete,
+        period_plan.upgrade,
+        reached=largest.reached and period_plan.upgrade.reached and evaluation.is_complete,
         bound_all_paths=largest.bound_all_paths,
-        rounds=rounds,
+        rounds=num_rounds,
         solve_s=time.perf_counter() - begin,
     )
     plan = _assemble_plan(
-        question, expansion.last, upgrade, cut_off, largest.cost if config.sizes else math.nan
+        task, period_plan.last, upgrade, disconnected, largest.cost if config.sizes else math.nan
     )
     # Further results.
-    forecast_list = (
-        question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
-    )
+    forecast_list = task.attempt("the forecast", partial(forecasts, task, scenarios, rate)) or []
     months = [month_after(today, float(end)) for end in ends]
     return dataclasses.replace(
         plan,
-        replayed=replayed if config.demands == "matrices" else None,
+        replayed=evaluation if config.demands == "matrices" else None,
         growth=rate,
         forecasts=forecast_list,
-        quarters=_quarters_of(expansion.periods, months),
-        purchases=by_quarter(question, expansion.periods, months),
+        quarters=_quarters_of(period_plan.periods, months),
+        purchases=by_quarter(task, period_plan.periods, months),
     )
 
 
 def _expand_periods(
-    question: Question, scenarios: Scenarios, factors: FloatArray, cuts: Cuts | None
+    task: UpgradeTask, scenarios: Scenarios, factors: FloatArray, cuts: Cuts | None
 ) -> _PeriodPlan:
     """Expand for the largest demands, then for every period.
 
     Args:
-        question: the input.
-        scenarios: scenarios with today's demands.
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures, with today's demands.
         factors: (Q,) factor of all demands in each period.
-        cuts: cuts that hold for the largest demands; None for none.
+        cuts: Benders cuts that hold for the largest demands; None for none.
     """
-    config = question.config
+    config = task.config
     largest_factor = float(factors.max())
-    # Fixed loads of the IGP.
+    # Routing by the IGP: fixed loads.
     if config.routing == "ecmp":
-        load = igp_loads(question, scenarios, np.zeros(scenarios.num_cables))
+        load = igp_loads(task, scenarios, np.zeros(scenarios.num_cables))
         last = scenarios.scaled(largest_factor)
-        largest = buy_for_loads(scenarios, largest_factor * load)
+        largest = expand_for_loads(scenarios, largest_factor * load)
         periods, upgrade = schedule_of_loads(
-            scenarios, load, factors.tolist(), sizes=config.sizes, deadline=question.deadline
+            scenarios, load, factors.tolist(), sizes=config.sizes, deadline=task.deadline
         )
         return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
-    # Optimal splits.
-    largest, cuts, peak = _expand_over_paths(question, scenarios.scaled(largest_factor), cuts)
-    scenarios = scenarios.with_paths(peak.problem.paths)
+    # Optimal splits: expansion for the largest demands, then backwards.
+    largest, cuts, largest_scenarios = _expand_over_paths(
+        task, scenarios.scaled(largest_factor), cuts
+    )
+    scenarios = scenarios.with_paths(largest_scenarios.problem.paths)
     periods, upgrade, last, cuts = schedule(
         scenarios,
         factors.tolist(),
         gap=config.gap,
         sizes=config.sizes,
-        deadline=question.deadline,
-        notify=question.notify,
+        deadline=task.deadline,
+        notify=task.notify,
         cuts=cuts,
     )
     return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
 
 
 def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quarter]:
-    """Return the figures of each period, by the month in which it ends."""
+    """Return the metrics of each period, by the month in which it ends."""
     return [
         Quarter(
             by=month,
@@ -574,96 +670,115 @@ def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quart
 
 
 def _assemble_plan(
-    question: Question,
+    task: UpgradeTask,
     scenarios: Scenarios,
     upgrade: Upgrade,
-    cut_off: dict[int, list[int]],
+    disconnected: dict[int, list[int]],
     continuous: float,
 ) -> UpgradePlan:
-    """Assemble the plan, with names."""
-    topology = question.offer.topology
-    failures = question.failures
-    pairs = question.instance.traffic.pairs
+    """Assemble the plan: networks, named purchases, fits of scenarios, and link loads.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the expansion.
+        upgrade: the expansion.
+        disconnected: demands by index of the failure that disconnects them, -1 for none.
+        continuous: cost in any amounts, if modules were requested; else NaN.
+    """
+    topology = task.offer.topology
+    failures = task.failures
+    pairs = task.instance.traffic.pairs
     names = topology.node_names
-    # Names of the demands that each failure disconnects, besides those without a path.
-    always_cut = set(cut_off.get(-1, ()))
+    # Names of the demands that each failure disconnects, without those that never have a path.
+    always_disconnected = set(disconnected.get(-1, ()))
     names_by_failure = {
-        failures[number].name if number >= 0 else "": [
+        failures[failure_index].name if failure_index >= 0 else "": [
             f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in failure_demands
         ]
-        for number, demands in cut_off.items()
-        if (failure_demands := [d for d in demands if number < 0 or d not in always_cut])
+        for failure_index, demands in disconnected.items()
+        if (
+            failure_demands := [
+                d for d in demands if failure_index < 0 or d not in always_disconnected
+            ]
+        )
     }
-    capacity = question.offer.regular + upgrade.bought[scenarios.cable]
-    loads = question.attempt(
-        "the loads of links", partial(_link_loads, question, scenarios, upgrade)
-    )
-    before, after = loads or (None, None)
+    capacity = task.offer.regular + upgrade.bought[scenarios.cable]
+    loads = task.attempt("the loads of links", partial(_link_loads, task, scenarios, upgrade))
+    utilisation_before, utilisation_after = loads or (None, None)
     return UpgradePlan(
-        topology=topology.with_capacity(question.offer.regular),
+        topology=topology.with_capacity(task.offer.regular),
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade,
-        purchases=purchases(question, upgrade.bought, upgrade.modules),
-        scenarios=_fits(question, scenarios, upgrade, cut_off),
+        purchases=purchases(task, upgrade.bought, upgrade.modules),
+        scenarios=_fits(task, scenarios, upgrade, disconnected),
         cut_off=names_by_failure,
         continuous=continuous,
-        before=before,
-        after=after,
-        routing=question.config.routing,
-        failed=question.failed,
+        before=utilisation_before,
+        after=utilisation_after,
+        routing=task.config.routing,
+        failed=task.failed,
     )
 
 
 def _fits(
-    question: Question, scenarios: Scenarios, upgrade: Upgrade, cut_off: dict[int, list[int]]
+    task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, disconnected: dict[int, list[int]]
 ) -> list[ScenarioFit]:
-    """Return the fit of every scenario."""
-    by_links = {tuple(failure.links): failure.name for failure in question.failures}
-    rows = question.rows
-    timestamps = question.instance.traffic.timestamps
-    per_matrix = 1 + len(question.failures)
-    is_series = question.config.demands == "matrices"
-    num_cut_off = {
-        question.failures[number].name if number >= 0 else "": len(demands)
-        for number, demands in cut_off.items()
+    """Return the fit of every scenario, with the names of its matrix and failure.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the expansion.
+        upgrade: the expansion.
+        disconnected: demands by index of the failure that disconnects them, -1 for none.
+    """
+    name_by_links = {tuple(failure.links): failure.name for failure in task.failures}
+    rows = task.rows
+    timestamps = task.instance.traffic.timestamps
+    scenarios_per_matrix = 1 + len(task.failures)
+    is_series = task.config.demands == "matrices"
+    num_disconnected = {
+        task.failures[failure_index].name if failure_index >= 0 else "": len(demands)
+        for failure_index, demands in disconnected.items()
     }
-    names = ["", *(failure.name for failure in question.failures)] * (
-        scenarios.num_scenarios // per_matrix
+    names = ["", *(failure.name for failure in task.failures)] * (
+        scenarios.num_scenarios // scenarios_per_matrix
     )
     all_live = scenarios.problem.topology.capacity > 0
     fits = []
     for s in range(scenarios.num_scenarios):
-        if s < len(names) and (is_series or s < per_matrix):
+        if s < len(names) and (is_series or s < scenarios_per_matrix):
             failure_name = names[s]
-        # A matrix that the search for worst demands added.
+        # A worst matrix of a hose, which the search added: its failure is known by its links.
         else:
             failed_links = tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist())
-            failure_name = by_links.get(failed_links, "")
-        index = int(rows[s // per_matrix]) if is_series else -1
+            failure_name = name_by_links.get(failed_links, "")
+        index = int(rows[s // scenarios_per_matrix]) if is_series else -1
         fits.append(
             ScenarioFit(
                 index=index,
-                timestamp=str(timestamps[index]) if is_series else question.config.demands,
+                timestamp=str(timestamps[index]) if is_series else task.config.demands,
                 failure=failure_name,
                 utilisation=float(upgrade.utilisation[s]),
-                cut_off=num_cut_off.get(failure_name, 0),
+                cut_off=num_disconnected.get(failure_name, 0),
             )
         )
     return fits
 
 
 def _link_loads(
-    question: Question, scenarios: Scenarios, upgrade: Upgrade
+    task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade
 ) -> tuple[FloatArray, FloatArray]:
-    """Largest utilisation of each link over all scenarios, before and after the expansion."""
+    """Return the largest utilisation (E,) of each link over all scenarios, before and after the
+    expansion.
+    """
 
-    def largest(bought: FloatArray) -> FloatArray:
-        if question.config.routing == "ecmp":
-            load = igp_loads(question, scenarios, bought)
+    def largest(added_capacity: FloatArray) -> FloatArray:
+        if task.config.routing == "ecmp":
+            load = igp_loads(task, scenarios, added_capacity)
         else:
             rows = np.arange(scenarios.num_scenarios)
-            load = Tester(scenarios).test(bought, rows, question.deadline, until_cut=True).load
-        return load_over_capacity(load.max(0), question.offer.regular + bought[scenarios.cable])
+            load = Tester(scenarios).test(added_capacity, rows, task.deadline, until_cut=True).load
+        return load_over_capacity(load.max(0), task.offer.regular + added_capacity[scenarios.cable])
 
     return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)
 

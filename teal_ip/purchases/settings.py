@@ -23,6 +23,19 @@ from teal.option import GAP, OVERWRITE
 from teal_ip.routing.settings import GrowthConfig
 
 
+def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
+    """Raise InputError unless an option fits the other options.
+
+    Args:
+        field: field whose option the message names.
+        problem: fault of the combination, as a clause about the option.
+        is_valid: whether the combination is valid.
+        remedy: imperative; ``""`` where it is obvious.
+    """
+    if not is_valid:
+        raise InputError.invalid(f"--{field.replace('_', '-')}", "", problem, remedy)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeOptions(
     GrowthConfig, CalibratedConfig, ClassConfig, CandidateConfig, TrafficFileConfig
@@ -30,24 +43,24 @@ class UpgradeOptions(
     """Demands to plan for, capacity that can be bought, and stopping criteria."""
 
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
-    """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which
-    each node sends and receives at most its peak.  With hose, pipe is computed too, for
-    comparison."""
+    """Demands to plan for.  matrices: those of the traffic; pipe: one matrix with the peak of every
+    pair; hose: every matrix in which each node sends and receives at most its peak.  With hose, the
+    plan for pipe is computed, too, for comparison."""
     matrices: int = 24
     """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The
-    others are replayed on the plan under every failure, and added if they do not fit."""
+    plan is evaluated on the others under every failure; those that do not fit are added."""
     hose: Path | None = None
     """For --demands hose: a .csv file of node,out,in in Gbit/s, instead of the peaks of the
     traffic."""
     replay: float = 0.0
-    """Share of the traffic, the latest, that is held back from planning: it is replayed on the
-    plan, without failure and under each, and the dropped traffic is reported."""
+    """Share of the traffic, the latest, that is held back from planning.  The plan is evaluated on
+    it, without failure and under each, and the dropped traffic is reported."""
     certify: bool = False
     """For --demands hose: also certify the largest utilisation of any link, under each failure, for
     fixed splits; for networks of up to about 25 nodes."""
     failures: Literal["none", "cables", "pairs"] = "cables"
-    """none; cables: failure of every single cable (all links between two nodes, both directions);
-    pairs: also of every pair of cables."""
+    """Failures to plan for.  none; cables: failure of every single cable (all links between two
+    nodes, both directions); pairs: also of every pair of cables."""
     groups: Path | None = None
     """Shared-risk groups of cables that also fail: a .csv (group,source,target), .json or .graphml
     file."""
@@ -58,15 +71,15 @@ class UpgradeOptions(
     """Cost of a Gbit/s: capacity (1 on every cable), length (its latency in ms), or a .csv file
     with the columns source, target, cost for every cable."""
     modules: str = ""
-    """Module sizes, Gbit/s, such as 100, or with prices, 100=1,400=3 (in units of 1 Gbit/s times
-    --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
+    """Module sizes, Gbit/s, such as 100, or with prices, such as 100=1,400=3.  A price is in units
+    of --cost for 1 Gbit/s, so 100=100 costs as much as 100 single Gbit/s.  Default: any amount."""
     candidates: Path | None = None
-    """New cables that can be bought: a .csv file of source,target,latency (ms) and optionally most
-    (limit, Gbit/s) and cost (if it differs from --cost).  With --routing ecmp at most ten, every
-    subset of which is routed."""
+    """New cables that can be built: a .csv file of source,target,latency (ms) and optionally most
+    (limit, Gbit/s) and cost (if it differs from --cost).  With --routing ecmp at most ten, since
+    every subset of them is routed."""
     routing: Literal["optimal", "ecmp"] = "optimal"
-    """optimal: splits are reoptimised in every scenario; ecmp: the IGP's shortest paths, converged
-    after each failure."""
+    """Routing of the demands.  optimal: splits are reoptimised in every scenario; ecmp: the IGP's
+    shortest paths, converged after each failure."""
     gap: Annotated[float, GAP] = 0.01
     over_all_paths: bool = False
     """Require --gap to the cheapest expansion over all paths of the network, not only over the
@@ -74,40 +87,27 @@ class UpgradeOptions(
     deadline: str = ""
     """Time limit, after which the best plan so far is returned: 30s, 5m.  Default: none."""
     curve: bool = False
-    """Also compute the cost for other growths, without and with failures, for a chart."""
+    """Also compute the cost at other growth factors, without and with failures, for a chart."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or options that exclude each other."""
+        """Raise InputError for a value out of its range, or options that exclude each other."""
         CandidateConfig.__post_init__(self)
         require(self, "matrices", "an integer >= 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
-        require(self, "hose", "--demands hose", self.hose is None or self.demands == "hose")
-        require(self, "certify", "--demands hose", not self.certify or self.demands == "hose")
+        is_hose = self.demands == "hose"
+        for field in ("hose", "certify"):
+            _check(field, "works only with --demands hose", is_hose or not getattr(self, field))
         is_optimal = self.routing == "optimal"
-        require(
-            self, "routing", "optimal with --demands hose", is_optimal or self.demands != "hose"
-        )
-        require(self, "over_all_paths", "--routing optimal", is_optimal or not self.over_all_paths)
-        require(
-            self,
-            "over_all_paths",
-            "--demands matrices or pipe",
-            self.demands != "hose" or not self.over_all_paths,
-        )
+        _check("routing", "must be optimal with --demands hose", is_optimal or not is_hose)
+        is_unset = not self.over_all_paths
+        _check("over_all_paths", "works only with --routing optimal", is_optimal or is_unset)
+        _check("over_all_paths", "cannot be combined with --demands hose", not is_hose or is_unset)
         self.check_growth()
-        require(
-            self,
-            "horizon",
-            "--demands matrices or pipe",
-            not self.horizon or self.demands != "hose",
-        )
+        is_valid = not self.horizon or not is_hose
+        _check("horizon", "cannot be combined with --demands hose", is_valid)
         is_new = bool(self.candidates) and not is_optimal
-        require(
-            self,
-            "candidates",
-            "nothing with --horizon and --routing ecmp",
-            not (self.horizon and is_new),
-        )
+        is_valid = not (self.horizon and is_new)
+        _check("candidates", "cannot be combined with --horizon and --routing ecmp", is_valid)
         _ = self.sizes
         if self.deadline:
             seconds(self.deadline, "--deadline")
@@ -149,8 +149,8 @@ class UpgradeOptions(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(UpgradeOptions, NetworkConfig):
-    """Find the cheapest capacity expansion so that all traffic fits, without failure and under each
-    considered one.
+    """Find the cheapest capacity expansion with which all traffic fits, without failure and under
+    each considered failure.
 
     A scenario is one traffic matrix and one failure, or none; by default splits are reoptimised in
     each.  Certified lower bounds on the cost hold over the candidate paths and over all paths.
@@ -171,17 +171,13 @@ class UpgradeConfig(UpgradeOptions, NetworkConfig):
     """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (the expanded network)
     and manifest.json."""
     prove: Path | None = None
-    """Folder for a proof of the bound over all paths, which a checker in plain Python verifies: any
-    amounts, --routing optimal, without --horizon."""
+    """Folder for a proof of the bound over all paths, which a checker in plain Python verifies.
+    Requires --routing optimal, and neither --modules nor --horizon."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or options that exclude each other."""
+        """Raise InputError for a value out of its range, or options that exclude each other."""
         super().__post_init__()
         is_provable = self.routing == "optimal" and not self.modules and not self.horizon
-        require(
-            self,
-            "prove",
-            "--routing optimal, no --modules, no --horizon",
-            self.prove is None or is_provable,
-        )
+        problem = "a proof needs --routing optimal, no --modules and no --horizon"
+        _check("prove", problem, self.prove is None or is_provable)

@@ -1,7 +1,8 @@
-"""Subproblems of the decomposition: which scenarios fit an expansion, by the engine in batches, and
-cuts for those that do not.
+"""Subproblems of the Benders decomposition: tests of scenarios against an expansion, and cuts of
+those that do not fit.
 
-Entry point: :class:`Tester`.
+The engine solves scenarios in batches.  Axis letters: n tested scenarios, S scenarios, C cables, E
+links.  Entry point: :class:`Tester`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import torch
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.solvers.pdhg import PdhgState, solve
-from teal_ip.purchases.cuts import Cuts, cheapest_cost, cuts_of
+from teal_ip.purchases.cuts import Cuts, cheapest_cost, make_cuts
 from teal_ip.purchases.scenarios import Scenarios
 
-# Certified gaps of the engine, in turn, for the scenarios that the previous gap does not decide.
+# Certified gaps of the engine, in turn; each one is for the scenarios that the previous gap leaves
+# undecided.
 GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
 # Certified gap of the splits without failure that are tried under failures.
 _INTACT_GAP = 1e-2
-# Share of a demand on live paths below which it is spread over them evenly.
+# Split ratio on live paths below which a demand is spread over them evenly.
 _MIN_LIVE_SHARE = 1e-3
-# Path slots of all scenarios of a batch: about 100 MB for each array of the engine.
+# Largest number of path slots of a batch, over all its scenarios: about 100 MB for each array of
+# the engine.
 _MAX_SLOTS = 3_000_000
 # Relative excess of a utilisation over the limit that counts as rounding.
 FITS = 1e-6
@@ -31,10 +34,10 @@ FITS = 1e-6
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tested:
-    """Result of a test.
+    """Result of a test of n scenarios.
 
     Attributes:
-        load: (n, E) Gbit/s of the best splits of each scenario.
+        load: (n, E) Gbit/s under the best splits of each scenario.
         utilisation: (n,) largest link utilisation.
         cuts: violated cuts, at most one per scenario.
         violated: (n,) whether a scenario is proven not to fit.
@@ -53,16 +56,20 @@ class Tester:
 
     Splits that fit an earlier expansion mostly fit the next one, so most scenarios of a later test
     are decided without a solve.
+
+    Args:
+        scenarios: matrices under failures.
     """
 
     def __init__(self, scenarios: Scenarios) -> None:
         self.scenarios = scenarios
         self._batch = max(1, _MAX_SLOTS // scenarios.problem.paths.mask.size)
+        # Cache (S, E) of link loads, Gbit/s; infinite before the first test.
         self._loads = np.full((scenarios.num_scenarios, len(scenarios.cable)), np.inf)
 
     def test(
         self,
-        bought: FloatArray,
+        added_capacity: FloatArray,
         rows: Int64Array,
         deadline: Deadline,
         *,
@@ -71,23 +78,26 @@ class Tester:
     ) -> Tested:
         """Solve scenarios until each is proven to fit or not to fit, or the finest gap is reached.
 
+        A scenario (matrix under a failure) fits if its splits respect the utilisation limit; it
+        does not fit if its dual prices give a violated cut.
+
         Args:
-            bought: (C,) the expansion.
+            added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
             deadline: time limit, after which the current gaps decide; at least one pass is made.
             finest: smallest certified gap of the engine.
             until_cut: whether to stop refining as soon as some scenario does not fit: its cut
                 changes the expansion.
         """
-        # Cached loads decide most scenarios.
+        # Cached loads, or those of the splits without failure, decide most scenarios.
         scenarios = self.scenarios
         num_scenarios = len(rows)
-        self._load_from_intact(bought, rows, deadline)
+        self._load_from_intact(added_capacity, rows, deadline)
         load = self._loads[rows]
         violated = np.zeros(num_scenarios, dtype=bool)
-        utilisation = _utilisation(load, scenarios.capacity(bought, rows))
+        utilisation = _utilisation(load, scenarios.capacity(added_capacity, rows))
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        # Solve the others, with smaller and smaller gaps.
+        # Solve the others in batches, with smaller and smaller gaps.
         pending = np.flatnonzero(utilisation > scenarios.limit * (1 + FITS))
         state = None
         for gap in GAPS:
@@ -99,9 +109,19 @@ class Tester:
                 start = state.rows(slice(first, first + self._batch)) if state is not None else None
                 states.append(
                     self._solve(
-                        bought, rows, block, gap, start, deadline, load, utilisation, cuts, violated
+                        added_capacity,
+                        rows,
+                        block,
+                        gap,
+                        start,
+                        deadline,
+                        load,
+                        utilisation,
+                        cuts,
+                        violated,
                     )
                 )
+            # Refine the undecided scenarios, from the splits and prices of this pass.
             fits = utilisation <= scenarios.limit * (1 + FITS)
             is_undecided = ~(fits | violated)[pending]
             if not is_undecided.any() or deadline.is_over or (until_cut and violated.any()):
@@ -117,39 +137,56 @@ class Tester:
             load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + FITS)
         )
 
-    def worst(self, bought: FloatArray, max_scenarios: int, deadline: Deadline) -> Int64Array:
-        """Indices of the scenarios that fit the cached loads least, in descending order of
+    def worst(
+        self, added_capacity: FloatArray, max_scenarios: int, deadline: Deadline
+    ) -> Int64Array:
+        """Return the indices of the scenarios whose cached loads exceed the limit, by descending
         utilisation.
+
+        Args:
+            added_capacity: (C,) Gbit/s added to each cable.
+            max_scenarios: largest number of scenarios.
+            deadline: time limit of the solves without failure.
         """
         rows = np.arange(self.scenarios.num_scenarios)
-        self._load_from_intact(bought, rows, deadline)
-        utilisation = _utilisation(self._loads, self.scenarios.capacity(bought, rows))
+        self._load_from_intact(added_capacity, rows, deadline)
+        utilisation = _utilisation(self._loads, self.scenarios.capacity(added_capacity, rows))
         order = np.argsort(-utilisation)[:max_scenarios]
         return np.asarray(order[utilisation[order] > self.scenarios.limit * (1 + FITS)])
 
-    def _load_from_intact(self, bought: FloatArray, rows: Int64Array, deadline: Deadline) -> None:
-        """Initialise the loads of untested scenarios: the splits without failure, moved to live
-        paths.
+    def _load_from_intact(
+        self, added_capacity: FloatArray, rows: Int64Array, deadline: Deadline
+    ) -> None:
+        """Initialise the loads of untested scenarios under failures.
 
-        Most failures of most matrices fit these splits, at the cost of one pass over the paths.
+        The splits of the same matrix without failure move from failed paths to live ones, in
+        proportion. They fit most failures of most matrices, at the cost of one pass over the paths.
+
+        Args:
+            added_capacity: (C,) Gbit/s added to each cable.
+            rows: (n,) indices of the scenarios.
+            deadline: time limit of the solves.
         """
         scenarios = self.scenarios
         # Untested scenarios under failures, and their scenarios without failure.
         untested = rows[~np.isfinite(self._loads[rows]).all(1)]
         untested = untested[scenarios.intact[untested] != untested]
-        bases = np.unique(scenarios.intact[untested])
-        for first in range(0, len(bases), self._batch):
-            block_bases = bases[first : first + self._batch]
-            result = solve(
-                scenarios.batch(block_bases, bought), gap=_INTACT_GAP, deadline=deadline.remaining
+        intact_rows = np.unique(scenarios.intact[untested])
+        for first in range(0, len(intact_rows), self._batch):
+            block_intact = intact_rows[first : first + self._batch]
+            solution = solve(
+                scenarios.batch(block_intact, added_capacity),
+                gap=_INTACT_GAP,
+                deadline=deadline.remaining,
             )
-            # Move the splits of failed paths to the live ones, in proportion.
-            failed = untested[np.isin(scenarios.intact[untested], block_bases)]
+            # Move the splits of failed paths to the live ones, in proportion; spread them evenly if
+            # the live paths have almost none.
+            failed = untested[np.isin(scenarios.intact[untested], block_intact)]
             for begin in range(0, len(failed), self._batch):
                 block = failed[begin : begin + self._batch]
-                problem = scenarios.batch(block, bought)
-                splits = result.splits[
-                    torch.from_numpy(np.searchsorted(block_bases, scenarios.intact[block]))
+                problem = scenarios.batch(block, added_capacity)
+                splits = solution.splits[
+                    torch.from_numpy(np.searchsorted(block_intact, scenarios.intact[block]))
                 ]
                 splits = torch.where(problem.path_mask, splits, 0.0)
                 live_share = splits.sum(-1, keepdim=True)
@@ -164,7 +201,7 @@ class Tester:
 
     def _solve(
         self,
-        bought: FloatArray,
+        added_capacity: FloatArray,
         rows: Int64Array,
         block: Int64Array,
         gap: float,
@@ -175,27 +212,47 @@ class Tester:
         cuts: Cuts,
         violated: BoolArray,
     ) -> PdhgState:
-        """Solve some scenarios to a gap; store loads, utilisations and cuts."""
+        """Solve a block of the tested scenarios to a gap; store loads, utilisations and cuts.
+
+        Args:
+            added_capacity: (C,) Gbit/s added to each cable.
+            rows: (n,) indices of the tested scenarios.
+            block: positions in ``rows`` of the scenarios to solve.
+            gap: certified gap of the engine.
+            start: splits and prices of a previous pass; None for none.
+            deadline: time limit.
+            load: (n, E) Gbit/s (written).
+            utilisation: (n,) largest link utilisation (written).
+            cuts: violated cuts are appended.
+            violated: (n,) whether a scenario is proven not to fit (written).
+
+        Returns:
+            splits and prices of the block, to start the next pass.
+        """
         scenarios = self.scenarios
-        problem = scenarios.batch(rows[block], bought)
-        result = solve(problem, gap=gap, deadline=deadline.remaining, warm_start=start)
-        loads = problem.loads(result.splits)
+        problem = scenarios.batch(rows[block], added_capacity)
+        solution = solve(problem, gap=gap, deadline=deadline.remaining, warm_start=start)
+        loads = problem.loads(solution.splits)
         load[block] = loads.numpy()
         utilisation[block] = problem.utilisation_of(loads).amax(1).numpy()
+        # Cuts of the dual prices, which are 0 on links without capacity.
         prices = torch.where(
-            problem.capacity > 0, result.prices.clamp(min=0).nan_to_num(), 0.0
+            problem.capacity > 0, solution.prices.clamp(min=0).nan_to_num(), 0.0
         ).numpy()
         needed = cheapest_cost(problem, prices)
-        new_cuts = cuts_of(scenarios, rows[block], prices, needed)
-        is_violated = new_cuts.lacking(bought) > 0
+        new_cuts = make_cuts(scenarios, rows[block], prices, needed)
+        is_violated = new_cuts.lacking(added_capacity) > 0
         violated[block[np.isin(rows[block], new_cuts.row[is_violated])]] = True
         cuts.add(new_cuts.some(np.flatnonzero(is_violated)))
-        return result.state
+        return solution.state
 
 
 def _utilisation(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Largest utilisation (n,) of loads (n, E) over capacities (n, E); infinite for a load on a
-    link without capacity.
+    """Return the largest link utilisation (n,); infinite for a load on a link without capacity.
+
+    Args:
+        load: (n, E) Gbit/s.
+        capacity: (n, E) Gbit/s.
     """
     has_capacity = capacity > 0
     utilisation = np.where(

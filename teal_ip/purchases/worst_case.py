@@ -1,11 +1,12 @@
-r"""Worst-case demands of a hose for a network: lower and upper bounds.
+"""Worst-case demands of a hose for a network: lower and upper bounds.
 
 With x in the hose, w the splits, y the prices of links and pi_d the cheapest path of demand d under
-y,
+y, the worst case is
 
-    utilisation   max over x of min over w of the largest one
-                  = max over x, y of sum_d x_d pi_d,  c'y = 1;
-    dropped       max over x of (all of x - the most that fits)  = max over x, y of sum_d x_d pi_d - c'y,  pi <= 1.
+    utilisation    max over x of the smallest largest utilisation over w
+                   = max over x, y of sum_d x_d pi_d,   c'y = 1
+    dropped        max over x of (sum of x - the most that fits)
+                   = max over x, y of sum_d x_d pi_d - c'y,   pi <= 1
 
 The product of x and pi is replaced by the dual of the hose, whose optimality conditions (KKT) need
 a binary variable for each demand and each limit (as MetaOpt does for heuristics; Namyar et al.,
@@ -37,7 +38,8 @@ from teal.solvers.pdhg import solve
 from teal_ip.purchases.hose import Hose, static_limit, worst_matrices
 
 Measure = Literal["utilisation", "dropped"]
-# Maximum number of demands of the integer program; above it only the other bound is computed.
+# Maximum number of demands of the integer program; above it only static splits bound the worst
+# case.
 _MAX_DEMANDS = 1000
 # Relative gap of both bounds at which the integer program is skipped.
 _CLOSED = 5e-3
@@ -45,11 +47,11 @@ _CLOSED = 5e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WorstDemands:
-    """Worst matrix found, and a bound on any.
+    """Worst matrix found, and a bound on the worst case of the hose.
 
     Attributes:
         matrix: (D,) Gbit/s.
-        value: certified lower bound: largest utilisation, or Gbit/s that do not fit.
+        value: largest utilisation, or Gbit/s that do not fit: certified lower bound for the matrix.
         limit: certified upper bound for any matrix of the hose.
     """
 
@@ -61,58 +63,71 @@ class WorstDemands:
 def worst_demands(
     network: Problem, hose: Hose, *, measure: Measure = "utilisation", seconds: float = 60.0
 ) -> WorstDemands:
-    """Search for the worst demands of a hose for one network; also bound the worst case.
+    """Search for the worst demands of a hose for one network, and bound the worst case.
 
     Args:
         network: B = 1, with the current capacities; its demand and its objective are ignored.
-        hose: the matrices.
-        measure: ``utilisation`` or ``dropped``.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        measure: what is maximised: ``utilisation``, or ``dropped`` (Gbit/s that do not fit).
         seconds: time limit of the integer program.
 
     Raises:
         InputError: a network too large for the program of static splits.
         SolverError: HiGHS failed.
     """
-    # Alternation and fixed splits.
+    # Lower bound by alternation of matrix and prices; upper bound by static splits.
     balanced = dataclasses.replace(network, objective=Objective("max_link_utilisation"))
     alternation = worst_matrices(balanced, hose)
     matrix = alternation.matrix[0]
     value = float(alternation.utilisation[0])
     limit = static_limit(balanced, hose)[0]
     if measure == "dropped":
-        # A matrix whose smallest largest utilisation is u fits when divided by u.
-        largest_total = float(hose.dearest(balanced.routable[0].numpy().astype(np.float64)).sum())
+        # A matrix with utilisation u under its best splits fits when divided by u: at most the
+        # fraction 1 - 1 / u of it is dropped.
+        largest_total = float(
+            hose.max_weight_matrix(balanced.routable[0].numpy().astype(np.float64)).sum()
+        )
         limit = largest_total * max(0.0, 1.0 - 1.0 / limit) if limit > 0 else 0.0
     # Integer program, if the gap is open.
     is_closed = measure == "utilisation" and limit <= value * (1 + _CLOSED)
     if len(hose.pairs) <= _MAX_DEMANDS and not is_closed:
-        best, bound = _integer_program(balanced, hose, measure, seconds)
+        program_matrix, bound = _integer_program(balanced, hose, measure, seconds)
         limit = min(limit, bound)
-        if best is not None and measure == "dropped":
-            matrix = best
-        elif best is not None:
+        if program_matrix is not None and measure == "dropped":
+            matrix = program_matrix
+        elif program_matrix is not None:
             solution = solve(
-                balanced.with_demand(best[None]).with_capacity(balanced.capacity), gap=1e-4
+                balanced.with_demand(program_matrix[None]).with_capacity(balanced.capacity),
+                gap=1e-4,
             )
             if float(solution.bound[0]) > value:
-                matrix = best
+                matrix = program_matrix
                 value = float(solution.bound[0])
-    # Dropped traffic of the matrix, from the bound on its total flow.
+    # Dropped traffic of the matrix: its sum less the upper bound on its total flow.
     if measure == "dropped":
-        flow = dataclasses.replace(
+        flow_problem = dataclasses.replace(
             balanced,
             objective=Objective("total_flow"),
             demand_value=torch.ones_like(balanced.demand_value),
             demand=torch.from_numpy(matrix[None]).to(balanced.demand),
         )
-        value = max(0.0, float(matrix.sum()) - float(solve(flow, gap=1e-5).bound[0]))
+        value = max(0.0, float(matrix.sum()) - float(solve(flow_problem, gap=1e-5).bound[0]))
     return WorstDemands(matrix, value, max(limit, value))
 
 
 def _integer_program(
     network: Problem, hose: Hose, measure: Measure, seconds: float
 ) -> tuple[FloatArray | None, float]:
-    """Return the matrix (D,) that HiGHS found, None if there is none, and its bound.
+    """Solve the integer program of the worst demands.
+
+    Args:
+        network: B = 1, with the current capacities.
+        hose: limits of what each node sends and receives; the set of matrices within them.
+        measure: ``utilisation`` or ``dropped``.
+        seconds: time limit of HiGHS.
+
+    Returns:
+        the matrix (D,), None if HiGHS found none, and the upper bound on the worst case.
 
     Raises:
         SolverError: HiGHS failed.
@@ -128,27 +143,42 @@ def _integer_program(
         relative_gap=1e-4,
     )
     if not np.isfinite(result.bound):
-        raise SolverError(f"worst demands: HiGHS: {result.message}")
+        raise SolverError(f"worst demands: HiGHS found no bound: {result.message}")
     if result.x is None:
         return None, -result.bound
     return program.matrix(result.x), -result.bound
 
 
 class _KktProgram:
-    """Integer program of the worst demands (module docstring).
+    """Integer program of the worst demands, by the optimality conditions (KKT) of the hose.
 
-    The blocks of variables are x, pi (demands), y (links), a (limits), z (demands) and v (limits),
-    in this order; only routable demands have variables.
+    Variables, in this order, for D' routable demands, E links and 2 N limits l of sums R x:
+
+        x_d   (D')    Gbit/s of demand d
+        pi_d  (D')    price of its cheapest path
+        y_e   (E)     price of link e
+        a_i   (2 N)   dual of limit i
+        z_d   (D')    binary: x_d may be above 0
+        v_i   (2 N)   binary: a_i may be above 0
+
+    The objective is max l'a for the utilisation, max l'a - c'y for dropped traffic.
 
     Args:
         network: B = 1, with the current capacities.
-        hose: the matrices.
+        hose: limits of what each node sends and receives; the set of matrices within them.
         is_dropped: whether the dropped traffic is maximised, not the utilisation.
     """
 
     def __init__(self, network: Problem, hose: Hose, *, is_dropped: bool) -> None:
+        """Set up the sparse matrices of the program, its big-M constants, and the sizes of the
+        blocks of variables.
+
+        Variables: rates x and path prices pi of demands, link prices y, duals a of the hose limits,
+        and binaries z (x may be above 0) and v (a may be above 0).
+        """
         self._is_dropped = is_dropped
-        # Routable demands, live paths, and limits of sums.
+        # Routable demands (D',), rows (2 N, D') of the sums with their limits (2 N,), and the
+        # demand and links of each live path.
         self._capacity = network.capacity[0].numpy()
         live = network.path_mask[0].numpy()
         self._demands = np.flatnonzero(live.any(1))
@@ -159,7 +189,8 @@ class _KktProgram:
         live_path = np.flatnonzero(live.reshape(-1))
         self._path_demand = np.searchsorted(self._demands, live_path // network.paths.num_paths)
         self._links_of_path = sp.csr_array(incidence[:, live_path].T)
-        # Largest values X, P and A of x, pi and a (big-M constants).
+        # Largest values X, P and A of x, pi and a (big-M constants).  A price is at most 1 / the
+        # capacity of the best path if c'y = 1.
         path_capacity = np.array(
             [self._capacity[incidence[:, [p]].nonzero()[0]].min() for p in live_path]
         )
@@ -174,7 +205,7 @@ class _KktProgram:
             self._limits[ends[:, 0]], self._limits[len(hose.out) + ends[:, 1]]
         )
         self._max_dual = float(self._max_price.max(initial=0.0))
-        # Blocks of variables.
+        # Size of each block of variables.
         num_limits = len(self._limits)
         self._sizes = {
             "x": num_demands,
@@ -186,7 +217,9 @@ class _KktProgram:
         }
 
     def variables(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Costs, upper bounds and integrality of the variables, (n,) each."""
+        """Return costs, upper bounds and integrality of all variables, (n,) each; HiGHS
+        minimises.
+        """
         num_limits = len(self._limits)
         num_demands = len(self._demands)
         cost_by_block = {
@@ -215,14 +248,26 @@ class _KktProgram:
         )
 
     def constraints(self) -> list[Between]:
-        """Constraints of the module docstring."""
+        """Return the constraints of the integer program.
+
+        With x_d Gbit/s and pi_d the path price of demand d, y_e link prices, a_i duals of the
+        limits l of sums R x, X, P and A largest values, and z_d and v_i binary:
+
+            pi_d <= sum over e in p of y_e      for each live path p of demand d
+            R x <= l,   R'a >= pi               x is in the hose, and a is feasible for its dual
+            x <= X z,   R'a - pi <= 2 A (1 - z) x_d is 0, or its dual constraint is tight
+            a <= A v,   l - R x <= l (1 - v)    a_i is 0, or its limit is tight
+            c'y = 1                             if the utilisation is maximised
+
+        The conditions on z and v are complementary slackness: x is optimal for the prices.
+        """
         num_demands = len(self._demands)
         num_limits = len(self._limits)
         num_paths = len(self._path_demand)
         demand_identity = sp.eye_array(num_demands, format="csr")
         limit_identity = sp.eye_array(num_limits, format="csr")
         dual_sums = sp.csr_array(self._sums.T)
-        demand_of_path = sp.csr_array(
+        path_demand_rows = sp.csr_array(
             (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
             shape=(num_paths, num_demands),
         )
@@ -230,7 +275,7 @@ class _KktProgram:
         constraints = [
             # pi is at most the price of each path.
             Between(
-                self._rows(pi=demand_of_path, y=-self._links_of_path), high=np.zeros(num_paths)
+                self._rows(pi=path_demand_rows, y=-self._links_of_path), high=np.zeros(num_paths)
             ),
             # x is in the hose, and its dual is feasible.
             Between(self._rows(x=self._sums), high=self._limits),
@@ -263,19 +308,23 @@ class _KktProgram:
         return constraints
 
     def _rows(self, **blocks: sp.sparray) -> sp.csr_array:
-        """Return rows with these coefficients of blocks of variables, and 0 elsewhere."""
-        height = next(iter(blocks.values())).shape[0]
+        """Return constraint rows over all variables, 0 outside the given blocks.
+
+        Args:
+            blocks: coefficients (rows, size of the block) by name of the block of variables.
+        """
+        num_rows = next(iter(blocks.values())).shape[0]
         return sp.csr_array(
             sp.hstack(
                 [
-                    blocks.get(name, sp.csr_array((height, size)))
+                    blocks.get(name, sp.csr_array((num_rows, size)))
                     for name, size in self._sizes.items()
                 ]
             )
         )
 
-    def matrix(self, x: FloatArray) -> FloatArray:
-        """Return the matrix (D,) of a solution."""
+    def matrix(self, solution: FloatArray) -> FloatArray:
+        """Return the matrix (D,), Gbit/s, of a solution, the values of all variables."""
         matrix = np.zeros(self._num_pairs)
-        matrix[self._demands] = np.maximum(x[: len(self._demands)], 0.0)
+        matrix[self._demands] = np.maximum(solution[: len(self._demands)], 0.0)
         return matrix

@@ -1,13 +1,16 @@
 """Column generation over midpoints with HiGHS, which finishes PDHG searches that stall.
 
-A column (d, m) moves the share x[d, m] of demand d from its shortest paths to midpoint m.  With the
-loads ``load0`` of shortest-path routing and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t,
-s, e)),
+A column (d, m) moves the share x[d, m] of demand d from its shortest paths to the list over
+midpoint m.  With load0 the loads of shortest-path routing, g(t, u, e) the share of segment u to t
+on link e, and a[e, d, m] = demand[d] (g(m, s, e) + g(t, m, e) - g(t, s, e)),
 
     load[e] = load0[e] + sum a[e, d, m] x[d, m],    sum_m x[d, m] <= 1,
 
-and theta is minimised s.t. load[e] <= theta c[e], or the flow is maximised s.t. load[e] <= c[e].
-Entry point: :func:`finish`.
+and theta is minimised s.t. load[e] <= theta c[e].  If the flow is maximised s.t. load[e] <= c[e],
+load0 is 0, a[e, d, m] lacks the last term, and the shortest paths are a column, too.
+
+Axis letters: D demands, K slots (midpoints of a demand), C columns, E links, L links that have not
+failed, N nodes.  Entry point: :func:`finish`.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ _MAX_ADDED = 400
 _MASTER_WEIGHT = 0.7
 # Weight of uniform prices in the mixture, so that no path is free.
 _UNIFORM = 1e-4
-# Share of a demand above which a midpoint of the stalled search becomes a first column.
+# Split ratio above which a midpoint of the stalled search becomes a first column.
 _FIRST_SHARE = 1e-2
-# Share of a demand below which the master's shares are rounding errors.
+# Split ratio below which a share of the master's solution is a rounding error.
 _MIN_SHARE = 1e-7
 _MAX_ROUNDS = 60
 
@@ -51,63 +54,102 @@ def _column_entries(
     target: IntArray,
     demand: FloatArray,
     mid: IntArray,
-    replaces: bool,
+    subtracts_shortest_paths: bool,
     load: FloatArray,
 ) -> None:
-    """Fill the entries a (C, E) of columns with these sources, targets and midpoints (C,); with
-    ``replaces`` the load of the shortest paths is subtracted.
+    """Compute the link loads of columns: Gbit/s if the whole demand takes the list over the
+    midpoint.
+
+    Args:
+        head: (E,) node where each link ends.
+        dags: shortest-path DAGs towards all N destinations.
+        source: (C,) source of each column's demand.
+        target: (C,) target of each column's demand.
+        demand: (C,) Gbit/s.
+        mid: (C,) midpoint of each column; the target itself for the shortest paths.
+        subtracts_shortest_paths: whether the load of the demand's shortest paths is subtracted.
+        load: (C, E) output, Gbit/s; 0 at the call.
     """
+    # (N,) Gbit/s from each node to the end of one segment.
     volume = np.zeros(dags.distance.shape[1])
-    for c in range(len(source)):
+    for column in range(len(source)):
         # Minus the load of the shortest paths.
         volume[:] = 0.0
-        if replaces:
-            volume[source[c]] = -demand[c]
-            load_inwards(target[c], head, dags, volume, load[c])
+        if subtracts_shortest_paths:
+            volume[source[column]] = -demand[column]
+            load_inwards(target[column], head, dags, volume, load[column])
             volume[:] = 0.0
         # Load of the segments to the midpoint and from it.
-        volume[source[c]] = demand[c]
-        load_inwards(mid[c], head, dags, volume, load[c])
-        if mid[c] != target[c]:
+        volume[source[column]] = demand[column]
+        load_inwards(mid[column], head, dags, volume, load[column])
+        if mid[column] != target[column]:
             volume[:] = 0.0
-            volume[mid[c]] = demand[c]
-            load_inwards(target[c], head, dags, volume, load[c])
+            volume[mid[column]] = demand[column]
+            load_inwards(target[column], head, dags, volume, load[column])
 
 
 class _Master:
-    """Restricted master: generated columns, and the linear programs over them."""
+    """Restricted master: generated columns, and the linear programs over them.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        mid: (D, K) midpoints of the stalled search; -1 for an empty slot.
+        share: (D, K) split ratios.
+
+    Attributes:
+        problem: routing of one matrix over lists with at most one midpoint.
+        shortest_path_load: (E,) Gbit/s of shortest-path routing; 0 if the flow is maximised.
+        is_live: (E,) whether a link has a capacity.
+        unit: utilisation by which rows are divided, since HiGHS treats values below 1e-7 as 0.
+        column_demand: (C,) demand of each column.
+        column_mid: (C,) midpoint of each column.
+        entries: (L, C) utilisation of each live link per column, divided by ``unit``.
+    """
 
     def __init__(self, problem: SegmentProblem, mid: IntArray, share: FloatArray) -> None:
-        self.p = problem
+        """Start with the loads of shortest-path routing and the columns of the stalled search."""
+        self.problem = problem
         direct, ones = problem.direct()
-        self.load0 = problem.loads(direct, ones * problem.balances)
-        self.live = problem.capacity > 0
-        u0 = self.load0 * problem.inverse_capacity
-        # Rows are divided by this unit, since HiGHS treats values below 1e-7 as 0.
-        self.unit = float(u0.max(initial=0.0)) or 1.0 if problem.balances else 1.0
-        self.demand_of: Int64Array = np.empty(0, dtype=np.int64)
-        self.mid_of = np.empty(0, dtype=np.int32)
-        self.entries = sp.csc_array((int(self.live.sum()), 0))
-        self.add_used(mid, share)
+        self.shortest_path_load = problem.loads(direct, ones * problem.balances)
+        self.is_live = problem.capacity > 0
+        shortest_path_utilisation = self.shortest_path_load * problem.inverse_capacity
+        self.unit = (
+            float(shortest_path_utilisation.max(initial=0.0)) or 1.0 if problem.balances else 1.0
+        )
+        self.column_demand: Int64Array = np.empty(0, dtype=np.int64)
+        self.column_mid = np.empty(0, dtype=np.int32)
+        self.entries = sp.csc_array((int(self.is_live.sum()), 0))
+        self.add_columns_in_use(mid, share)
 
-    def add_used(self, mid: IntArray, share: FloatArray) -> None:
-        """Add columns for midpoints (D, K) with more than _FIRST_SHARE; -1 for empty slots."""
+    def add_columns_in_use(self, mid: IntArray, share: FloatArray) -> None:
+        """Add the columns of a fractional solution whose split ratio is above _FIRST_SHARE.
+
+        Args:
+            mid: (D, K) midpoint of each slot; -1 for an empty slot.
+            share: (D, K) split ratio of each slot.
+        """
         is_column = (
             (share > _FIRST_SHARE)
             & (mid >= 0)
-            & (mid != self.p.target[:, None])
-            & (mid != self.p.source[:, None])
+            & (mid != self.problem.target[:, None])
+            & (mid != self.problem.source[:, None])
         )
-        if not self.p.balances:
+        if not self.problem.balances:
             # The shortest paths, whose share may be below 1.
             is_column[:, 0] = True
         demands, slots = np.nonzero(is_column)
         self.add(demands, mid[demands, slots])
 
     def add(self, demands: AnyArray, mids: IntArray) -> None:
-        """Add columns; existing ones are skipped."""
-        nodes = self.p.num_nodes
-        existing = self.demand_of * nodes + self.mid_of
+        """Add columns; existing ones are skipped.
+
+        Args:
+            demands: (n,) demand of each column.
+            mids: (n,) midpoint of each column; the target itself for the shortest paths.
+        """
+        nodes = self.problem.num_nodes
+        # A column as one integer: demand * N + midpoint.
+        existing = self.column_demand * nodes + self.column_mid
         keys, first = np.unique(
             np.asarray(demands, dtype=np.int64) * nodes + mids, return_index=True
         )
@@ -115,85 +157,105 @@ class _Master:
         demands = np.asarray(demands, dtype=np.int64)[first]
         mids = np.asarray(mids, dtype=np.int32)[first]
         blocks = [self.entries]
-        # Blocks, to limit the memory of dense columns.
+        # Blocks of 2000 columns limit the memory of their dense entries (n, E).
         for begin in range(0, len(demands), 2000):
             block = slice(begin, begin + 2000)
-            dense = np.zeros((len(demands[block]), len(self.live)))
-            p = self.p
+            dense = np.zeros((len(demands[block]), len(self.is_live)))
+            problem = self.problem
             d = demands[block]
             _column_entries(
-                p.dag.links.head,
-                p.dag.dags,
-                p.source[d],
-                p.target[d],
-                p.demand[d],
+                problem.dag.links.head,
+                problem.dag.dags,
+                problem.source[d],
+                problem.target[d],
+                problem.demand[d],
                 mids[block],
-                p.balances,
+                problem.balances,
                 dense,
             )
-            scaled = (dense * p.inverse_capacity)[:, self.live] / self.unit
-            # Rounding errors of loads on common links.
+            scaled = (dense * problem.inverse_capacity)[:, self.is_live] / self.unit
+            # Remove rounding errors on links that both the list and the shortest paths use.
             scaled[np.abs(scaled) < 1e-14] = 0
             blocks.append(sp.csc_array(scaled.T))
         self.entries = sp.csc_array(sp.hstack(blocks))
-        self.demand_of = np.concatenate([self.demand_of, demands])
-        self.mid_of = np.concatenate([self.mid_of, mids])
+        self.column_demand = np.concatenate([self.column_demand, demands])
+        self.column_mid = np.concatenate([self.column_mid, mids])
 
     def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, FloatArray] | None:
-        """Solve the restricted master in so many seconds; None if HiGHS does not finish in time.
+        """Solve the restricted master; None if HiGHS does not finish in time.
+
+        Constraints, with utilisations divided by ``unit``: for each live link, utilisation of the
+        shortest paths + entries x <= theta (or load <= c), and sum of the shares <= 1 for each
+        demand with a column.
+
+        Args:
+            seconds: time limit.
 
         Returns:
             shares (C,), dual prices (E,) of the rows load / c, dual prices (D,) of the demands.
         """
-        num_columns = len(self.demand_of)
-        demands, demand_row = np.unique(self.demand_of, return_inverse=True)
+        num_columns = len(self.column_demand)
+        demands, demand_row = np.unique(self.column_demand, return_inverse=True)
+        # Sums of shares, (demands with a column, C).
         one_each = sp.csc_array(
             (np.ones(num_columns), (demand_row, np.arange(num_columns))),
             shape=(len(demands), num_columns),
         )
-        u0 = (self.load0 * self.p.inverse_capacity)[self.live] / self.unit
+        shortest_path_utilisation = (self.shortest_path_load * self.problem.inverse_capacity)[
+            self.is_live
+        ] / self.unit
         rows = sp.vstack([self.entries, one_each])
-        rhs = np.ones(len(u0) + len(demands))
-        if self.p.balances:
+        rhs = np.ones(len(shortest_path_utilisation) + len(demands))
+        if self.problem.balances:
             # min theta s.t. u0 + moved utilisation <= theta
-            theta = sp.csc_array(np.repeat([[-1.0], [0.0]], [len(u0), len(demands)], axis=0))
+            theta = sp.csc_array(
+                np.repeat([[-1.0], [0.0]], [len(shortest_path_utilisation), len(demands)], axis=0)
+            )
             rows = sp.hstack([rows, theta])
             cost = np.append(np.zeros(num_columns), 1.0)
-            rhs[: len(u0)] = -u0
+            rhs[: len(shortest_path_utilisation)] = -shortest_path_utilisation
         else:
             # max flow s.t. load <= capacity
-            cost = -self.p.demand[self.demand_of]
+            cost = -self.problem.demand[self.column_demand]
         # Interior points and a crossover take an eighth of the time of the simplex method on
         # networks with many ties.
         at_most = sp.csr_array(rows), rhs
         solution = solve_lp(cost, at_most, seconds=max(0.05, seconds), by_interior_points=True)
         if solution.x is None or not solution.is_solved:
             return None
-        prices = np.zeros(len(self.live))
-        demand_prices = np.zeros(len(self.p.demand))
-        prices[self.live], demand_prices[demands] = np.split(solution.duals, [len(u0)])
+        prices = np.zeros(len(self.is_live))
+        demand_prices = np.zeros(len(self.problem.demand))
+        prices[self.is_live], demand_prices[demands] = np.split(
+            solution.duals, [len(shortest_path_utilisation)]
+        )
         return solution.x[:num_columns], prices, demand_prices
 
     def slots(self, share: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Midpoints and shares (D, K) from the columns' shares (C,); the remaining share of each
-        demand follows its shortest paths.
+        """Return midpoints and split ratios (D, K) from the columns' shares.
+
+        Slot 0 of each demand has its shortest paths, with the remaining share if theta is
+        minimised; -1 is an empty slot.
+
+        Args:
+            share: (C,) share of each column.
         """
         used_columns = np.flatnonzero(share > _MIN_SHARE)
-        demands = self.demand_of[used_columns]
+        demands = self.column_demand[used_columns]
         order = np.argsort(demands, kind="stable")
         used_columns = used_columns[order]
         demands = demands[order]
-        is_direct = self.mid_of[used_columns] == self.p.target[demands]
+        is_direct = self.column_mid[used_columns] == self.problem.target[demands]
+        # Slot of each column in use: 0 for the shortest paths, else 1, 2, ... within its demand.
         slot = np.arange(len(used_columns)) - np.searchsorted(demands, demands) + 1
         slot[is_direct] = 0
         num_slots = int(slot.max(initial=0)) + 1
-        mid = np.full((len(self.p.demand), num_slots), -1, dtype=np.int32)
+        mid = np.full((len(self.problem.demand), num_slots), -1, dtype=np.int32)
         slot_share = np.zeros(mid.shape)
-        mid[:, 0] = self.p.target
-        mid[demands, slot] = self.mid_of[used_columns]
+        mid[:, 0] = self.problem.target
+        mid[demands, slot] = self.column_mid[used_columns]
         slot_share[demands, slot] = share[used_columns]
         slot_share /= np.maximum(1, slot_share.sum(1, keepdims=True))
-        if self.p.balances:
+        if self.problem.balances:
             slot_share[:, 0] = np.maximum(0, 1 - slot_share[:, 1:].sum(1))
         return mid, slot_share
 
@@ -204,43 +266,44 @@ def finish(
     """Finish a search that stalled above its target gap, by column generation.
 
     Args:
-        problem: the two-segment program of one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         start: result of the stalled search.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
     """
     begin = time.perf_counter()
     master = _Master(problem, start.mid, start.share)
-    best = start
-    value = start.value
+    incumbent = start
+    best_value = start.value
     dual_bound = _DualBound(start.bound, start.prices)
+    # 1 for a minimum (utilisation), -1 for a maximum (flow).
     sign = 1 if problem.balances else -1
     for _ in range(_MAX_ROUNDS):
-        if deadline.is_over or gap_between(value, dual_bound.value, problem.sense) <= gap:
+        if deadline.is_over or gap_between(best_value, dual_bound.value, problem.sense) <= gap:
             break
         # Restricted master.
         solution = master.solve(deadline.remaining_s)
         if solution is None:
             break
-        share, duals, demand_prices = solution
-        mid, slot_share = master.slots(share)
-        # Incumbent.
+        column_share, duals, demand_prices = solution
+        mid, slot_share = master.slots(column_share)
+        # Incumbent: utilisation, or Gbit/s after a repair to feasibility.
         if problem.balances:
             new_value = problem.utilisation(problem.loads(mid, slot_share))
         else:
             slot_share = feasible(problem, mid, slot_share)
             new_value = float((problem.demand * slot_share.sum(1)).sum())
-        if sign * (new_value - value) < 0:
-            value = new_value
-            best = dataclasses.replace(best, mid=mid, share=slot_share)
-        # Pricing.
+        if sign * (new_value - best_value) < 0:
+            best_value = new_value
+            incumbent = dataclasses.replace(incumbent, mid=mid, share=slot_share)
+        # Pricing; stop when no column has a saving.
         if not _generate_columns(master, duals, demand_prices, dual_bound):
             break
     bound = dual_bound.value
-    is_closed = gap_between(value, bound, problem.sense) <= gap
+    is_closed = gap_between(best_value, bound, problem.sense) <= gap
     return dataclasses.replace(
-        best,
-        value=value,
+        incumbent,
+        value=best_value,
         bound=bound,
         prices=dual_bound.prices,
         free_bound=problem.free_bound(dual_bound.prices),
@@ -251,7 +314,12 @@ def finish(
 
 @dataclasses.dataclass(eq=False)
 class _DualBound:
-    """Best dual bound so far, and the link prices (E,) that prove it."""
+    """Best dual bound so far.
+
+    Attributes:
+        value: bound on the utilisation (lower) or the flow (upper).
+        prices: (E,) link prices per Gbit/s that prove it.
+    """
 
     value: float
     prices: FloatArray
@@ -260,38 +328,51 @@ class _DualBound:
 def _generate_columns(
     master: _Master, duals: FloatArray, demand_prices: FloatArray, best: _DualBound
 ) -> int:
-    """Price columns at smoothed prices, or at the master's own prices if no column improves on
-    them; return the number of new columns.
+    """Add the columns with the largest savings (reduced costs), and update the dual bound.
+
+    Prices are smoothed with those of the best bound first (dual price smoothing); if no column has
+    a saving under them, the master's own prices are used.
 
     Args:
-        master: columns so far, extended in place.
+        master: restricted master program, whose columns (demand, midpoint) are extended in place.
         duals: (E,) dual prices of the master's rows load / c.
         demand_prices: (D,) dual prices of the demands.
-        best: dual bound, updated in place.
+        best: best dual bound, updated in place.
+
+    Returns:
+        the number of new columns.
     """
-    problem = master.p
+    problem = master.problem
     sign = 1 if problem.balances else -1
     master_prices = duals * problem.inverse_capacity
     for weight in (_MASTER_WEIGHT, 1.0):
-        mixed = _mixture(
+        prices = _mixture(
             problem,
             weight * master_prices + (1 - weight) * best.prices,
             0 if weight == 1 else _UNIFORM,
         )
         # Cheapest midpoint of each demand, and the dual bound.
-        pi = problem.segment_prices(mixed)
-        best_mid, cost = problem.cheapest(pi)
-        new_bound = problem.bound(mixed, cost)
+        segment_price = problem.segment_prices(prices)
+        cheapest_mid, cost = problem.cheapest(segment_price)
+        new_bound = problem.bound(prices, cost)
         if sign * (new_bound - best.value) > 0:
             best.value = new_bound
-            best.prices = mixed
-        num_added = _add_cheapest(master, pi, best_mid, cost, weight * demand_prices)
+            best.prices = prices
+        num_added = _add_cheapest(master, segment_price, cheapest_mid, cost, weight * demand_prices)
         if num_added:
             return num_added
     return 0
 
 
 def _mixture(problem: SegmentProblem, prices: FloatArray, uniform_weight: float) -> FloatArray:
+    """Return link prices (E,), mixed with uniform prices and scaled to sum_e c[e] p[e] = 1 if theta
+    is minimised; unchanged if the flow is maximised.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        prices: (E,) link prices per Gbit/s.
+        uniform_weight: weight of the uniform prices, proportional to 1 / c.
+    """
     if not problem.balances:
         return prices
     uniform = problem.inverse_capacity / max(1, int((problem.capacity > 0).sum()))
@@ -300,18 +381,35 @@ def _mixture(problem: SegmentProblem, prices: FloatArray, uniform_weight: float)
 
 
 def _add_cheapest(
-    master: _Master, pi: FloatArray, best_mid: IntArray, cost: FloatArray, demand_prices: FloatArray
+    master: _Master,
+    segment_price: FloatArray,
+    cheapest_mid: IntArray,
+    cost: FloatArray,
+    demand_prices: FloatArray,
 ) -> int:
-    """Add the columns that save most at these prices; return their number."""
-    p = master.p
+    """Add the columns that save most at given prices; return the number of new columns.
+
+    Saving of demand d with target t and source s:
+
+        demand[d] (price(s to t) - cost[d])               if theta is minimised
+        demand[d] (1 - cost[d]) - demand_prices[d]        if the flow is maximised
+
+    Args:
+        master: restricted master program, whose columns (demand, midpoint) are extended in place.
+        segment_price: (N, N) prices of segments, destination first.
+        cheapest_mid: (D,) cheapest midpoint of each demand.
+        cost: (D,) cost of the list over that midpoint.
+        demand_prices: (D,) dual prices of the demands.
+    """
+    problem = master.problem
     saving = (
-        p.demand * (pi[p.target, p.source] - cost)
-        if p.balances
-        else p.demand * (1 - cost) - demand_prices
+        problem.demand * (segment_price[problem.target, problem.source] - cost)
+        if problem.balances
+        else problem.demand * (1 - cost) - demand_prices
     )
-    saving[(best_mid == p.target) | (best_mid == p.source)] = 0
+    saving[(cheapest_mid == problem.target) | (cheapest_mid == problem.source)] = 0
     added = np.argsort(-saving)[:_MAX_ADDED]
     added = added[saving[added] > 1e-12 * max(float(saving.max()), 1e-300)]
-    num_before = len(master.demand_of)
-    master.add(added, best_mid[added])
-    return len(master.demand_of) - num_before
+    num_before = len(master.column_demand)
+    master.add(added, cheapest_mid[added])
+    return len(master.column_demand) - num_before

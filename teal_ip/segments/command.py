@@ -124,25 +124,25 @@ class SegmentReport:
     stopped_by: str
 
     def to_json(self) -> dict[str, Any]:
-        """All figures as JSON values; numbers that JSON lacks become null."""
+        """Return all metrics as JSON values; numbers that JSON lacks become null."""
         hidden = ("topology", "policies")
-        figures = {
+        metrics = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden
         }
-        return dict(json_value({**figures, "policies": len(self.policies.lists)}))
+        return dict(json_value({**metrics, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
         """Summarise the report in a few lines."""
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
         # Value, and number of policies.
-        few_note = (
+        policies_note = (
             f" (at least {self.policies_bound:g} are needed)"
             if math.isfinite(self.policies_bound)
             else ""
         )
-        few_note = (
-            f" (value and bound are of at most {self.at_most:,})" if self.at_most else few_note
+        policies_note = (
+            f" (value and bound for at most {self.at_most:,})" if self.at_most else policies_note
         )
         sense = -1.0 if balances else 1.0
         bound = rounding.bound_text(self.bound, sense)
@@ -150,8 +150,8 @@ class SegmentReport:
             f"{self.objective}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
             f"{rounding.gap_text(self.gap)}",
             f"shortest paths alone {self.ecmp:.6g}{unit}",
-            f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few_note}; "
-            f"mean latency {self.latency_ms:.4g} ms",
+            f"{len(self.policies.lists):,} of {self.demands:,} demands have a "
+            f"policy{policies_note}; mean latency {self.latency_ms:.4g} ms",
         ]
         # Bound over any paths.
         if math.isfinite(self.free_bound):
@@ -168,20 +168,20 @@ class SegmentReport:
                 f"{rounding.gap_text(self.free_gap)}; {lines[1]}"
             )
         if math.isfinite(self.fractional):
-            lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
+            lines.append(f"one list per demand; with splits {self.fractional:.6g}{unit}")
         if self.lost:
-            lines.append(f"{self.lost:.6g} Gbit/s of demand between nodes without a path")
+            lines.append(f"{self.lost:.6g} Gbit/s of demand has no path and is excluded")
         return "\n".join([*lines, f"{self.iterations} iterations, {self.solve_s:.3g} s"])
 
 
-def algorithm_of(config: SegmentsOptions) -> FlexAlgo | None:
-    """Return the flexible algorithm of the settings; None for the IGP itself."""
+def parse_algorithm(config: SegmentsOptions) -> FlexAlgo | None:
+    """Return the flexible algorithm of the settings (--flex-algo); None for the IGP itself."""
     return FlexAlgo.parse(config.flex_algo) if config.flex_algo else None
 
 
-def _of_algorithm(policies: SegmentPolicies, config: SegmentsOptions) -> SegmentPolicies:
+def _with_algorithm(policies: SegmentPolicies, config: SegmentsOptions) -> SegmentPolicies:
     """Return the policies with the algorithm of the settings."""
-    return dataclasses.replace(policies, algorithm=algorithm_of(config))
+    return dataclasses.replace(policies, algorithm=parse_algorithm(config))
 
 
 def load_segments(
@@ -189,17 +189,24 @@ def load_segments(
 ) -> tuple[EcmpDag, TrafficMatrices]:
     """Load the network's shortest paths and its traffic.
 
+    Args:
+        config: the settings.
+        notify: called with the number of links that the flexible algorithm uses.
+
     Raises:
-        InputError: invalid input.
+        InputError: invalid input, or a matrix index out of range.
     """
     dag, traffic = load_routed(config, notify)
-    if algorithm := algorithm_of(config):
+    if algorithm := parse_algorithm(config):
         dag = algorithm.dag_alone(dag.topology, dag.links.metric)
-        live = int(np.isfinite(dag.links.metric).sum())
-        notify(f"algorithm {algorithm.number} uses {live:,} of {dag.topology.num_links:,} links")
+        num_links = int(np.isfinite(dag.links.metric).sum())
+        notify(
+            f"flexible algorithm {algorithm.number} uses {num_links:,} of "
+            f"{dag.topology.num_links:,} links"
+        )
     if config.index >= traffic.num_matrices:
         raise InputError(
-            "--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index
+            "--index", "", f"an index from 0 to {traffic.num_matrices - 1}", config.index
         )
     return dag, traffic
 
@@ -209,7 +216,7 @@ class _Routing:
     """Split ratios of one matrix, and the bounds that hold for them.
 
     Attributes:
-        mid: (D, K) midpoints.
+        mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.
         shares: (D, K) split ratios.
         value: Gbit/s, or largest utilisation.
         bound: bound on the optimum over lists with one midpoint.
@@ -233,7 +240,10 @@ def solve_two_segments(
     deadline: Deadline,
     notify: Callable[[str], None] = lambda _: None,
 ) -> SegmentReport:
-    """Solve one matrix with the compiled two-segment search.
+    """Solve one matrix over lists with one midpoint, by the compiled search.
+
+    Steps: splits with any number of policies; few policies and one list per demand, if the settings
+    ask for them; the report.
 
     Args:
         config: the settings.
@@ -248,18 +258,22 @@ def solve_two_segments(
     problem = SegmentProblem.of(
         dag, pairs, demand, balances=config.objective == "max_link_utilisation"
     )
-    lost = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
-    if lost > 0:
-        notify(f"{lost:.6g} Gbit/s of demand has no path and is excluded")
-    result = (
-        _ecmp(problem, config) if config.igp_alone else _solve(problem, config, deadline, notify)
+    unroutable = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
+    if unroutable > 0:
+        notify(f"{unroutable:.6g} Gbit/s of demand has no path and is excluded")
+    split_result = (
+        _shortest_paths_only(problem, config)
+        if config.igp_alone
+        else _solve(problem, config, deadline, notify)
     )
     # Few policies, then one list per demand.
     extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
-    routing, allowed = _with_few_policies(problem, result, config, extra_deadline)
+    routing, max_utilisation = _with_few_policies(problem, split_result, config, extra_deadline)
     if config.one_list:
-        routing = _with_one_list(problem, result, routing, allowed, config, extra_deadline, notify)
-    report = _two_segment_report(problem, result, routing, config, lost)
+        routing = _with_one_list(
+            problem, split_result, routing, max_utilisation, config, extra_deadline, notify
+        )
+    report = _two_segment_report(problem, split_result, routing, config, unroutable)
     return dataclasses.replace(report, solve_s=time.perf_counter() - begin)
 
 
@@ -267,32 +281,46 @@ def _with_few_policies(
     problem: SegmentProblem, result: SegmentResult, config: SegmentsConfig, deadline: Deadline
 ) -> tuple[_Routing, float]:
     """Return the routing with few policies if the settings limit their number, else that of the
-    search; and the utilisation within which policies were minimised, infinite for none.
+    search.
 
     Args:
-        problem: the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
+
+    Returns:
+        the routing, and the utilisation within which policies were minimised, infinite if they were
+        not.
     """
     routing = _Routing(result.mid, result.share, result.value, result.bound)
-    allowed = math.inf
-    limit = _few(config)
-    if limit is not None and not config.at_most:
-        allowed = limit.limit(result.value, result.bound, "no lists with one midpoint")
-        few: FewPolicies = fewest_policies(problem, result, allowed, deadline)
-        routing = _Routing(few.mid, few.share, few.utilisation, result.bound, float(few.bound))
+    max_utilisation = math.inf
+    policy_limit = _policy_limit(config)
+    if policy_limit is not None and not config.at_most:
+        max_utilisation = policy_limit.utilisation_limit(
+            result.value, result.bound, "lists with one midpoint"
+        )
+        few_policies: FewPolicies = fewest_policies(problem, result, max_utilisation, deadline)
+        routing = _Routing(
+            few_policies.mid,
+            few_policies.share,
+            few_policies.utilisation,
+            result.bound,
+            float(few_policies.bound),
+        )
     if config.at_most:
-        few, bound = least_utilisation(problem, result, config.at_most, deadline, config.gap)
-        routing = _Routing(few.mid, few.share, few.utilisation, bound)
-    return routing, allowed
+        few_policies, bound = least_utilisation(
+            problem, result, config.at_most, deadline, config.gap
+        )
+        routing = _Routing(few_policies.mid, few_policies.share, few_policies.utilisation, bound)
+    return routing, max_utilisation
 
 
 def _with_one_list(
     problem: SegmentProblem,
     result: SegmentResult,
     split: _Routing,
-    allowed: float,
+    max_utilisation: float,
     config: SegmentsConfig,
     deadline: Deadline,
     notify: Callable[[str], None],
@@ -300,10 +328,10 @@ def _with_one_list(
     """Choose one list per demand: rounding and local search, then an integer program.
 
     Args:
-        problem: the matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
         split: splits from which the lists are rounded.
-        allowed: utilisation within which policies were minimised; infinite for none.
+        max_utilisation: utilisation within which policies were minimised; infinite for none.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
         notify: called before the integer program.
@@ -311,36 +339,37 @@ def _with_one_list(
     Raises:
         InputError: one list per demand exceeds the target utilisation.
     """
-    # Rounding and local search, from the best of the starts.
+    # Rounding and local search, from the splits and from a solution that splits few demands.
     starts = (
         [(split.mid, split.shares)]
-        if math.isfinite(allowed)
-        else [(split.mid, split.shares), _basic(problem, result, deadline)]
+        if math.isfinite(max_utilisation)
+        else [(split.mid, split.shares), _nearly_unsplit(problem, result, deadline)]
     )
     candidates: list[OneList] = [one_list(problem, *start, deadline) for start in starts]
     best = min(candidates, key=lambda candidate: candidate.utilisation)
     mid = best.mid
     shares = np.ones(best.mid.shape)
     value = best.utilisation
-    # An integer program, if the gap is still open.
-    is_tried = math.isinf(allowed) and len(mid) <= _MAX_UNSPLIT
-    if is_tried and gap_between(value, result.bound, problem.sense) > config.gap:
+    # An integer program, if the gap is still open and there are not too many demands.
+    is_integer_case = math.isinf(max_utilisation) and len(mid) <= _MAX_UNSPLIT
+    if is_integer_case and gap_between(value, result.bound, problem.sense) > config.gap:
         notify(
-            f"one list each: {value:.6g} by local search; an integer program follows, within "
-            f"{_UNSPLIT_S:g} s"
+            f"one list per demand: utilisation {value:.6g} by local search; solving an integer "
+            f"program for up to {_UNSPLIT_S:g} s"
         )
         integer_deadline = Deadline(time.perf_counter() + _UNSPLIT_S, deadline)
         mid, value = unsplit(problem, result, mid, integer_deadline, config.gap)
     # The bound on the number of policies holds only for lists within the utilisation.
     policies_bound = split.policies_bound
-    if value > allowed * (1 + TARGET_ROUNDING):
+    if value > max_utilisation * (1 + TARGET_ROUNDING):
         policies_bound = math.nan
         if config.target_utilisation:
-            reached_text = (
-                f"{config.target_utilisation:g}, but one list per demand reaches {value:.6g}"
+            problem_text = (
+                f"the target utilisation is {config.target_utilisation:g}, but one list per demand "
+                f"reaches {value:.6g}"
             )
-            raise InputError(
-                "--one-list", "", "splits, or a larger --target-utilisation", reached_text
+            raise InputError.invalid(
+                "--one-list", "", problem_text, "drop --one-list, or raise --target-utilisation"
             )
     return _Routing(mid, shares, value, split.bound, policies_bound, fractional=split.value)
 
@@ -350,16 +379,24 @@ def _two_segment_report(
     result: SegmentResult,
     routing: _Routing,
     config: SegmentsConfig,
-    lost: float,
+    unroutable: float,
 ) -> SegmentReport:
-    """Build the report of the two-segment search, without its solve time."""
+    """Build the report of the two-segment search, without its solve time.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        result: splits with any number of policies, whose bounds hold.
+        routing: the routing to install.
+        config: the settings.
+        unroutable: Gbit/s of demands without a path.
+    """
     dag = problem.dag
     load = problem.loads(routing.mid, routing.shares)
-    policies = _of_algorithm(problem.policies(routing.mid, routing.shares), config)
+    policies = _with_algorithm(problem.policies(routing.mid, routing.shares), config)
     # Mean latency, weighted by the admitted volume.
     pairs = np.stack([problem.source, problem.target], 1)
     admitted = problem.demand * (1.0 if problem.balances else routing.shares.sum(1))
-    per_demand = IgpRouting(dag, pairs, policies).latency()
+    latency = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
         topology=dag.topology,
         policies=policies,
@@ -372,8 +409,8 @@ def _two_segment_report(
         ecmp=_ecmp_value(problem),
         max_link_utilisation=problem.utilisation(load),
         demand=float(problem.demand.sum()),
-        lost=lost,
-        latency_ms=float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)),
+        lost=unroutable,
+        latency_ms=float((admitted * latency).sum() / max(admitted.sum(), 1e-300)),
         demands=len(problem.demand),
         policies_bound=routing.policies_bound,
         at_most=config.at_most,
@@ -385,8 +422,8 @@ def _two_segment_report(
     )
 
 
-def _few(config: SegmentsOptions) -> Few | None:
-    """Return the limit on policies of the settings; None for none."""
+def _policy_limit(config: SegmentsOptions) -> Few | None:
+    """Return the limit on the number of policies of the settings; None for none."""
     if not (config.fewest_policies or config.target_utilisation or config.at_most):
         return None
     within = (
@@ -401,6 +438,14 @@ def _solve(
     deadline: Deadline,
     notify: Callable[[str], None],
 ) -> SegmentResult:
+    """Run the two-segment search, and column generation if the search stalls.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        config: the settings.
+        deadline: time limit, after which the incumbent is returned.
+        notify: called with the progress.
+    """
     progress = seldom(notify)
 
     def report(iterations: int, gap: float) -> None:
@@ -409,32 +454,37 @@ def _solve(
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
     if result.stopped_by == Stop.STALLED:
         notify(
-            f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: column generation "
-            "finishes the search"
+            f"gap {100 * result.gap:.3f}% after {result.iterations} iterations: the search stalls; "
+            "continuing with column generation"
         )
         finish_deadline = deadline if config.deadline else Deadline.after(_FINISH_S)
         result = finish(problem, result, config.gap, finish_deadline)
     return result
 
 
-def _basic(
+def _nearly_unsplit(
     problem: SegmentProblem, result: SegmentResult, deadline: Deadline
 ) -> tuple[IntArray, FloatArray]:
-    """Return a solution that splits few demands, as a start for one list per demand."""
+    """Return midpoints and split ratios (D, K) that split few demands, as a start for one list per
+    demand: fewest policies within a utilisation 0.1% above the best.
+    """
     few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
     return few.mid, few.share
 
 
 def _ecmp_value(problem: SegmentProblem) -> float:
-    """Utilisation of the shortest paths, or their flow if one common factor scales all demands to
-    fit.
+    """Return the value of the shortest paths: the largest utilisation, or the total flow in Gbit/s
+    if one common factor scales all demands to fit.
     """
     utilisation = problem.utilisation(problem.loads(*problem.direct()))
     return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
 
 
-def _ecmp(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
-    """Result of the shortest paths alone, with the bound of a search without iterations."""
+def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
+    """Return the shortest paths as a result, with the bound of a search without iterations.
+
+    If the flow is maximised, one common factor scales all demands to fit.
+    """
     bounds = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()
     value = _ecmp_value(problem)
@@ -464,7 +514,9 @@ def solve_over(
     deadline: Deadline,
     notify: Callable[[str], None],
 ) -> SegmentReport:
-    """Solve the matrix of the settings by column generation (any objective and list length).
+    """Solve the matrix of the settings by column generation over segment lists.
+
+    It supports any objective and list length.
 
     Args:
         config: the settings.
@@ -486,14 +538,21 @@ def solve_over(
         weight=given_weights(config, topology, traffic, notify),
         classes=traffic.classes,
     )
-    straight = ecmp_allocation(problem, dag)
+    shortest_path_allocation = ecmp_allocation(problem, dag)
 
     def report(rounds: int, gap: float) -> None:
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
     # Column generation, unless the shortest paths alone are evaluated.
     if config.igp_alone:
-        result = OverLists(problem, straight, assess(problem, straight), 0, 0.0, reached=True)
+        result = OverLists(
+            problem,
+            shortest_path_allocation,
+            assess(problem, shortest_path_allocation),
+            0,
+            0.0,
+            reached=True,
+        )
     else:
         result = solve_over_lists(
             problem,
@@ -504,12 +563,12 @@ def solve_over(
             deadline=deadline,
             report=report,
         )
-    return _report(
+    return _column_generation_report(
         config,
         topology,
         problem,
         result,
-        float(assess(problem, straight).value),
+        float(assess(problem, shortest_path_allocation).value),
         time.perf_counter() - begin,
     )
 
@@ -521,8 +580,8 @@ def with_tighter_free_bound(
     traffic: TrafficMatrices,
     notify: Callable[[str], None],
 ) -> SegmentReport:
-    """Tighten the bound over any paths by a search over paths, if the one from segment prices is
-    loose.
+    """Tighten the bound over any paths by column generation over paths, if the bound from segment
+    prices is loose.
 
     Args:
         config: the settings; with a deadline the report is returned unchanged.
@@ -534,21 +593,23 @@ def with_tighter_free_bound(
     is_loose = report.free_gap > _LOOSE_GAP and report.free_gap > 2 * report.gap
     if not is_loose or config.deadline or report.demands > _MAX_SEARCHED:
         return report
-    notify(f"tightening the bound over any paths, within {_FREE_SEARCH_S:g} s")
-    live = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
-    demand = np.where(live, traffic.read([config.index])[0], 0.0)
+    notify(f"tightening the bound over any paths, for up to {_FREE_SEARCH_S:g} s")
+    # Program of the demands that have a path.
+    has_path = dag.reaches[traffic.pairs[:, 1], traffic.pairs[:, 0]]
+    demand = np.where(has_path, traffic.read([config.index])[0], 0.0)
     lists = CandidateLists.straight(dag, traffic.pairs)
     problem = Problem.create(dag.topology, lists, Objective(config.objective), demand[None])
     bound = float(searched_free_bound(problem, _FREE_SEARCH_S))
     sense = problem.objective.rules.sense
     if sense * bound >= sense * report.free_bound:
         return report
+    # The bound is better: replace it, and its gap.
     values = (torch.tensor([x], dtype=torch.float64) for x in (report.value, bound))
     free_gap = float(certified_gap(problem, *values))
     return dataclasses.replace(report, free_bound=bound, free_gap=free_gap)
 
 
-def _report(
+def _column_generation_report(
     config: SegmentsConfig,
     topology: Topology,
     problem: Problem,
@@ -556,21 +617,30 @@ def _report(
     ecmp: float,
     solve_s: float,
 ) -> SegmentReport:
-    """Build the report of column generation."""
+    """Build the report of column generation over segment lists.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        problem: the matrix, over the generated lists.
+        result: allocation over the lists.
+        ecmp: value of the shortest paths alone.
+        solve_s: solve time, seconds.
+    """
     lists = result.allocation.paths
-    figures = result.assessment.figures(0)
+    metrics = result.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
-    share = result.allocation.splits[0].cpu().numpy()
+    splits = result.allocation.splits[0].cpu().numpy()
     demand = problem.demand[0].cpu().numpy()
-    policies = _of_algorithm(lists.policies(share), config)
+    policies = _with_algorithm(lists.policies(splits), config)
     has_path = lists.mask.any(1)
     # Mean latency, weighted by the carried volume.
     latency = IgpRouting(lists.dag, lists.pairs, policies).latency()
-    carried = np.where(np.isfinite(latency), demand * share.sum(1), 0)
-    volume = float(carried.sum())
+    carried = np.where(np.isfinite(latency), demand * splits.sum(1), 0)
+    total_carried = float(carried.sum())
     mean_latency = (
-        float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / volume)
-        if volume
+        float((carried * np.where(np.isfinite(latency), latency, 0)).sum() / total_carried)
+        if total_carried
         else math.nan
     )
     # Bound over all paths.
@@ -586,13 +656,13 @@ def _report(
         topology=topology,
         policies=policies,
         objective=str(config.objective),
-        value=figures.value,
-        bound=figures.bound,
+        value=metrics.value,
+        bound=metrics.bound,
         free_bound=all_paths_bound,
-        gap=figures.gap,
+        gap=metrics.gap,
         free_gap=all_paths_gap,
         ecmp=ecmp,
-        max_link_utilisation=figures.max_link_utilisation,
+        max_link_utilisation=metrics.max_link_utilisation,
         demand=float(demand[has_path].sum()),
         lost=float(demand[~has_path].sum()),
         latency_ms=mean_latency,
@@ -638,9 +708,9 @@ class StaticReport:
         return self.lists.policies
 
     def to_json(self) -> dict[str, Any]:
-        """All figures as JSON values."""
+        """Return all metrics as JSON values."""
         lists = self.lists
-        figures = {
+        metrics = {
             "value": lists.value,
             "bound": lists.bound,
             "gap": lists.gap,
@@ -658,7 +728,7 @@ class StaticReport:
             "solve_s": lists.solve_s,
             "reached": self.reached,
         }
-        return dict(json_value(figures))
+        return dict(json_value(metrics))
 
     def describe(self) -> str:
         """Summarise the report in a few lines."""
@@ -668,30 +738,34 @@ class StaticReport:
         kind, policy_unit = (
             ("transit policies", "policy") if is_transit else ("demands with a policy", "demand")
         )
-        few_note = (
+        policies_note = (
             f" (at least {lists.policies_bound:g} are needed)"
             if math.isfinite(lists.policies_bound)
             else ""
         )
-        few_note = (
-            f" (value and bound are of at most {self.at_most:,})" if self.at_most else few_note
+        policies_note = (
+            f" (value and bound for at most {self.at_most:,})" if self.at_most else policies_note
         )
-        few_note += "; bounds are of policies that no other one steers again" if is_transit else ""
+        policies_note += (
+            "; bounds hold for sets of policies that do not steer each other's traffic"
+            if is_transit
+            else ""
+        )
         return "\n".join(
             [
-                f"max_link_utilisation over {len(lists.utilisation)} matrices, {self.failures} "
-                f"failures and none: {lists.value:.6g}, "
+                f"max_link_utilisation over {len(lists.utilisation)} matrices, without failure and "
+                f"under {self.failures} failures: {lists.value:.6g}, "
                 f"bound {rounding.at_least(lists.bound)}, gap {rounding.gap_text(lists.gap)}",
-                f"fullest{worst_case}; without failure {lists.utilisation[:, 0].max():.6g}; "
+                f"worst case{worst_case}; without failure {lists.utilisation[:, 0].max():.6g}; "
                 f"shortest paths alone {lists.straight:.6g}",
                 *(
-                    [f"one list for each {policy_unit}; with splits {lists.fractional:.6g}"]
+                    [f"one list per {policy_unit}; with splits {lists.fractional:.6g}"]
                     if math.isfinite(lists.fractional)
                     else []
                 ),
                 (
-                    f"{kind}: {len(self.policies.lists):,}{few_note}; {lists.iterations} rounds, "
-                    f"{lists.solve_s:.3g} s"
+                    f"{kind}: {len(self.policies.lists):,}{policies_note}; "
+                    f"{lists.iterations} rounds, {lists.solve_s:.3g} s"
                 ),
             ]
         )
@@ -715,7 +789,14 @@ class _StaticInstance:
     def create(
         cls, config: SegmentsOptions, dag: EcmpDag, traffic: TrafficMatrices
     ) -> _StaticInstance:
-        """Select the matrices and failures of the settings."""
+        """Select the matrices and failures of the settings, and compute the shortest paths under
+        each failure.
+
+        Args:
+            config: the settings.
+            dag: shortest paths without failure.
+            traffic: all matrices.
+        """
         if config.matrices == 1:
             traffic = traffic.part(config.index, config.index + 1)
         failure_kinds = () if config.survive == "none" else (config.survive,)
@@ -725,7 +806,8 @@ class _StaticInstance:
         return cls(traffic, failures, dags)
 
     def utilisations(self, policies: SegmentPolicies | None = None) -> FloatArray:
-        """Largest link utilisation (M, 1 + F) of each matrix without and under each failure.
+        """Return the largest link utilisation (M, 1 + F) of each matrix, without and under each
+        failure.
 
         Args:
             policies: the segment lists; None for shortest paths alone.
@@ -734,7 +816,9 @@ class _StaticInstance:
         return utilisations(routing, self.traffic, self.failures)
 
     def demand_without_path(self) -> list[float]:
-        """Largest Gbit/s without a path of any matrix, without and under each failure."""
+        """Return the largest Gbit/s without a path of any matrix, without and under each failure
+        (1 + F).
+        """
         pairs = np.asarray(self.traffic.pairs, dtype=np.int64)
         return [
             max(
@@ -754,7 +838,7 @@ def solve_static(
 ) -> StaticReport:
     """Optimise segment lists that serve all matrices and failures of the settings.
 
-    The lists are optimised for some matrices and replayed on all of them; matrices that exceed the
+    The lists are optimised for some matrices and evaluated on all of them; matrices that exceed the
     result are added, until there are none.
 
     Args:
@@ -766,35 +850,36 @@ def solve_static(
     """
     progress = seldom(notify)
 
-    def report(number: int, value: float, bound: float) -> None:
-        progress(f"round {number}: {value:.6g}, bound {bound:.6g}")
+    def report(round_index: int, value: float, bound: float) -> None:
+        progress(f"round {round_index}: value {value:.6g}, bound {bound:.6g}")
 
     # Matrices and failures; the first matrices are those with the worst shortest-path routing.
     instance = _StaticInstance.create(config, dag, traffic)
     failures = instance.failures
-    straight = instance.utilisations()
-    rows = worst_rows(straight, config.matrices)
+    shortest_path_utilisation = instance.utilisations()
+    first_matrices = worst_rows(shortest_path_utilisation, config.matrices)
     # Demand without a path, under each failure.
-    cut_off = instance.demand_without_path()
-    if max(cut_off) > 0:
-        worst_failure = int(np.argmax(cut_off))
+    unroutable = instance.demand_without_path()
+    if max(unroutable) > 0:
+        worst_failure = int(np.argmax(unroutable))
         under_failure = (
             f" when {failures[worst_failure - 1].name} fails"
             if worst_failure
             else " without failure"
         )
         notify(
-            f"up to {max(cut_off):.6g} Gbit/s of demand has no path{under_failure}: it is excluded"
+            f"up to {max(unroutable):.6g} Gbit/s of demand has no path{under_failure} and is "
+            "excluded"
         )
     # Optimise, and evaluate on all matrices.
     solution, num_exceeding = _optimise_all_matrices(
-        config, instance, rows, deadline, notify, report
+        config, instance, first_matrices, deadline, notify, report
     )
     solution = dataclasses.replace(
         solution,
-        policies=_of_algorithm(solution.policies, config),
+        policies=_with_algorithm(solution.policies, config),
         value=float(solution.utilisation.max()),
-        straight=float(straight.max()),
+        straight=float(shortest_path_utilisation.max()),
     )
     worst = int(solution.utilisation.max(0).argmax())
     return StaticReport(
@@ -802,7 +887,7 @@ def solve_static(
         solution,
         failures[worst - 1].name if worst else "",
         len(failures),
-        max(cut_off),
+        max(unroutable),
         solution.reached and not num_exceeding,
         solution.stopped_by,
         config.at_most,
@@ -812,50 +897,53 @@ def solve_static(
 def _optimise_all_matrices(
     config: SegmentsOptions,
     instance: _StaticInstance,
-    rows: Int64Array,
+    matrices: Int64Array,
     deadline: Deadline,
     notify: Callable[[str], None],
     report: Callable[[int, float, float], None],
 ) -> tuple[StaticLists, int]:
-    """Optimise for some matrices, replay the lists on all, and add matrices that exceed the result
-    until there are none; return the lists with the utilisations of all matrices, and the number of
-    matrices that still exceed.
+    """Optimise segment lists for some matrices, evaluate them on all, and add matrices that exceed
+    the result until there are none.
 
     Args:
         config: the settings.
         instance: matrices and failures.
-        rows: matrices of the first search.
+        matrices: indices of the matrices of the first search.
         deadline: time limit, after which the incumbent is returned.
         notify: called when matrices are added.
-        report: see :func:`static_lists`.
+        report: called after each round with its index, the incumbent's value and the bound.
+
+    Returns:
+        the lists with the utilisations of all matrices, and the number of matrices that still
+        exceed.
     """
     pairs = np.asarray(instance.traffic.pairs, dtype=np.int64)
     while True:
         solution = static_lists(
             instance.dags,
             pairs,
-            instance.traffic.read(rows),
+            instance.traffic.read(matrices),
             gap=config.gap,
-            few=_few(config),
+            few=_policy_limit(config),
             one_list=config.one_list,
             transit=config.transit,
             deadline=deadline,
             max_rounds=config.max_iterations,
             report=report,
         )
-        # Replay on all matrices.
+        # Evaluate on all matrices: which of the others exceed the result, or the target?
         utilisation = instance.utilisations(solution.policies)
-        max_load = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
-        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_load), rows)
+        max_utilisation = max(solution.value, config.target_utilisation) * (1 + TARGET_ROUNDING)
+        exceeding = np.setdiff1d(np.flatnonzero(utilisation.max(1) > max_utilisation), matrices)
         if not len(exceeding) or deadline.is_over:
             return dataclasses.replace(solution, utilisation=utilisation), len(exceeding)
         # Add the worst of the matrices that exceed the result.
         notify(
-            f"{len(exceeding)} matrices outside the search exceed {100 * max_load:.2f}%: "
-            "adding the worst of them"
+            f"{len(exceeding)} matrices outside the search exceed a utilisation of "
+            f"{100 * max_utilisation:.2f}%: adding the worst {min(len(exceeding), _MAX_ADDED)}"
         )
-        rows = np.concatenate(
-            [rows, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
+        matrices = np.concatenate(
+            [matrices, exceeding[np.argsort(-utilisation.max(1)[exceeding])[:_MAX_ADDED]]]
         )
 
 
@@ -866,7 +954,11 @@ _MAX_ADDED = 4
 def run_segments(
     config: SegmentsConfig, notify: Callable[[str], None]
 ) -> SegmentReport | StaticReport:
-    """Solve the matrix; write the lists if there is an output file.
+    """Optimise segment lists for the settings; write them if there is an output file.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.
@@ -892,7 +984,7 @@ def run_segments(
         report = with_tighter_free_bound(config, report, dag, traffic, notify)
     if config.out is not None:
         write_policies(config.out, report.topology, report.policies, report.to_json())
-        notify(f"{config.out}: {len(report.policies.lists):,} policies")
+        notify(f"{config.out}: {len(report.policies.lists):,} policies written")
     return report
 
 

@@ -1,11 +1,11 @@
 """Integer solutions near the bounds of the linear programs: few policies, one list per demand.
 
-A diving heuristic finds few policies: the demands that move most get a policy that no longer
-counts, and the program is solved again for the others, until no other demand moves.  For at most N
-policies, the heuristic also minimises the utilisation over the N demands that move most in
-solutions of fewest policies at several utilisations.  Some transit policies exclude each other, so
-a dive may end without a feasible point; then an integer program over the current columns is solved
-(:func:`solve_integer_program`).  Entry points: :func:`fewest`, :func:`at_most`,
+A diving heuristic finds few policies: the demands that move the largest shares get a policy that
+no longer counts, and the program is solved again for the others, until no other demand moves.  For
+at most N policies, the heuristic also minimises the utilisation over the N demands that move most
+in solutions of fewest policies at several utilisations.  Some transit policies exclude each other,
+so a dive may end without a feasible point; then an integer program over the current columns is
+solved (:func:`solve_integer_program`).  Entry points: :func:`fewest`, :func:`at_most`,
 :func:`one_list_each`.
 """
 
@@ -26,34 +26,42 @@ from teal.runtime.lp import Between, solve_milp
 from teal_ip.segments.problem import TARGET_ROUNDING, require_target
 from teal_ip.segments.programs import Master, Point, Program, most_utilised, optimum
 
-# Gap, of the number of policies or their utilisation, at which further heuristics are skipped.
+# Relative gap of the number of policies, or of the utilisation, at which further heuristics are
+# skipped.
 FEW_GAP = 0.02
 # Target gap of the linear programs of a dive.
 DIVE_GAP = 1e-3
-# Utilisations whose fewest policies are tried for at most N.
+# Number of utilisation limits at which the fewest policies are computed, for at most N policies.
 _TARGETS = 10
-# A dive frees at least the n-th part of the demands that move, at a time.
+# A step of a dive fixes at least this fraction (1 / n) of the demands that move.
 _DIVES = 10
 # Distance of a share from 0 or 1 that counts as rounding.
 _INTEGRALITY_TOLERANCE = 1e-6
-# Integer programs: rounds of new rows, and time limit of each, seconds.
+# Integer programs: largest number of rounds with new rows, and time limit of a round, seconds.
 _MAX_INTEGER_ROUNDS = 20
 _INTEGER_S = 20.0
 # Largest number of policies for which at_most also solves an integer program.
 _FEW_INTEGER = 5
 # Time limit of a last linear program over the current columns after the deadline, seconds.
 _LAST_S = 5.0
-# Columns that are added for an integer program.
+# Columns that are added to the master before an integer program.
 _INTEGER_COLUMNS = 1_000
 
 
-def _of_largest(master: Master, point: Point, max_policies: int) -> Point | None:
-    """Return the optimum of :meth:`Master.program_of_largest` over the current columns."""
+def _optimum_of_largest(master: Master, point: Point, max_policies: int) -> Point | None:
+    """Return the least utilisation over the current columns with policies for the N demands that
+    move the most Gbit/s at a point; None if HiGHS finds none in _LAST_S seconds.
+    """
     return master.solve(master.program_of_largest(point, max_policies), _LAST_S)
 
 
-def best_of(master: Master, *points: Point | None) -> Point:
-    """Return the point of least utilisation that can be installed; the first one always can."""
+def best_installable(master: Master, *points: Point | None) -> Point:
+    """Return the point of least utilisation whose policies can be installed together.
+
+    Args:
+        master: rows and columns of the points.
+        points: candidates; None is skipped.  The first one is known to be installable.
+    """
     return min(
         (
             point
@@ -65,51 +73,66 @@ def best_of(master: Master, *points: Point | None) -> Point:
 
 
 def _dive(master: Master, program: Program, start: Point, deadline: Deadline) -> Point | None:
-    """Fix policies of the demands that move most, until no other demand moves (diving heuristic).
+    """Fix segment routing policies of demands one after the other (diving heuristic).
 
-    After the deadline, return None when policies are minimised, else the optimum over the current
-    columns of the demands that move most.
+    A policy moves a share of a demand off its shortest paths.  A fixed policy no longer counts: its
+    demand may move at no cost.  Each step fixes the demands
+    whose whole share moves, at least one, and solves the program again for the others.
 
     Args:
-        master: rows and columns so far.
-        program: fewest policies, or at most N.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
         start: optimum of the program.
         deadline: time limit.
+
+    Returns:
+        the point at the end of the dive.  None if the deadline ends it while policies are
+        minimised; while the utilisation is minimised, the optimum over the current columns for the
+        demands that move most.
     """
-    counts = program.counts.copy()
-    remaining_policies = program.policies
+    # Demands (D,) that have no fixed policy yet (1, else 0), and demands that may have none.
+    counted = program.counted.copy()
+    remaining_policies = program.policy_limit
     point = start
-    closed = np.zeros(master.demands, dtype=bool)
+    barred = np.zeros(master.num_demands, dtype=bool)
     while True:
-        moved = np.where(counts > 0, point.moved, 0.0)
-        num_moving = int(np.count_nonzero(moved))
-        min_freed = max(
-            int(np.count_nonzero(moved >= 1 - _INTEGRALITY_TOLERANCE)), 1, num_moving // _DIVES
+        # Number of policies to fix in this step.
+        moved_share = np.where(counted > 0, point.moved, 0.0)
+        num_moving = int(np.count_nonzero(moved_share))
+        min_fixed = max(
+            int(np.count_nonzero(moved_share >= 1 - _INTEGRALITY_TOLERANCE)),
+            1,
+            num_moving // _DIVES,
         )
-        num_freed = min_freed if min_freed <= remaining_policies else int(remaining_policies)
-        # Without further demands, or without further policies: finish, or ban conflicting columns.
-        if not num_moving or not num_freed:
+        num_fixed = min_fixed if min_fixed <= remaining_policies else int(remaining_policies)
+        # No other demand moves, or N policies are fixed: finish, unless transit policies conflict;
+        # then ban their columns and solve again.
+        if not num_moving or not num_fixed:
             conflicting = master.conflicts(point)
             if not conflicting.any():
                 return point
-            master.ban(point.of[conflicting], point.mid[conflicting])
+            master.ban(point.demand[conflicting], point.mid[conflicting])
         else:
-            # Free the demands that move most.
-            freed = master.largest(moved, num_freed)
-            counts[freed] = 0.0
-            remaining_policies -= len(freed)
-            closed |= master.scenarios.excluded(freed)
+            # Fix the demands with the largest shares, and bar policies that exclude them.
+            fixed = master.largest_policies(moved_share, num_fixed)
+            counted[fixed] = 0.0
+            remaining_policies -= len(fixed)
+            barred |= master.scenarios.excluded(fixed)
+        # Optimum with these fixed policies.
         next_point, _, _ = optimum(
             master,
-            dataclasses.replace(program, counts=counts, policies=remaining_policies, closed=closed),
+            dataclasses.replace(
+                program, counted=counted, policy_limit=remaining_policies, barred=barred
+            ),
             DIVE_GAP,
             deadline,
         )
         if next_point is None or deadline.is_over:
             return (
                 None
-                if program.utilisation is not None
-                else _of_largest(master, point, int(program.policies))
+                if program.utilisation_limit is not None
+                else _optimum_of_largest(master, point, int(program.policy_limit))
             )
         point = next_point
 
@@ -117,24 +140,31 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
 def fewest(
     master: Master, utilisation: float, gap: float, deadline: Deadline
 ) -> tuple[list[Point], float, int]:
-    """Return points with few policies within a utilisation, the bound on their number, and the
-    number of rounds.
+    """Return points with few policies within a utilisation, and a bound on their number.
+
+    A policy moves a share of a demand off its shortest paths to lists over a midpoint.
 
     Args:
-        master: rows and columns so far.
-        utilisation: limit U.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        utilisation: utilisation limit U.
         gap: relative gap between the sum of moved shares and its bound at which to stop.
         deadline: time limit, after which the incumbent is returned.
+
+    Returns:
+        installable points, possibly none; the lower bound on the number of policies; the number of
+        rounds of row and column generation.
     """
-    # The linear program gives the bound; a dive from its optimum, few policies.
-    program = Program(np.ones(master.demands), utilisation)
+    # The linear program gives the bound on the number, rounded up; a dive from its optimum gives a
+    # point with few policies.
+    program = Program(np.ones(master.num_demands), utilisation)
     start, bound, rounds = optimum(master, program, gap, deadline)
     min_policies = float(max(0, math.ceil(bound - 1e-6)))
     is_near = start is None or len(start.steered) <= min_policies * (1 + FEW_GAP)
     few_policies_point = (
         None if start is None or is_near else _dive(master, program, start, deadline)
     )
-    # Transit policies: the dive may fail, so try the integer program, too.
+    # Transit policies exclude each other, so the dive may fail: solve the integer program, too.
     if master.scenarios.is_transit and (
         few_policies_point is None or len(few_policies_point.steered) > min_policies * (1 + FEW_GAP)
     ):
@@ -165,85 +195,116 @@ def at_most(
     deadline: Deadline,
     report: Callable[[int, float, float], None] | None = None,
 ) -> tuple[Point, float, int]:
-    """Return the point of least utilisation with at most N policies, its bound, and the number of
-    rounds.
+    """Minimise the largest link utilisation with at most N segment routing policies.
+
+    A policy moves a share of a demand off its shortest paths to lists over a midpoint.  Candidates:
+    no policy; a dive; the unrestricted point, or its N policies that move most; integer programs;
+    and policies of solutions of fewest policies at several utilisations.
 
     Args:
-        master: rows and columns so far.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         max_policies: largest number of policies, N.
         any_number: a point with any number of policies.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
-        report: see :func:`optimum`.
+        report: called after each round with its index, the incumbent's utilisation and the bound.
+
+    Returns:
+        the incumbent, the lower bound on the utilisation, and the number of rounds.
     """
-    # A dive, and the unrestricted point if it has few enough policies.
-    program = Program(np.ones(master.demands), policies=float(max_policies))
+    # Linear program: the bound, and the start of a dive.
+    program = Program(np.ones(master.num_demands), policy_limit=float(max_policies))
     start, bound, rounds = optimum(master, program, gap, deadline, report)
     candidates = [None if start is None else _dive(master, program, start, deadline)]
-    is_enough = len(any_number.steered) <= max_policies and master.can_be_installed(any_number)
-    candidates.append(any_number if is_enough else _of_largest(master, any_number, max_policies))
-    best = best_of(master, master.straight, *candidates)
+    # The unrestricted point if it has few enough policies, else its N policies that move most.
+    any_number_fits = len(any_number.steered) <= max_policies and master.can_be_installed(
+        any_number
+    )
+    candidates.append(
+        any_number if any_number_fits else _optimum_of_largest(master, any_number, max_policies)
+    )
+    best = best_installable(master, master.shortest_paths, *candidates)
+    # Transit policies exclude each other, so the dive may fail: solve the integer program, too.
     if master.scenarios.is_transit and best.value > bound * (1 + max(gap, FEW_GAP)):
-        best = best_of(master, best, solve_integer_program(master, program, FEW_GAP, deadline))
+        best = best_installable(
+            master, best, solve_integer_program(master, program, FEW_GAP, deadline)
+        )
     best, target_rounds = _from_several_targets(master, max_policies, best, bound, gap, deadline)
     rounds += target_rounds
-    # An integer program for very few policies.
+    # Very few policies: integer program with one list per demand, then splits over its policies.
     is_small = max_policies <= _FEW_INTEGER and not master.scenarios.is_transit
     if is_small and best.value > bound * (1 + max(gap, FEW_GAP)) and not deadline.is_over:
         integer_deadline = Deadline(time.perf_counter() + _INTEGER_S / 4, deadline)
-        unsplit = one_list_each(master, max_policies, master.straight, gap, integer_deadline)
-        best = best_of(master, best, unsplit, _of_largest(master, unsplit, max_policies))
+        unsplit_point = one_list_each(
+            master, max_policies, master.shortest_paths, gap, integer_deadline
+        )
+        best = best_installable(
+            master, best, unsplit_point, _optimum_of_largest(master, unsplit_point, max_policies)
+        )
     return best, min(bound, best.value), rounds
 
 
 def _from_several_targets(
     master: Master, max_policies: int, start: Point, bound: float, gap: float, deadline: Deadline
 ) -> tuple[Point, int]:
-    """Free the demands that move most in solutions of fewest policies at several utilisations;
-    return the incumbent and the number of rounds.
+    """Minimise the utilisation over the policies of solutions of fewest policies (heuristic).
+
+    For each of _TARGETS utilisation limits between the bound and the start, compute the fewest
+    policies, retain the N that move most, and minimise the utilisation with them.
 
     Args:
-        master: rows and columns so far.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         max_policies: largest number of policies, N.
         start: incumbent.
         bound: lower bound on the utilisation.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
+
+    Returns:
+        the incumbent, and the number of rounds.
     """
     best = start
     rounds = 0
-    counts = np.ones(master.demands)
-    for part in range(_TARGETS):
-        target = bound + (start.value - bound) * part / _TARGETS
+    counted = np.ones(master.num_demands)
+    for index in range(_TARGETS):
+        target = bound + (start.value - bound) * index / _TARGETS
         if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
-        target_point, _, target_rounds = optimum(master, Program(counts, target), FEW_GAP, deadline)
-        freed = master.program_of_largest(
+        target_point, _, target_rounds = optimum(
+            master, Program(counted, target), FEW_GAP, deadline
+        )
+        program_of_largest = master.program_of_largest(
             best if target_point is None else target_point, max_policies
         )
-        freed_point, _, freed_rounds = optimum(master, freed, DIVE_GAP, deadline)
+        freed_point, _, freed_rounds = optimum(master, program_of_largest, DIVE_GAP, deadline)
         rounds += target_rounds + freed_rounds
-        best = best_of(master, best, freed_point)
+        best = best_installable(master, best, freed_point)
     return best, rounds
 
 
 def one_list_each(
     master: Master, max_policies: float, start: Point, gap: float, deadline: Deadline
 ) -> Point:
-    """Return the point of least utilisation with one list per demand and at most so many policies,
-    over the columns of :func:`solve_integer_program`.
+    """Return the point of least utilisation with one list per demand and a limited number of
+    policies.
+
+    It is the optimum of an integer program over the current columns and those that save most at the
+    dual prices of the program with splits.
 
     Args:
-        master: rows and columns so far, extended in place.
-        max_policies: largest number of policies; infinite for any.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        max_policies: largest number of policies; infinite for any number.
         start: incumbent, returned if it splits no demand and no better point exists.
         gap: relative gap of the integer program at which HiGHS stops.
         deadline: time limit, after which the incumbent is returned.
     """
     is_split = bool(((start.share > 0) & (start.share < 1)).any())
-    best = master.straight if is_split else start
-    program = Program(np.ones(master.demands), policies=max_policies)
-    return best_of(
+    best = master.shortest_paths if is_split else start
+    program = Program(np.ones(master.num_demands), policy_limit=max_policies)
+    return best_installable(
         master, best, solve_integer_program(master, program, gap, deadline, one_list=True)
     )
 
@@ -251,23 +312,28 @@ def one_list_each(
 def solve_integer_program(
     master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False
 ) -> Point | None:
-    """Integer program: fewest policies within a utilisation, or least utilisation with at most so
-    many.
+    """Solve an integer program: fewest policies within a utilisation, or least utilisation with at
+    most N.
 
     Its columns are the current ones and those that save most at the dual prices of the program with
-    splits.  Violated constraints become rows: links, policies that exclude each other, and lists
-    that another policy captures.  None if HiGHS finds no solution in time.
+    splits.  A column is the list of a demand over a midpoint; a demand has a policy if a column of
+    it is used.  Each round solves the program and adds violated constraints as rows: overloaded
+    links, policies that exclude each other, and lists whose traffic another policy captures.
 
     Args:
-        master: rows and columns so far, extended in place.
-        program: fewest policies, or at most N.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
         gap: relative gap at which HiGHS stops.
         deadline: time limit.
         one_list: whether no demand is split.
+
+    Returns:
+        the best installable point; None if there is none in time.
     """
     _add_promising_columns(master, program, deadline)
     model = _IntegerModel(master, program, one_list=one_list)
-    limit = program.utilisation or 0.0
+    max_utilisation = program.utilisation_limit or 0.0
     best: Point | None = None
     for _ in range(_MAX_INTEGER_ROUNDS):
         shares = model.solve(gap, deadline)
@@ -277,13 +343,16 @@ def solve_integer_program(
         point = model.point(shares)
         num_rows_before = model.num_generated_rows
         model.add_violated_rows(point)
-        # Incumbent.
+        # Incumbent: least utilisation, then fewest policies, among installable points.
         is_better = best is None or (point.value, len(point.steered)) < (
             best.value,
             len(best.steered),
         )
-        is_within = program.utilisation is None or point.value <= limit * (1 + TARGET_ROUNDING)
+        is_within = program.utilisation_limit is None or point.value <= max_utilisation * (
+            1 + TARGET_ROUNDING
+        )
         best = point if is_better and is_within and master.can_be_installed(point) else best
+        # No violated constraint: the point is optimal over the columns.
         if model.num_generated_rows == num_rows_before or deadline.is_over:
             break
     return best
@@ -291,10 +360,12 @@ def solve_integer_program(
 
 def _add_promising_columns(master: Master, program: Program, deadline: Deadline) -> None:
     """Add the columns that save most at the dual prices of the least utilisation with splits."""
-    relaxed = master.solve(dataclasses.replace(program, utilisation=None), deadline.remaining_s)
+    relaxed = master.solve(
+        dataclasses.replace(program, utilisation_limit=None), deadline.remaining_s
+    )
     if relaxed is not None:
         master.add_columns(
-            *master.scenarios.promising(
+            *master.scenarios.most_saving_columns(
                 master.link_prices(relaxed.prices), _INTEGER_COLUMNS, deadline
             )
         )
@@ -303,33 +374,41 @@ def _add_promising_columns(master: Master, program: Program, deadline: Deadline)
 class _IntegerModel:
     """Integer program over the current columns of a master, with generated rows.
 
-    The variables are the share of each column (C), whether each policy exists (P), and the
-    utilisation in ``Master.unit``, in this order.
+    The variables, V in number, are in this order: the share of each column (C), 0 or 1 for the
+    existence of each policy (P), and theta, the largest utilisation divided by ``Master.unit`` (1).
 
     Args:
         master: rows and columns so far; its rows are extended in place.
-        program: fewest policies, or at most N.
-        one_list: whether no demand is split.
+        program: fewest policies within a utilisation, or least utilisation with at most N.
+        one_list: whether no demand is split: shares are integers.
     """
 
     def __init__(self, master: Master, program: Program, *, one_list: bool) -> None:
+        """Set up objective and fixed constraints over the current columns of the master.
+
+        Variables: share of each column (C), existence of each policy (P), and theta.
+        """
         self._master = master
         self._program = program
         self._one_list = one_list
-        self._minimises_utilisation = program.utilisation is None
-        self._demands = master.of
-        self._mid = master.mid
+        self._minimises_utilisation = program.utilisation_limit is None
+        self._demands = master.column_demand
+        self._mid = master.column_mid
+        # Demands (P,) that have a column, and the index among them of each column (C,).
         self._policies, policy_index = np.unique(self._demands, return_inverse=True)
         self._num_columns = len(self._demands)
         num_policies = len(self._policies)
         self._num_variables = self._num_columns + num_policies + 1
-        # Pairs of variables whose sum is at most 1.
+        # Pairs of variable indices whose sum is at most 1.
         self._excluding_pairs: set[tuple[int, int]] = set()
         self._set_objective(num_policies)
         self._fixed_rows = self._policy_constraints(policy_index)
 
     def _set_objective(self, num_policies: int) -> None:
-        """Set costs, integrality and upper bounds of the variables."""
+        """Set costs, integrality and upper bounds of the V variables.
+
+        The cost is theta, or the number of policies.
+        """
         self._cost = np.concatenate(
             [
                 np.zeros(self._num_columns),
@@ -337,10 +416,11 @@ class _IntegerModel:
                 [float(self._minimises_utilisation)],
             ]
         )
-        # 1 for the variables of policies.
+        # (V,) 1 for the variables of policies, else 0.
         self._policy_counts = np.concatenate(
             [np.zeros(self._num_columns), np.ones(num_policies), [0.0]]
         )
+        # (V,) 1 for integer variables: all shares, which makes policies integers, or all policies.
         self._is_integer = (
             np.concatenate([np.ones(self._num_columns), np.zeros(num_policies + 1)])
             if self._one_list
@@ -349,22 +429,26 @@ class _IntegerModel:
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
     def _policy_constraints(self, policy_index: Int64Array) -> list[Between]:
-        """Return the constraints on policies: links to their columns, exclusion, and number.
+        """Return the constraints on policies.
+
+            sum of the shares of policy p - exists[p] <= 0      for each policy p
+            sum of exists[p] <= 1                               for each set of excluding policies
+            sum of exists[p] <= N
 
         Args:
             policy_index: (C,) index of the policy of each column.
         """
         num_columns = self._num_columns
         num_policies = len(self._policies)
-        # The shares of a policy are at most the policy's variable.
+        # Shares move only if their policy exists.
         shares_of_policies = sp.csr_array(
             (np.ones(num_columns), (policy_index, np.arange(num_columns))),
             shape=(num_policies, num_columns),
         )
         empty_column = sp.csr_array((num_policies, 1))
         policy_rows = sp.hstack([shares_of_policies, -sp.eye_array(num_policies), empty_column])
-        # The policies of a set of which one can be installed.
-        share_sums = self._master.scenarios.sums(self._policies)
+        # Sets of policies of which at most one can be installed.
+        share_sums = self._master.scenarios.share_sum_rows(self._policies)
         exclusion_rows = sp.hstack(
             [
                 sp.csr_array((share_sums.shape[0], num_columns)),
@@ -375,7 +459,7 @@ class _IntegerModel:
         return [
             Between(sp.csr_array(policy_rows), high=0.0),
             Between(sp.csr_array(exclusion_rows), high=1.0),
-            Between(sp.csr_array(self._policy_counts[None]), high=self._program.policies),
+            Between(sp.csr_array(self._policy_counts[None]), high=self._program.policy_limit),
         ]
 
     @property
@@ -384,7 +468,7 @@ class _IntegerModel:
         return len(self._excluding_pairs), len(self._master.rows)
 
     def solve(self, gap: float, deadline: Deadline) -> FloatArray | None:
-        """Return the shares (C,) of the optimum over the current rows; None if HiGHS finds none in
+        """Return the shares (C,) of the optimum over the current rows; None if there is none in
         time.
 
         Args:
@@ -405,17 +489,24 @@ class _IntegerModel:
         return None if solution.x is None else solution.x[: self._num_columns]
 
     def _utilisation_constraint(self) -> Between:
-        """Return the link rows: utilisation at most the limit, or the variable."""
+        """Return the link rows, with all utilisations divided by ``Master.unit``:
+
+            utilisation of the shortest paths + entries x <= theta, or <= U    for each row
+
+        theta is a variable if the utilisation is minimised; U is its limit otherwise.
+        """
         master = self._master
-        straight = np.array([master.straight.used[key] for key in master.rows]) / master.unit
-        rows = np.zeros((len(straight), self._num_variables))
+        shortest_path_utilisation = (
+            np.array([master.shortest_paths.utilisation[key] for key in master.rows]) / master.unit
+        )
+        rows = np.zeros((len(shortest_path_utilisation), self._num_variables))
         rows[:, : self._num_columns] = master.entries / master.unit
         rows[:, -1] = -float(self._minimises_utilisation)
-        limit = self._program.utilisation or 0.0
-        return Between(sp.csr_array(rows), high=limit / master.unit - straight)
+        limit = self._program.utilisation_limit or 0.0
+        return Between(sp.csr_array(rows), high=limit / master.unit - shortest_path_utilisation)
 
     def _pair_constraint(self) -> Between:
-        """Return a row for each pair of variables that exclude each other."""
+        """Return the rows x[i] + x[j] <= 1 of all pairs of variables that exclude each other."""
         pairs = self._excluding_pairs
         variables = np.array(sorted(pairs)).ravel()
         row = np.repeat(np.arange(len(pairs)), 2)
@@ -427,38 +518,57 @@ class _IntegerModel:
         )
 
     def point(self, shares: FloatArray) -> Point:
-        """Return the point of shares (C,) after rounding tiny ones to 0, or all to integers."""
+        """Return the point of a solution.
+
+        Args:
+            shares: (C,) shares; tiny ones are rounded to 0, all of them to integers without splits,
+                and those of a demand are scaled down to a sum of 1.
+        """
         demands = self._demands
         share = np.where(shares > _INTEGRALITY_TOLERANCE, shares, 0.0)
         share = np.round(share) if self._one_list else share
-        total = np.bincount(demands, share, minlength=self._master.demands)
+        total = np.bincount(demands, share, minlength=self._master.num_demands)
         return self._master.point(demands, self._mid, share / np.maximum(1.0, total)[demands])
 
     def add_violated_rows(self, point: Point) -> None:
-        """Add the most utilised links of a point, and its variables that exclude each other."""
-        self._master.add_rows(most_utilised(point.used, self._program.utilisation))
+        """Add the constraints that a point violates: its most utilised links as rows of the master,
+        and pairs of variables in use that exclude each other.
+        """
+        self._master.add_rows(most_utilised(point.utilisation, self._program.utilisation_limit))
         self._excluding_pairs |= _excluding_pairs(self._master, point, self._policies)
 
 
 def _excluding_pairs(master: Master, point: Point, policies: Int64Array) -> set[tuple[int, int]]:
-    """Return the pairs of variables of :class:`_IntegerModel` that are both in use at a point and
-    cannot be installed together.
+    """Return pairs of variables of the integer program that are both in use at a point and cannot
+    be installed together: two policies, or a column and the policy that captures its traffic.
+
+    Args:
+        master: rows and columns of the point.
+        point: solution of the integer program.
+        policies: (P,) demands that have a column, ascending; the variable of policies[p] has the
+            index C + p.
     """
-    num_columns = len(point.of)
+    num_columns = len(point.demand)
     steered = point.steered
     pairs = set[tuple[int, int]]()
-    variable = {d: num_columns + int(np.searchsorted(policies, d)) for d in steered.tolist()}
+    policy_variable = {d: num_columns + int(np.searchsorted(policies, d)) for d in steered.tolist()}
     # Policies that exclude each other.
     for d in steered.tolist():
-        excluded = steered[master.scenarios.excluded(np.array([d]))[steered]].tolist()
-        pairs |= {(min(variable[d], variable[e]), max(variable[d], variable[e])) for e in excluded}
-    # Lists that another policy captures.
-    for c in np.flatnonzero(master.conflicts(point)).tolist():
+        excluded_policies = steered[master.scenarios.excluded(np.array([d]))[steered]].tolist()
+        pairs |= {
+            (
+                min(policy_variable[d], policy_variable[e]),
+                max(policy_variable[d], policy_variable[e]),
+            )
+            for e in excluded_policies
+        }
+    # Columns whose traffic another policy captures.
+    for column in np.flatnonzero(master.conflicts(point)).tolist():
         for e in steered.tolist():
             if master.scenarios.conflicting(
-                np.array([point.of[c], e]), np.array([point.mid[c]] * 2)
+                np.array([point.demand[column], e]), np.array([point.mid[column]] * 2)
             )[0]:
-                pairs.add((c, variable[e]))
+                pairs.add((column, policy_variable[e]))
     return pairs
 
 
@@ -467,12 +577,13 @@ class Few:
     """Limit on the number of policies, in one of three forms.
 
     Attributes:
-        within: minimise policies; relative excess over the least utilisation; NaN for none.
-        target: minimise policies; limit on the utilisation; NaN for none.
-        at_most: largest number of policies; 0 for any.
+        within: minimise policies; allowed relative excess over the least utilisation; NaN if
+            unused.
+        target: minimise policies; limit on the utilisation; NaN if unused.
+        at_most: minimise the utilisation; largest number of policies; 0 if unused.
 
     Raises:
-        InputError: not exactly one of them, or a number below 0.
+        InputError: not exactly one of the three is set, or a number is below 0.
     """
 
     within: float = math.nan
@@ -480,26 +591,30 @@ class Few:
     at_most: int = 0
 
     def __post_init__(self) -> None:
+        """Raise InputError unless exactly one of the three limits is set, to a number >= 0."""
         is_set = [not math.isnan(self.within), not math.isnan(self.target), self.at_most != 0]
         if (
             sum(is_set) != 1
             or min(self.at_most, *(x for x in (self.within, self.target) if not math.isnan(x)), 0)
             < 0
         ):
-            raise InputError(
-                "few", "", "exactly one of within, target and at_most, at least 0", self
+            raise InputError.invalid(
+                "few",
+                "",
+                "exactly one of within, target and at_most must be set, to a number >= 0",
+                f"set one of them instead of {self}",
             )
 
-    def limit(self, value: float, bound: float, lists: str) -> float:
+    def utilisation_limit(self, value: float, bound: float, lists: str) -> float:
         """Return the utilisation limit under which the number of policies is minimised.
 
         Args:
             value: utilisation of the incumbent.
             bound: lower bound on the utilisation.
-            lists: set of segment lists for which the bound holds, for the message.
+            lists: kind of segment lists for which the bound holds, for the message.
 
         Raises:
-            InputError: an infeasible target, or a target that the search did not reach.
+            InputError: the target is infeasible, or the search did not reach it.
         """
         if not math.isnan(self.within):
             return value * (1 + self.within)

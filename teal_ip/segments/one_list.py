@@ -1,10 +1,10 @@
 """Unsplittable routing: one segment list per demand, by rounding and local search.
 
-The start assigns each demand its list with the largest share in a fractional solution.  A step of
-local search takes the most utilised link and, among the demands on it, moves the one to another
-midpoint that reduces the sum of p-th powers of link utilisations most.  p rises from 8 to 64, since
-high powers weigh the most utilised links alone.  The prices u^(p - 1) / c, the gradient of that
-sum, propose the midpoints.  Entry point: :func:`one_list`.
+The start assigns each demand its list with the largest split ratio in a fractional solution.  A
+step of local search looks at the demands on the most utilised link, and moves one of them to
+another midpoint: the move that reduces the sum of p-th powers of link utilisations most.  p rises
+from 8 to 64, since high powers weigh the most utilised links alone.  The prices u^(p - 1) / c, the
+gradient of that sum, propose the midpoints.  Entry point: :func:`one_list`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import inner_kernel, kernel
 from teal_ip.segments.problem import SegmentProblem
 
-# Exponents p of the sum of link utilisations, one phase each.
+# Exponents p of the sum of powers of link utilisations, one phase of local search each.
 _POWERS = (8.0, 16.0, 32.0, 64.0)
 # Demands on the most utilised link, in descending order of traffic, whose moves a step evaluates.
 _MAX_TRIED = 64
+# Largest number of moves of all phases.
 _MAX_MOVES = 20_000
 
 
@@ -50,31 +51,33 @@ class OneList:
 def one_list(
     problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline: Deadline
 ) -> OneList:
-    """Round each demand to its list with the largest share, then improve by local search.
+    """Round each demand to its list with the largest split ratio, then improve by local search.
 
     Args:
-        problem: the two-segment program of one matrix.
-        mid: (D, K) midpoints of a fractional solution, preferably a basic one.
+        problem: routing of one matrix over lists with at most one midpoint.
+        mid: (D, K) midpoints of a fractional solution, preferably a basic one; -1 for an empty
+            slot.
         share: (D, K) split ratios.
         deadline: time limit, after which the incumbent is returned.
     """
     begin = time.perf_counter()
-    # Round.
-    largest = np.where(mid >= 0, share, -1).argmax(1)
-    chosen = np.ascontiguousarray(mid[np.arange(len(mid)), largest])
+    # Rounding: midpoint (D,) of the slot with the largest split ratio.
+    largest_slot = np.where(mid >= 0, share, -1).argmax(1)
+    current = np.ascontiguousarray(mid[np.arange(len(mid)), largest_slot])
     ones = np.ones((len(mid), 1))
-    rounded = problem.utilisation(problem.loads(np.ascontiguousarray(chosen[:, None]), ones))
-    best = chosen.copy()
-    best_value = rounded
+    rounded = problem.utilisation(problem.loads(np.ascontiguousarray(current[:, None]), ones))
+    incumbent = current.copy()
+    incumbent_value = rounded
     moves = 0
-    # Local search, with higher powers in turn.
+    # Local search, one phase per power; it changes ``current`` (D,) and ``load`` (E,) in place.
     for power in _POWERS:
         if deadline.is_over:
             break
-        load = problem.loads(np.ascontiguousarray(chosen[:, None]), ones)
+        load = problem.loads(np.ascontiguousarray(current[:, None]), ones)
         links = problem.dag.links
         dags = problem.dag.dags
         while moves < _MAX_MOVES and not deadline.is_over:
+            # A batch of 200 moves, after which the incumbent and the deadline are checked.
             num_moves = _improve(
                 links.head,
                 dags,
@@ -83,25 +86,37 @@ def one_list(
                 problem.demand,
                 problem.inverse_capacity,
                 power,
-                chosen,
+                current,
                 load,
                 200,
             )
             moves += num_moves
+            # Incumbent: a move lowers the sum of powers, but may raise the largest utilisation.
             value = problem.utilisation(load)
-            if value < best_value:
-                best = chosen.copy()
-                best_value = value
+            if value < incumbent_value:
+                incumbent = current.copy()
+                incumbent_value = value
             if num_moves < 200:
                 break
-    result = np.ascontiguousarray(best[:, None])
-    utilisation = problem.utilisation(problem.loads(result, ones))
-    return OneList(result, utilisation, rounded, moves, time.perf_counter() - begin)
+    incumbent_mid = np.ascontiguousarray(incumbent[:, None])
+    utilisation = problem.utilisation(problem.loads(incumbent_mid, ones))
+    return OneList(incumbent_mid, utilisation, rounded, moves, time.perf_counter() - begin)
 
 
 @inner_kernel
 def _move_load(head, dags, source, target, mid, amount, volume, load):  # type: ignore[no-untyped-def]
-    """Add to ``load`` the load of ``amount`` Gbit/s from source via a midpoint to target."""
+    """Add the load of ``amount`` Gbit/s from a source via a midpoint to a target.
+
+    Args:
+        head: (E,) node where each link ends.
+        dags: shortest-path DAGs towards all N destinations.
+        source: node where the first segment begins.
+        target: node where the last segment ends.
+        mid: node between them; the target itself for a single segment.
+        amount: Gbit/s; negative to remove the load.
+        volume: (N,) scratch memory.
+        load: (E,) Gbit/s (written).
+    """
     volume[:] = 0.0
     volume[source] = amount
     load_inwards(mid, head, dags, volume, load)
@@ -118,78 +133,110 @@ def _improve(  # type: ignore[no-untyped-def]
     source: IntArray,
     target: IntArray,
     demand: FloatArray,
-    inverse: FloatArray,
+    inverse_capacity: FloatArray,
     power: float,
-    chosen: IntArray,
+    midpoint: IntArray,
     load: FloatArray,
     max_moves: int,
 ):
-    """Make up to ``max_moves`` moves, in place in ``chosen`` (D,) and ``load`` (E,); return their
+    """Make up to ``max_moves`` moves of local search for one midpoint per demand; return their
     number.
+
+    With utilisation u[e] = load[e] / c[e] and U = max u, the objective is sum_e (u[e] / U)^p.  One
+    move reroutes one demand that crosses the most utilised link to its cheapest midpoint under the
+    prices (u[e] / U)^(p - 1) / c[e], the gradient of the objective up to a factor.  Of the demands
+    that are tried, the move that lowers the objective most is made.
+
+    Args:
+        head: (E,) node where each link ends.
+        dags: shortest-path DAGs towards all N destinations.
+        source: (D,) source s of each demand.
+        target: (D,) target t of each demand.
+        demand: (D,) Gbit/s.
+        inverse_capacity: (E,) 1 / (Gbit/s); 0 for failed links.
+        power: exponent p.
+        midpoint: (D,) midpoint of each demand; the target itself for its shortest paths (written).
+        load: (E,) Gbit/s under these midpoints (written).
+        max_moves: largest number of moves.
     """
     nodes, links, demands = dags.distance.shape[1], len(load), len(demand)
-    on_link, pi = np.empty((nodes, nodes)), np.empty((nodes, nodes))
-    price, indicator = np.empty(links), np.zeros(links)
-    volume, trial = np.empty(nodes), np.empty(links)
+    # (N, N), destination first: share of each segment's traffic on the most utilised link, and
+    # price of each segment.
+    busiest_share = np.empty((nodes, nodes))
+    segment_price = np.empty((nodes, nodes))
+    # (E,) link prices, and 1 for the most utilised link, else 0.
+    price = np.empty(links)
+    indicator = np.zeros(links)
+    # (N,) scratch memory of _move_load, and (E,) link loads after a move that is tried.
+    volume = np.empty(nodes)
+    trial_load = np.empty(links)
+    # (D,) Gbit/s of each demand on the most utilised link.
     traffic_on_link = np.empty(demands)
     num_moves = 0
     while num_moves < max_moves:
         # Most utilised link.
         busiest = 0
-        largest = 0.0
+        max_utilisation = 0.0
         for e in range(links):
-            if load[e] * inverse[e] > largest:
+            if load[e] * inverse_capacity[e] > max_utilisation:
                 busiest = e
-                largest = load[e] * inverse[e]
-        if largest <= 0:
+                max_utilisation = load[e] * inverse_capacity[e]
+        if max_utilisation <= 0:
             return num_moves
-        # Objective (sum of powers, scaled) and its gradient.
-        norm_before = 0.0
+        # Objective, and link prices: its gradient, and a small part of 1 / c against ties.
+        current_power_sum = 0.0
         for e in range(links):
-            u = load[e] * inverse[e] / largest
-            price[e] = u ** (power - 1) * inverse[e] + 1e-9 * inverse[e]
-            norm_before += u**power
-        # Prices of all segments, and their shares on the most utilised link.
+            u = load[e] * inverse_capacity[e] / max_utilisation
+            price[e] = u ** (power - 1) * inverse_capacity[e] + 1e-9 * inverse_capacity[e]
+            current_power_sum += u**power
+        # Price of each segment, and its share on the most utilised link.
         indicator[:] = 0.0
         indicator[busiest] = 1.0
         for t in range(nodes):
-            sum_outwards(t, head, dags, indicator, on_link[t])
-            sum_outwards(t, head, dags, price, pi[t])
+            sum_outwards(t, head, dags, indicator, busiest_share[t])
+            sum_outwards(t, head, dags, price, segment_price[t])
         for d in range(demands):
-            m = chosen[d]
-            traffic_on_link[d] = demand[d] * (on_link[m, source[d]] + on_link[target[d], m])
-        # Best move of the demands with the most traffic on that link.
+            m = midpoint[d]
+            traffic_on_link[d] = demand[d] * (
+                busiest_share[m, source[d]] + busiest_share[target[d], m]
+            )
+        # Best move of the demands with the most traffic on that link, in descending order.
         order = np.argsort(-traffic_on_link)
-        best_demand, best_mid, best_norm = -1, -1, norm_before * (1 - 1e-9)
+        best_demand, best_mid, best_power_sum = -1, -1, current_power_sum * (1 - 1e-9)
         for i in range(min(_MAX_TRIED, demands)):
             d = order[i]
             if traffic_on_link[d] <= 0:
                 break
-            # Cheapest midpoint under the prices.
-            s, t, min_cost, best_stop = source[d], target[d], np.inf, -1
+            # Cheapest other midpoint under the prices; the source itself is none.
+            s, t, min_cost, new_mid = source[d], target[d], np.inf, -1
             for m in range(nodes):
-                cost = pi[m, s] + pi[t, m]
-                if m != chosen[d] and m != s and cost < min_cost:
-                    min_cost, best_stop = cost, m
-            if best_stop < 0 or min_cost >= pi[chosen[d], s] + pi[t, chosen[d]]:
+                cost = segment_price[m, s] + segment_price[t, m]
+                if m != midpoint[d] and m != s and cost < min_cost:
+                    min_cost, new_mid = cost, m
+            if (
+                new_mid < 0
+                or min_cost >= segment_price[midpoint[d], s] + segment_price[t, midpoint[d]]
+            ):
                 continue
             # Objective after the move.
-            trial[:] = load
-            _move_load(head, dags, s, t, chosen[d], -demand[d], volume, trial)
-            _move_load(head, dags, s, t, best_stop, demand[d], volume, trial)
-            norm = 0.0
+            trial_load[:] = load
+            _move_load(head, dags, s, t, midpoint[d], -demand[d], volume, trial_load)
+            _move_load(head, dags, s, t, new_mid, demand[d], volume, trial_load)
+            power_sum = 0.0
             for e in range(links):
-                norm += (max(0.0, trial[e]) * inverse[e] / largest) ** power
-            if norm < best_norm:
-                best_demand, best_mid, best_norm = d, best_stop, norm
+                power_sum += (
+                    max(0.0, trial_load[e]) * inverse_capacity[e] / max_utilisation
+                ) ** power
+            if power_sum < best_power_sum:
+                best_demand, best_mid, best_power_sum = d, new_mid, power_sum
         if best_demand < 0:
             return num_moves
-        # Move that demand; rounding may leave loads below 0.
+        # Make the best move; rounding may leave loads below 0.
         d = best_demand
-        _move_load(head, dags, source[d], target[d], chosen[d], -demand[d], volume, load)
+        _move_load(head, dags, source[d], target[d], midpoint[d], -demand[d], volume, load)
         _move_load(head, dags, source[d], target[d], best_mid, demand[d], volume, load)
         for e in range(links):
             load[e] = max(0.0, load[e])
-        chosen[d] = best_mid
+        midpoint[d] = best_mid
         num_moves += 1
     return num_moves

@@ -6,15 +6,18 @@ list of every demand is priced and added.  No demand has a cheaper list than the
 bound of :mod:`teal.problem` over the extended columns holds for all lists.  Objectives and
 validation are those of explicit paths.
 
-Pricing is a dynamic program.  With the price S[t, u] of segment (t, u), and p[e] of link e, the
-least cost from s to v with at most l segments is
+Pricing is a dynamic program.  With the price S[v, u] of the segment from u to v, and p[e] of link
+e, the least cost from s to v with at most l segments is
 
     C_0[s, v] = 0 for v = s, infinite otherwise,
     C_l[s, v] = min( C_(l-1)[s, v],  min over u of C_(l-1)[s, u] + S[v, u],
-                     min over links e = (u, v) of C_(l-1)[s, u] + p[e] ),          the last one with adjacencies alone.
+                     min over links e = (u, v) of C_(l-1)[s, u] + p[e] ),
 
-All pairs take L N^3 additions.  Ties go to the list with fewer segments.  Entry points:
-:func:`cheapest_lists` (pricing), :func:`solve_over_lists`.
+where the last term applies only if adjacency segments (single links) are allowed.  All pairs take
+L N^3 additions.  Ties go to the list with fewer segments.
+
+Axis letters: B matrices, D demands, M stops of a list, E links, N nodes, R rows of prices.  Entry
+points: :func:`cheapest_lists` (pricing), :func:`solve_over_lists`.
 """
 
 from __future__ import annotations
@@ -46,60 +49,86 @@ from teal.solvers.pdhg import PdhgResult, solve
 from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 
-# Share of a cost by which a longer list must be cheaper.
+# Relative saving by which a list with one segment more must be cheaper.
 _TIE = 1e-9
-# Values in place of a link index: no further segment at this level; a node segment.
+# Values in place of the link index of the last segment: none at this level; a node segment, which
+# follows shortest paths.
 _NO_STEP = -2
 _NODE = -1
 
 
-@partitioned_kernel("before")
+@partitioned_kernel("old_cost")
 def _extend(  # type: ignore[no-untyped-def]
-    begin, end, segment, price, tail, head, wants_adjacency, before, after, from_node, by_link
+    begin,
+    end,
+    segment_price,
+    link_price,
+    tail,
+    head,
+    allows_adjacency,
+    old_cost,
+    new_cost,
+    from_node,
+    by_link,
 ):
-    """Extend the cheapest lists of every source by one segment.
+    """Extend the cheapest lists of every source by at most one segment (one level of the dynamic
+    program).
+
+        new_cost[s, v] = min(old_cost[s, v], min over u of old_cost[s, u] + price of segment u to v)
+
+    Threads split the sources ``begin`` to ``end``.
 
     Args:
-        segment: (N, N) price of the segment from the first node to the second one.
-        price: (E,) link prices.
+        segment_price: (N, N) price of the segment from the first node to the second one.
+        link_price: (E,) link prices; infinite for failed links.
         tail: (E,) node where each link starts.
         head: (E,) node where each link ends.
-        wants_adjacency: whether adjacency segments (single links) are allowed.
-        before: (N, N) least cost with one segment less, source first.
-        after: (N, N) receives the least costs.
-        from_node: (N, N) receives the node where the last segment starts.
-        by_link: (N, N) receives the link of an adjacency segment, or one of the constants above.
+        allows_adjacency: whether adjacency segments (single links) are allowed.
+        old_cost: (N, N) least cost with one segment less, source first.
+        new_cost: (N, N) output, least cost, source first.
+        from_node: (N, N) output, node where the last segment starts; undefined without a new one.
+        by_link: (N, N) output, link of an adjacency segment; _NODE for a node segment, _NO_STEP if
+            the list has no new segment.
     """
-    nodes = len(before)
+    nodes = len(old_cost)
     for s in range(begin, end):
-        # Lists with one segment less.
-        after[s, :] = before[s, :]
+        # The list without a new segment.
+        new_cost[s, :] = old_cost[s, :]
         by_link[s, :] = _NO_STEP
-        # A node segment more.
+        # A new node segment, from u to v.
         for u in range(nodes):
-            cost_to_node = before[s, u]
+            cost_to_node = old_cost[s, u]
             if cost_to_node == np.inf:
                 continue
             for v in range(nodes):
-                cost = cost_to_node + segment[u, v]
-                if cost < after[s, v] - _TIE * cost:
-                    after[s, v] = cost
+                cost = cost_to_node + segment_price[u, v]
+                if cost < new_cost[s, v] - _TIE * cost:
+                    new_cost[s, v] = cost
                     from_node[s, v] = u
                     by_link[s, v] = _NODE
-        # An adjacency segment more.
-        if wants_adjacency:
+        # A new adjacency segment, over link e.
+        if allows_adjacency:
             for e in range(len(tail)):
-                cost = before[s, tail[e]] + price[e]
-                if cost < after[s, head[e]] - _TIE * cost:
-                    after[s, head[e]] = cost
+                cost = old_cost[s, tail[e]] + link_price[e]
+                if cost < new_cost[s, head[e]] - _TIE * cost:
+                    new_cost[s, head[e]] = cost
                     from_node[s, head[e]] = tail[e]
                     by_link[s, head[e]] = e
 
 
 @inner_kernel
 def _trace_back(source, target, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
-    """Trace back a list: fill its stops (M,) and their links; a node segment that ends at the target
-    is no stop.
+    """Trace the cheapest list of one demand back through the levels of the dynamic program.
+
+    A node segment that ends at the target is no stop.
+
+    Args:
+        source: source of the demand.
+        target: target of the demand.
+        from_node: (L, N, N) node where the last segment starts, per level, source first.
+        by_link: (L, N, N) link of the last segment; _NODE for a node segment, _NO_STEP for none.
+        stop: (M,) output, stops in order; entries behind the last stop are not written.
+        link: (M,) output, link by which each stop is reached; -1 for shortest paths.
     """
     level = len(from_node) - 1
     node = target
@@ -113,12 +142,22 @@ def _trace_back(source, target, from_node, by_link, stop, link) -> None:  # type
                 count += 1
             node = from_node[level, source, node]
         level -= 1
+    # Reverse: the stops were found from the target to the source.
     stop[:count] = stop[:count][::-1].copy()
     link[:count] = link[:count][::-1].copy()
 
 
 @partitioned_kernel("pairs")
 def _trace_back_all(begin, end, pairs, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
+    """Trace back the cheapest lists of the demands ``begin`` to ``end``.
+
+    Args:
+        pairs: (D, 2) source and target.
+        from_node: (L, N, N) node where the last segment starts, per level, source first.
+        by_link: (L, N, N) link of the last segment; _NODE for a node segment, _NO_STEP for none.
+        stop: (D, M) output, stops of each list; entries behind the last stop are not written.
+        link: (D, M) output, link by which each stop is reached; -1 for shortest paths.
+    """
     for d in range(begin, end):
         _trace_back(pairs[d, 0], pairs[d, 1], from_node, by_link, stop[d], link[d])
 
@@ -126,8 +165,7 @@ def _trace_back_all(begin, end, pairs, from_node, by_link, stop, link) -> None: 
 def cheapest_lists(
     dag: EcmpDag, pairs: IntArray, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> tuple[IntArray, IntArray, FloatArray]:
-    """Return the cheapest list of each demand: stops (D, M), links (D, M) as in
-    :class:`CandidateLists`, and costs (D,), infinite without a path.
+    """Return the cheapest segment list of each demand under link prices.
 
     Args:
         dag: shortest paths of the IGP.
@@ -135,32 +173,40 @@ def cheapest_lists(
         prices: (E,) link prices, at least 0.
         segments: largest number of segments of a list, L.
         adjacencies: whether adjacency segments (single links) are allowed.
+
+    Returns:
+        stops (D, M) of each list, -1 behind the last one, with M = max(1, L); the link (D, M) by
+        which each stop is reached, -1 for the IGP's shortest paths; and costs (D,), infinite
+        without a path.
     """
     nodes = dag.topology.num_nodes
     links = dag.links
     # A failed link is no adjacency.
-    price = np.where(np.isfinite(links.metric), prices, np.inf)
-    outward = np.ascontiguousarray(SegmentPasses(dag).segment_sum(prices[None])[0].T)
+    link_price = np.where(np.isfinite(links.metric), prices, np.inf)
+    # Price (N, N) of the segment from the first node to the second one.
+    segment_price = np.ascontiguousarray(SegmentPasses(dag).segment_sum(prices[None])[0].T)
+    # Least cost (N, N), source first: at first with no segment.
     cost = np.full((nodes, nodes), np.inf)
     np.fill_diagonal(cost, 0.0)
+    # For each level (L, N, N): start and link of the last segment.
     from_node = np.zeros((segments, nodes, nodes), dtype=np.int32)
     by_link = np.empty((segments, nodes, nodes), dtype=np.int32)
     # Dynamic program over the number of segments.
     with threads_for(segments * nodes**3):
         for level in range(segments):
-            after = np.empty_like(cost)
+            new_cost = np.empty_like(cost)
             _extend(
-                outward,
-                price,
+                segment_price,
+                link_price,
                 links.tail,
                 links.head,
                 adjacencies,
                 cost,
-                after,
+                new_cost,
                 from_node[level],
                 by_link[level],
             )
-            cost = after
+            cost = new_cost
     # Trace back the list of each pair.
     stop = np.full((len(pairs), max(1, segments)), -1, dtype=np.int32)
     link = np.full(stop.shape, -1, dtype=np.int32)
@@ -172,10 +218,17 @@ def cheapest_lists(
 def with_cheapest(
     lists: CandidateLists, prices: FloatArray, segments: int, *, adjacencies: bool = False
 ) -> CandidateLists:
-    """Add to the lists of each demand its cheapest list under each row of prices (L, E)."""
-    for row in prices:
+    """Add to the lists of each demand its cheapest list under each row of prices.
+
+    Args:
+        lists: the lists so far.
+        prices: (R, E) link prices.
+        segments: largest number of segments of a list.
+        adjacencies: whether adjacency segments (single links) are allowed.
+    """
+    for row_prices in prices:
         stop, link, _ = cheapest_lists(
-            lists.dag, lists.pairs, row, segments, adjacencies=adjacencies
+            lists.dag, lists.pairs, row_prices, segments, adjacencies=adjacencies
         )
         lists = lists.with_lists(stop, link)
     return lists
@@ -186,7 +239,7 @@ _MAX_ROUNDS = 40
 _FREE_GAP = 1e-3
 # Target gap of the first round; later rounds solve to half of the open gap.
 _FIRST_GAP = 0.1
-# Share of a demand below which a list is pruned, unless it is one of the last round's.
+# Split ratio below which a list is pruned, unless the last round added it.
 _MIN_SHARE = 1e-4
 # Lists per demand above which unused lists are pruned.
 _MAX_LISTS = 12
@@ -200,7 +253,7 @@ class OverLists:
         problem: the problem over the generated lists.
         allocation: splits over the lists, and prices; ``paths`` are the lists.
         assessment: value, and the bound over all lists of at most L segments.
-        rounds: rounds of column generation.
+        rounds: number of rounds of column generation.
         solve_s: solve time, seconds.
         reached: whether every matrix reached the target gap.
     """
@@ -223,7 +276,11 @@ def solve_over_lists(
     deadline: Deadline | None = None,
     report: Callable[[int, float], None] | None = None,
 ) -> OverLists:
-    """Generate lists until the allocation over them is within ``gap`` of the optimum over all.
+    """Generate segment lists until the allocation over them is within ``gap`` of the optimum over
+    all.
+
+    Each round solves the program over the current lists and adds the cheapest list of every demand
+    under its dual prices.
 
     Args:
         problem: B matrices over any columns of the demands, whose capacities are 0 where ``dag``
@@ -233,7 +290,7 @@ def solve_over_lists(
         adjacencies: whether adjacency segments (single links) are allowed.
         gap: certified gap to the optimum over all lists at which to stop.
         deadline: time limit, after which no further round begins.
-        report: called after each round, with its index and the gap.
+        report: called after each round with its index and the gap.
 
     Raises:
         InputError: segments below 1, links that fail in some matrices alone, a side constraint, or
@@ -247,50 +304,63 @@ def solve_over_lists(
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
     if segments > 1:
         lists = _first_lists(problem, lists, segments, time_limit)
-    best: tuple[float, Problem, Allocation, Assessment] | None = None
-    bound: Tensor | None = None
-    target = _FIRST_GAP
+    incumbent: tuple[float, Problem, Allocation, Assessment] | None = None
+    best_bound: Tensor | None = None
+    target_gap = _FIRST_GAP
     num_rounds = 0
     while True:
         num_rounds += 1
-        # Restricted master program.
-        current = problem.with_paths(lists)
-        result = solve(current, gap=max(gap / 3, target / 2), deadline=time_limit.remaining)
+        # Restricted master program, to a gap that tightens with the rounds.
+        master_problem = problem.with_paths(lists)
+        solution = solve(
+            master_problem, gap=max(gap / 3, target_gap / 2), deadline=time_limit.remaining
+        )
         # Pricing: the cheapest list of each demand under the prices.
-        prices = _all_prices(problem, result)
+        prices = _all_prices(problem, solution)
         extended = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
-        # Value, and bound over all lists.
-        padded = torch.nn.functional.pad(result.splits, (0, extended.num_paths - lists.num_paths))
-        allocation = Allocation.of_batch(padded, result.prices, 0.0, result.program_prices)
+        # Value, and bound over all lists: the new lists have splits of 0.
+        padded_splits = torch.nn.functional.pad(
+            solution.splits, (0, extended.num_paths - lists.num_paths)
+        )
+        allocation = Allocation.of_batch(
+            padded_splits, solution.prices, 0.0, solution.program_prices
+        )
         allocation = dataclasses.replace(allocation, paths=extended)
         assessment = assess(problem, allocation)
         if not problem.objective.rules.is_sequence:
-            bound = _best_bound(problem.with_paths(extended), assessment, result.prices, bound)
-            assessment = dataclasses.replace(
-                assessment, bound=bound, gap=certified_gap(problem, assessment.value, bound)
+            best_bound = _best_bound(
+                problem.with_paths(extended), assessment, solution.prices, best_bound
             )
-        # Incumbent, and stopping test.
+            assessment = dataclasses.replace(
+                assessment,
+                bound=best_bound,
+                gap=certified_gap(problem, assessment.value, best_bound),
+            )
+        # Incumbent: the widest gap of the matrices counts.
         largest_gap = float(assessment.gap.max())
-        if best is None or largest_gap < best[0]:
-            best = largest_gap, problem.with_paths(extended), allocation, assessment
+        if incumbent is None or largest_gap < incumbent[0]:
+            incumbent = largest_gap, problem.with_paths(extended), allocation, assessment
         if report is not None:
-            report(num_rounds, best[0])
-        is_new = bool(extended.mask.sum() > lists.mask.sum())
+            report(num_rounds, incumbent[0])
+        # Stop: gap closed, time or rounds used up, or no list prices out at the final target.
+        has_new_list = bool(extended.mask.sum() > lists.mask.sum())
         if (
-            best[0] <= gap
+            incumbent[0] <= gap
             or time_limit.is_over
             or num_rounds >= _MAX_ROUNDS
-            or (not is_new and target <= gap)
+            or (not has_new_list and target_gap <= gap)
         ):
             break
-        # Next round: a tighter target; unused lists are pruned.
-        target = largest_gap if is_new else gap / 2
-        lists = _prune(extended, padded, lists.num_paths)
-    largest_gap, best_problem, allocation, assessment = best
-    seconds = time.perf_counter() - begin
-    share = seconds / problem.batch
-    allocation = dataclasses.replace(allocation, solve_s=(share,) * problem.batch)
-    return OverLists(best_problem, allocation, assessment, num_rounds, seconds, largest_gap <= gap)
+        # Next round: a target of the present gap, or the final one; unused lists are pruned.
+        target_gap = largest_gap if has_new_list else gap / 2
+        lists = _prune(extended, padded_splits, lists.num_paths)
+    largest_gap, best_problem, allocation, assessment = incumbent
+    elapsed_s = time.perf_counter() - begin
+    matrix_s = elapsed_s / problem.batch
+    allocation = dataclasses.replace(allocation, solve_s=(matrix_s,) * problem.batch)
+    return OverLists(
+        best_problem, allocation, assessment, num_rounds, elapsed_s, largest_gap <= gap
+    )
 
 
 def _best_bound(
@@ -315,10 +385,11 @@ def _best_bound(
 
 
 def free_bound(problem: Problem, prices: Tensor) -> Tensor:
-    """Bound (B,) on the optimum over any paths, from the prices of an allocation over lists.
+    """Return the best bound (B,) on the optimum over any paths, from the prices of an allocation
+    over lists.
 
-    Links that no list can load have a price of 0, which any path may use.  So mixtures with uniform
-    prices are tried too, and the best bound is returned.
+    A link that no list can load has a price of 0, and a path over it costs nothing.  Therefore
+    mixtures of the prices with uniform prices are tried, too.
 
     Args:
         problem: B matrices of a single program.
@@ -337,8 +408,9 @@ def free_bound(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def searched_free_bound(problem: Problem, seconds: float) -> Tensor:
-    """Bound (B,) on the optimum over any paths, from column generation over paths; the bound is
-    tighter with more time.
+    """Return a bound (B,) on the optimum over any paths, from column generation over paths.
+
+    The bound is tighter with more time.
 
     Args:
         problem: B matrices of a single program over segment lists.
@@ -363,7 +435,14 @@ def _check(problem: Problem, dag: EcmpDag, segments: int) -> None:
 def _first_lists(
     problem: Problem, lists: CandidateLists, segments: int, end: Deadline
 ) -> CandidateLists:
-    """Add the lists of a two-segment solution of the first matrix to the shortest paths."""
+    """Add the lists of a coarse two-segment solution of the first matrix to the shortest paths.
+
+    Args:
+        problem: B matrices.
+        lists: the shortest paths of each demand.
+        segments: largest number of segments of a list.
+        end: time limit.
+    """
     balances = (
         problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
     )
@@ -373,20 +452,21 @@ def _first_lists(
     except InputError:
         # No routable demand.
         return lists
-    # Row of the program for each demand; -1 for none.
+    # Two-segment solution; its program merges demands of equal pairs.
     two_segment = solve_two_segments(program, _FIRST_GAP / 4, end)
     row_by_pair = {
         (int(s), int(t)): i
         for i, (s, t) in enumerate(zip(program.source, program.target, strict=True))
     }
+    # Row (D,) of each demand in that solution; -1 for none.
     row_index = np.array([row_by_pair.get((int(s), int(t)), -1) for s, t in lists.pairs])
-    # The midpoints in each slot, as lists.
-    for k in range(two_segment.mid.shape[1]):
-        mid = np.where(row_index >= 0, two_segment.mid[row_index, k], -1)
+    # The midpoint of each slot becomes a list of one stop (D, M).
+    for slot in range(two_segment.mid.shape[1]):
+        mid = np.where(row_index >= 0, two_segment.mid[row_index, slot], -1)
         is_used = (
             (row_index >= 0)
             & (mid >= 0)
-            & (two_segment.share[row_index, k] > _MIN_SHARE)
+            & (two_segment.share[row_index, slot] > _MIN_SHARE)
             & (mid != lists.pairs[:, 1])
         )
         stop = np.full((len(row_index), lists.stop.shape[2]), -1, dtype=np.int32)
@@ -396,7 +476,12 @@ def _first_lists(
 
 
 def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
-    """Distinct link prices (L, E), costs included, of all matrices and programs."""
+    """Return the distinct rows of link prices (R, E), costs included, of all matrices and programs.
+
+    Args:
+        problem: B matrices.
+        result: solution with dual prices (B, E), and those of each program of a sequence.
+    """
     rows = result.prices
     if result.program_prices is not None:
         rows = torch.cat([rows, result.program_prices.prices.flatten(0, 1)])
@@ -405,7 +490,15 @@ def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
 
 
 def _prune(lists: CandidateLists, splits: Tensor, num_old: int) -> CandidateLists:
-    """Prune to the lists with a share in some matrix, the shortest paths, and the last round's."""
+    """Drop the lists without a share in any matrix, if a demand has more than _MAX_LISTS lists.
+
+    The shortest paths and the lists of the last round stay.
+
+    Args:
+        lists: the lists, K per demand.
+        splits: (B, D, K) split ratios.
+        num_old: number of lists per demand before the last round.
+    """
     if lists.num_paths <= _MAX_LISTS:
         return lists.kept(lists.mask)
     retained = (splits.amax(0) > _MIN_SHARE).cpu().numpy()

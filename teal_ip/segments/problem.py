@@ -1,6 +1,9 @@
 """The two-segment program of one matrix (:mod:`teal_ip.segments`): loads, prices and dual bounds.
 
-:class:`SegmentProblem` is the entry point; :meth:`SegmentProblem.of` validates the demands.
+Axis letters: D demands, K slots (midpoints of a demand in memory), E links, N nodes.  A segment
+(t, u) carries traffic from node u to node t on the IGP's shortest paths; arrays (N, N) of segments
+have the destination t first.  :class:`SegmentProblem` is the entry point;
+:meth:`SegmentProblem.of` validates the demands.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from teal_ip.segments.kernels import (
     last_segments,
 )
 
-# Weights of uniform prices in the mixtures with which the bound over any paths is computed.
+# Weights of uniform prices in the mixtures of prices that are tried for the bound over any paths.
 UNIFORM_WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
-# Share of a demand below which a segment list is dropped.
+# Split ratio below which a segment list is dropped.
 MIN_SHARE = 1e-9
 # Relative excess of a utilisation over its target that counts as rounding.
 TARGET_ROUNDING = 1e-6
@@ -42,21 +45,32 @@ def require_target(target: float, value: float, bound: float, lists: str) -> Non
         target: target utilisation.
         value: utilisation of the incumbent.
         bound: lower bound on the utilisation.
-        lists: set of segment lists for which the bound holds, for the message.
+        lists: kind of segment lists for which the bound holds, for the message.
     """
     if bound > target * (1 + TARGET_ROUNDING):
-        expected = f"at least {rounding.at_least(bound)}: {lists} load every link less"
-        raise InputError("--target-utilisation", "", expected, target)
+        problem = (
+            f"{target:g} is infeasible: with {lists} the largest link utilisation is at least "
+            f"{rounding.at_least(bound)}"
+        )
+        raise InputError.invalid("--target-utilisation", "", problem, "raise the target")
     if value > target * (1 + TARGET_ROUNDING):
         reached = math.ceil(value * 1e5) / 1e5
-        open_range = f"down to {rounding.at_least(bound)} is not excluded"
-        expected = f"at least {reached:g}, which was reached ({open_range})"
-        raise InputError("--target-utilisation", "", expected, target)
+        problem = (
+            f"{target:g} was not reached: the best utilisation is {reached:g}, the lower bound "
+            f"{rounding.at_least(bound)}"
+        )
+        remedy = "raise the target, or the time limit (--deadline)"
+        raise InputError.invalid("--target-utilisation", "", problem, remedy)
 
 
 def unique_pairs(pairs: AnyArray) -> tuple[IntArray, IntArray, Int64Array]:
-    """Return source and target (P,) of the unique pairs among (D, 2), in ascending order, and the
-    index (D,) of each demand's pair.
+    """Return the distinct (source, target) pairs of demands, in ascending order.
+
+    Args:
+        pairs: (D, 2) source and target of each demand.
+
+    Returns:
+        sources (P,), targets (P,), and the index (D,) of each demand's pair among them.
     """
     unique, pair_index = np.unique(pairs, axis=0, return_inverse=True)
     source, target = (np.ascontiguousarray(unique[:, i], dtype=np.int32) for i in (0, 1))
@@ -69,8 +83,8 @@ class SegmentProblem:
 
     Attributes:
         dag: shortest paths of the IGP.
-        source: (D,) nodes, in ascending order.
-        target: (D,) nodes, each with a path from its source.
+        source: (D,) source of each demand, in ascending order.
+        target: (D,) target of each demand, which has a path from the source.
         demand: (D,) Gbit/s, above 0.
         balances: whether theta (the largest utilisation) is minimised; else the total flow is
             maximised.
@@ -89,10 +103,11 @@ class SegmentProblem:
         """Build the program: sort the pairs, merge demands of equal pairs, drop unroutable ones.
 
         Args:
-            dag: shortest paths.
+            dag: shortest paths of the IGP.
             pairs: (D, 2) source and target.
             demand: (D,) Gbit/s, at least 0; pairs without demand or without a path are dropped.
-            balances: see the class.
+            balances: whether the largest utilisation is minimised; else the total flow is
+                maximised.
 
         Raises:
             InputError: no routable demand.
@@ -102,8 +117,8 @@ class SegmentProblem:
             (demand > 0) & dag.reaches[pairs[:, 1], pairs[:, 0]] & (pairs[:, 0] != pairs[:, 1])
         )
         if not is_routable.any():
-            raise InputError(
-                "segments", "demand", "a demand above 0 between nodes with a path", "none"
+            raise InputError.invalid(
+                "segments", "demand", "the matrix has no demand above 0 between connected nodes"
             )
         routable = np.flatnonzero(is_routable)
         source, target, pair_index = unique_pairs(pairs[routable])
@@ -132,12 +147,16 @@ class SegmentProblem:
 
     @cached_property
     def by_source(self) -> tuple[IntArray, IntArray]:
-        """Pointers (N + 1,) and demand indices (D,), grouped by source."""
+        """Demands by source: those of node n are order[ptr[n]:ptr[n + 1]], ptr (N + 1,), order
+        (D,).
+        """
         return grouped(self.source, self.num_nodes)
 
     @cached_property
     def by_target(self) -> tuple[IntArray, IntArray]:
-        """Pointers (N + 1,) and demand indices (D,), grouped by target."""
+        """Demands by target: those of node n are order[ptr[n]:ptr[n + 1]], ptr (N + 1,), order
+        (D,).
+        """
         return grouped(self.target, self.num_nodes)
 
     @property
@@ -151,11 +170,21 @@ class SegmentProblem:
         return self.dag.topology.num_nodes
 
     def segment_prices(self, prices: FloatArray) -> FloatArray:
-        """Prices pi of all segments (N, N), destination first, under link prices (E,)."""
+        """Return the prices of all segments (N, N), destination first: sums of ECMP share times
+        link price.
+
+        Args:
+            prices: (E,) link prices per Gbit/s.
+        """
         return np.asarray(self.passes.segment_sum(prices[None])[0])
 
     def volumes(self, mid: IntArray, share: FloatArray) -> FloatArray:
-        """Traffic of each segment (N, N), Gbit/s."""
+        """Return the traffic of each segment (N, N), destination first, Gbit/s.
+
+        Args:
+            mid: (D, K) midpoint of each slot; -1 for an empty slot.
+            share: (D, K) split ratio of each slot.
+        """
         nodes = self.num_nodes
         first, last = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
         with threads_for(OPERATIONS_PER_SLOT * mid.size):
@@ -164,39 +193,66 @@ class SegmentProblem:
         return np.asarray(last + first.T)
 
     def loads(self, mid: IntArray, share: FloatArray) -> FloatArray:
-        """Link loads (E,), Gbit/s."""
+        """Return the link loads (E,), Gbit/s.
+
+        Args:
+            mid: (D, K) midpoint of each slot; -1 for an empty slot.
+            share: (D, K) split ratio of each slot.
+        """
         return np.asarray(self.passes.segment_load(self.volumes(mid, share)[None])[0])
 
-    def cheapest(self, pi: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Cheapest midpoint of each demand (D,), the target itself on a tie, and its cost (D,)."""
+    def cheapest(self, segment_price: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Return the cheapest midpoint of each demand (D,), and the cost of its list (D,).
+
+        The midpoint is the target itself (the shortest paths) on a tie.
+
+        Args:
+            segment_price: (N, N) prices of segments, destination first.
+        """
         with threads_for(len(self.demand) * self.num_nodes):
-            best, cost = np.empty(len(self.demand), dtype=np.int32), np.empty(len(self.demand))
+            cheapest_mid, cost = (
+                np.empty(len(self.demand), dtype=np.int32),
+                np.empty(len(self.demand)),
+            )
             cheapest_midpoints(
-                pi,
-                np.ascontiguousarray(pi.T),
+                segment_price,
+                np.ascontiguousarray(segment_price.T),
                 self.source,
                 self.target,
                 *self.by_source,
-                best,
+                cheapest_mid,
                 cost,
             )
-        return best, cost
+        return cheapest_mid, cost
 
     def bound(self, prices: FloatArray, cost: FloatArray) -> float:
-        """Dual bound (package docstring) from link prices (E,) and the least costs (D,)."""
-        value = float((self.capacity * prices).sum())
+        """Return the dual bound of link prices p:
+
+            theta >= sum_d demand[d] cost[d] / sum_e c[e] p[e]    (largest utilisation)
+            flow  <= sum_e c[e] p[e] + sum_d demand[d] max(0, 1 - cost[d])    (total flow)
+
+        Args:
+            prices: (E,) link prices per Gbit/s.
+            cost: (D,) cost of the cheapest list, or path, of each demand.
+        """
+        capacity_value = float((self.capacity * prices).sum())
         if self.balances:
-            return float((self.demand * cost).sum()) / max(value, 1e-300)
-        return value + float((self.demand * np.maximum(0, 1 - cost)).sum())
+            return float((self.demand * cost).sum()) / max(capacity_value, 1e-300)
+        return capacity_value + float((self.demand * np.maximum(0, 1 - cost)).sum())
 
     def free_bound(self, prices: FloatArray) -> float:
-        """Dual bound for routing over any paths, from shortest paths under link prices (E,).
+        """Return the best dual bound for routing over any paths, from shortest paths under link
+        prices.
 
-        Links that no segment list can load have a price of 0, which any path may use.  So mixtures
-        with uniform prices are tried too, and the best bound is returned.
+        A link that no segment list can load has a price of 0, and a path over it costs nothing.
+        Therefore mixtures of the prices with uniform prices are tried, too.
+
+        Args:
+            prices: (E,) link prices per Gbit/s.
         """
         links, is_live = self.dag.links, self.capacity > 0
         nodes, roots = self.num_nodes, np.unique(self.source)
+        # Uniform prices: proportional to 1 / c, with the same total value of capacity.
         uniform = (
             float((self.capacity * prices).sum())
             * self.inverse_capacity
@@ -205,6 +261,7 @@ class SegmentProblem:
         bounds = []
         for uniform_weight in UNIFORM_WEIGHTS:
             mixed = (1 - uniform_weight) * prices + uniform_weight * uniform
+            # Dijkstra from each source; (sources, N) distances.
             weight = np.where(is_live, mixed, np.inf)
             distance, _ = shortest_trees(
                 nodes, links.tail, links.head, weight, roots.astype(np.int32)
@@ -215,24 +272,40 @@ class SegmentProblem:
         return max(bounds) if self.balances else min(bounds)
 
     def utilisation(self, load: FloatArray) -> float:
-        """Largest load over capacity."""
+        """Return the largest utilisation under link loads (E,), Gbit/s."""
         return float((load * self.inverse_capacity).max())
 
     def direct(self) -> tuple[IntArray, FloatArray]:
-        """Midpoints and shares (D, 1) without policies: every demand follows its shortest paths."""
+        """Return midpoints and split ratios (D, 1) of the shortest paths: no demand has a
+        policy.
+        """
         return np.ascontiguousarray(self.target[:, None]), np.ones((len(self.target), 1))
 
     def steered(self, mid: IntArray, share: FloatArray) -> BoolArray:
-        """Whether each demand (D,) has a policy: a list with a midpoint and more than MIN_SHARE."""
+        """Whether each demand (D,) has a policy: a midpoint with a split ratio above MIN_SHARE.
+
+        Args:
+            mid: (D, K) midpoint of each slot; the target itself for the shortest paths, -1 if
+                empty.
+            share: (D, K) split ratio of each slot.
+        """
         return ((share > MIN_SHARE) & (mid >= 0) & (mid != self.target[:, None])).any(1)
 
     def policies(self, mid: IntArray, share: FloatArray) -> SegmentPolicies:
-        """Return the segment lists of demands with a policy; the shares of a demand sum to 1."""
+        """Return the segment lists of the demands with a policy; the split ratios of a demand sum
+        to 1.
+
+        Args:
+            mid: (D, K) midpoint of each slot; the target itself for the shortest paths, -1 if
+                empty.
+            share: (D, K) split ratio of each slot.
+        """
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > MIN_SHARE) & (mid >= 0)
         steered = self.steered(mid, share)
         for d in np.flatnonzero(steered).tolist():
             s, t = int(self.source[d]), int(self.target[d])
+            # Slots with the same stops are merged; a midpoint at an end of the demand is no stop.
             share_by_stops: dict[tuple[int, ...], float] = {}
             for k in np.flatnonzero(is_used[d]).tolist():
                 stops = () if mid[d, k] in (s, t) else (int(mid[d, k]),)

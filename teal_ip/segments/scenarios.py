@@ -1,8 +1,11 @@
-"""Traffic matrices under failures: link loads and prices of one-midpoint lists, for demands or for
-transit traffic.
+"""Traffic matrices under failures: link loads and prices of lists with one midpoint, for policies
+of demands or of transit traffic.
 
 :class:`Scenarios` evaluates F failures times M matrices for policies of demands,
 :class:`TransitScenarios` for policies that steer the traffic crossing a router.
+
+Axis letters: F failures (index 0: no failure), M matrices, D demands or transit policies, E links,
+N nodes.  Arrays (N, N) of segments have the node where the segment ends first.
 """
 
 from __future__ import annotations
@@ -28,25 +31,30 @@ from teal_ip.segments.kernels import (
 
 # Entries (demands times midpoints) that are priced at once.
 _BLOCK_ENTRIES = 1 << 19
-# Index of failure, matrix and link.
+# A row of the master: index of failure, matrix and link.
 Key = tuple[int, int, int]
 
 
 class Scenarios:
     """Link loads and prices of all matrices under all failures.
 
-    Where a failure disconnects the ends of a demand, its lists carry it as far as their midpoints.
+    If a failure disconnects the ends of a demand, its lists carry traffic as far as their
+    midpoints.
 
     Args:
-        dags: shortest paths without failure, then under each.
+        dags: (F,) shortest paths without failure, then under each.
         source, target: (D,) ends of the demands, in ascending order.
         demand: (M, D) Gbit/s.
 
     Attributes:
         is_transit: whether policies steer the traffic that crosses a router, not a demand.
+        passes: (F,) kernels that sum values over segments and load segments onto links.
         source: (D,) node where each policy begins: the demand's source, or a transit router.
         target: (D,) node where each policy ends.
-        offered: (M, D) Gbit/s that each policy can carry, under each of F failures.
+        nodes: number of nodes, N.
+        capacity: (F, E) Gbit/s; 0 for failed links.
+        offered: for each of the F failures, (M, D) Gbit/s that each policy can carry.
+        connected: (F, D) whether the ends of each policy are connected.
     """
 
     is_transit = False
@@ -54,6 +62,7 @@ class Scenarios:
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
+        """Prepare the passes over the shortest-path DAGs of every failure, and capacities."""
         self.passes = [SegmentPasses(dag) for dag in dags]
         self.source = source
         self.target = target
@@ -66,73 +75,100 @@ class Scenarios:
         self._set_policies()
 
     def _set_policies(self) -> None:
-        # Admissible midpoints, by the first demand of each block.
+        """Compute what depends on the policies: their grouping by source, and their
+        connectivity.
+        """
+        # Cache of admissible midpoints (n, N), by the first demand of each block of n demands.
         self._admissible_midpoints: dict[int, BoolArray] = {}
         self._by_source = grouped(self.source, self.nodes)
-        # (F, D)
         self.connected = np.array(
             [passes.dag.reaches[self.target, self.source] for passes in self.passes]
         )
 
     def utilisation(self, policy: Int64Array, mid: IntArray, share: FloatArray) -> FloatArray:
-        """Link utilisation (F, M, E) of columns (n,); all other traffic follows shortest paths."""
-        result = []
+        """Return the link utilisation (F, M, E) if these columns move traffic off the shortest
+        paths.
+
+        Args:
+            policy: (n,) demand, or transit policy, of each column.
+            mid: (n,) midpoint of each column.
+            share: (n,) share of the policy's traffic that the column moves.
+        """
+        utilisations = []
         nodes = self.nodes
         source = self.source[policy]
         target = self.target[policy]
-        begins, ends, demand = self._demands
+        demand_source, demand_target, demand = self._demands
         for failure, passes in enumerate(self.passes):
-            # Volumes of segments if all demands follow their shortest paths.
+            # Gbit/s of each segment (M, N * N) if all demands follow their shortest paths.
             reaches = passes.dag.reaches
-            size = nodes * nodes
+            num_segments = nodes * nodes
             volume = np.array(
                 [
-                    np.bincount(ends.astype(np.int64) * nodes + begins, volumes, size)
-                    for volumes in demand
+                    np.bincount(
+                        demand_target.astype(np.int64) * nodes + demand_source,
+                        matrix_demand,
+                        num_segments,
+                    )
+                    for matrix_demand in demand
                 ]
             )
-            # Move the shares from the shortest paths to the two segments of their lists.
+            # Gbit/s (M, n) that each column moves from the shortest paths to its two segments.
             moved = self.offered[failure][:, policy] * share
-            # Whether the last segment has a path.
-            arrives = reaches[target, source]
-            steps = (
-                (-1, target, source, arrives),
+            # Whether (n,) the ends are connected; if not, traffic ends at the midpoint.
+            is_connected = reaches[target, source]
+            # Sign, end, begin and connectivity of the segments that lose or gain traffic.
+            segment_changes = (
+                (-1, target, source, is_connected),
                 (1, mid, source, reaches[mid, source]),
-                (1, target, mid, arrives),
+                (1, target, mid, is_connected),
             )
-            for sign, end, begin, has_path in steps:
-                uses_segment = (end != begin) & has_path
-                segment = end[uses_segment].astype(np.int64) * nodes + begin[uses_segment]
+            for sign, segment_end, segment_begin, has_path in segment_changes:
+                uses_segment = (segment_end != segment_begin) & has_path
+                segment = (
+                    segment_end[uses_segment].astype(np.int64) * nodes + segment_begin[uses_segment]
+                )
                 for matrix_volume, matrix_moved in zip(volume, moved, strict=True):
-                    matrix_volume += sign * np.bincount(segment, matrix_moved[uses_segment], size)
+                    matrix_volume += sign * np.bincount(
+                        segment, matrix_moved[uses_segment], num_segments
+                    )
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
-            result.append(np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0))
-        return np.array(result)
+            utilisations.append(
+                np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)
+            )
+        return np.array(utilisations)
 
-    def least(
+    def least_cost(
         self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
     ) -> float:
-        """Return the least cost of all traffic, from the costs (D,) of each policy's cheapest list
-        and of its shortest paths.
+        """Return the least cost of all traffic under link prices: sum over d of min(direct[d],
+        cost[d]).
 
         Args:
-            cost: (D,) cost of the cheapest list.
-            direct: (D,) cost of the shortest paths.
-            prices: link prices (E,) by (failure, matrix).
+            cost: (D,) cost of the cheapest list of each policy.
+            direct: (D,) cost of its shortest paths.
+            prices: link prices (E,) per Gbit/s by (failure, matrix).
         """
         return float(np.minimum(direct, cost).sum())
 
     @property
     def largest_offered(self) -> FloatArray:
         """Largest Gbit/s (D,) that each policy can carry, over all matrices and failures."""
-        result = np.zeros(len(self.source))
+        largest = np.zeros(len(self.source))
         for offered in self.offered:
-            np.maximum(result, offered.max(0), out=result)
-        return result
+            np.maximum(largest, offered.max(0), out=largest)
+        return largest
 
-    def sums(self, policy: Int64Array) -> sp.csr_array:
-        """Rows (R, n) of ones for sets of columns (n,) whose shares sum to at most 1."""
+    def share_sum_rows(self, policy: Int64Array) -> sp.csr_array:
+        """Return constraint rows (R, n) of ones: the shares of the columns of a row sum to at most
+        1.
+
+        There is a row for each policy that occurs.
+
+        Args:
+            policy: (n,) policy of each column.
+        """
         rows, row_index = np.unique(policy, return_inverse=True)
         return sp.csr_array(
             (np.ones(len(policy)), (row_index, np.arange(len(policy)))),
@@ -140,128 +176,168 @@ class Scenarios:
         )
 
     def excluded(self, policies: Int64Array) -> BoolArray:
-        """Whether each policy (D,) cannot be installed together with one of these (n,)."""
+        """Whether each policy (D,) cannot be installed together with one of these (n,).
+
+        Policies that steer only their own demand never exclude each other.
+        """
         return np.zeros(len(self.source), dtype=bool)
 
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
-        """Whether others of these columns (n,) change the loads of each column; False if each
-        policy steers only its demand.
+        """Whether other columns change the loads of each column (n,), as a policy may steer its
+        traffic.
+
+        Policies that steer only their own demand never conflict.
+
+        Args:
+            policy: (n,) policy of each column.
+            mid: (n,) midpoint of each column.
         """
         return np.zeros(len(policy), dtype=bool)
 
-    def row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
-        """Row of the master (n,): increase of a link's utilisation if a whole demand moves from its
-        shortest paths to a midpoint.
+    def utilisation_row(self, key: Key, demand: Int64Array, mid: IntArray) -> FloatArray:
+        """Return the master's row (n,) of a link: increase of its utilisation per column.
+
+        A column moves the whole traffic of a demand from its shortest paths to the list over a
+        midpoint. With g the share of a segment's traffic on the link, over the link's capacity:
+
+            row = offered * (g(source to mid) + g(mid to target) - g(source to target))
+
+        Args:
+            key: failure, matrix and link.
+            demand: (n,) demand of each column.
+            mid: (n,) midpoint of each column.
         """
         failure, matrix, link = key
-        unit = np.zeros((1, self.capacity.shape[1]))
-        unit[0, link] = 1.0 / self.capacity[failure, link]
-        value = self.passes[failure].segment_sum(unit)[0]
-        # Nodes that are disconnected from each other.
-        value[~np.isfinite(value)] = 0.0
-        np.fill_diagonal(value, 0.0)
+        link_value = np.zeros((1, self.capacity.shape[1]))
+        link_value[0, link] = 1.0 / self.capacity[failure, link]
+        link_share = self.passes[failure].segment_sum(link_value)[0]
+        # (N, N) share of each segment on the link, over its capacity; 0 for disconnected nodes.
+        link_share[~np.isfinite(link_share)] = 0.0
+        np.fill_diagonal(link_share, 0.0)
         source, target = self.source[demand], self.target[demand]
-        after = self.connected[failure, demand] * (value[target, mid] - value[target, source])
-        return np.asarray(self.offered[failure][matrix, demand] * (value[mid, source] + after))
+        last_segment_change = self.connected[failure, demand] * (
+            link_share[target, mid] - link_share[target, source]
+        )
+        return np.asarray(
+            self.offered[failure][matrix, demand] * (link_share[mid, source] + last_segment_change)
+        )
 
     def cheapest(
         self, prices: dict[tuple[int, int], FloatArray], end: Deadline
     ) -> tuple[IntArray, FloatArray, FloatArray] | None:
-        """Return each demand's cheapest midpoint (D,), its cost (D,) and the cost of the shortest
-        paths (D,), for whole demands.
+        """Price all midpoints: return the cheapest one of each demand (D,), its cost (D,), and the
+        cost of the shortest paths (D,), for the whole traffic of a demand over all scenarios.
 
         Args:
-            prices: link prices (E,) by (failure, matrix).
-            end: time limit; None is returned after it.
+            prices: link prices (E,) per Gbit/s by (failure, matrix); scenarios without prices cost
+                nothing.
+            end: time limit.
+
+        Returns:
+            None after the time limit.
         """
-        values = {
+        segment_prices = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
         }
-        best = self.target.copy()
+        cheapest_mid = self.target.copy()
         cost = np.empty(len(self.source))
         # One matrix without failures: the compiled kernel.
         if len(self.passes) == 1 and len(self.offered[0]) == 1 and not self.is_transit:
-            pi = next(iter(values.values()), np.zeros((self.nodes, self.nodes)))
+            segment_price = next(iter(segment_prices.values()), np.zeros((self.nodes, self.nodes)))
             with threads_for(len(self.source) * self.nodes):
                 cheapest_midpoints(
-                    pi,
-                    np.ascontiguousarray(pi.T),
+                    segment_price,
+                    np.ascontiguousarray(segment_price.T),
                     self.source,
                     self.target,
                     *self._by_source,
-                    best,
+                    cheapest_mid,
                     cost,
                 )
             offered = self.offered[0][0]
-            return best, offered * cost, offered * pi[self.target, self.source]
+            return cheapest_mid, offered * cost, offered * segment_price[self.target, self.source]
         # All scenarios, in blocks of demands.
         direct = np.zeros(len(self.source))
-        for block, total in self._costs(values):
+        for block, list_cost in self._costs(segment_prices):
             if end.is_over:
                 return None
-            rows = np.arange(len(total))
-            best[block] = total.argmin(1)
-            cost[block] = total[rows, best[block]]
-            direct[block] = total[rows, self.target[block]]
-        return best, cost, direct
+            row = np.arange(len(list_cost))
+            cheapest_mid[block] = list_cost.argmin(1)
+            cost[block] = list_cost[row, cheapest_mid[block]]
+            direct[block] = list_cost[row, self.target[block]]
+        return cheapest_mid, cost, direct
 
     def _costs(
-        self, values: dict[tuple[int, int], FloatArray]
+        self, segment_prices: dict[tuple[int, int], FloatArray]
     ) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield blocks of demands with their costs over each midpoint (n, N), from summed prices of
-        segments (N, N).
+        """Yield blocks of n demands with the cost of each demand's list over each midpoint (n, N),
+        summed over the scenarios; infinite for inadmissible midpoints.
+
+        Args:
+            segment_prices: prices of segments (N, N) by (failure, matrix); infinite prices of
+                disconnected nodes become 0, in place.
         """
-        for value in values.values():
-            value[~np.isfinite(value)] = 0.0
-            np.fill_diagonal(value, 0.0)
+        for segment_price in segment_prices.values():
+            segment_price[~np.isfinite(segment_price)] = 0.0
+            np.fill_diagonal(segment_price, 0.0)
         block_size = max(1, _BLOCK_ENTRIES // self.nodes)
         for begin in range(0, len(self.source), block_size):
             block = slice(begin, begin + block_size)
             source = self.source[block]
             target = self.target[block]
-            # Cached, since it takes longer than all costs.
+            # The admissible midpoints are cached, since they take longer than all costs.
             if begin not in self._admissible_midpoints:
                 self._admissible_midpoints[begin] = self.admissible_midpoints(source, target)
-            total = np.where(self._admissible_midpoints[begin], 0.0, np.inf)
-            for (failure, matrix), value in values.items():
-                after = self.connected[failure, block, None] * value[target]
-                total += self.offered[failure][matrix, block, None] * (value[:, source].T + after)
-            yield block, total
+            list_cost = np.where(self._admissible_midpoints[begin], 0.0, np.inf)
+            for (failure, matrix), segment_price in segment_prices.items():
+                last_segment_cost = self.connected[failure, block, None] * segment_price[target]
+                list_cost += self.offered[failure][matrix, block, None] * (
+                    segment_price[:, source].T + last_segment_cost
+                )
+            yield block, list_cost
 
-    def promising(
+    def most_saving_columns(
         self, prices: dict[tuple[int, int], FloatArray], count: int, deadline: Deadline
     ) -> tuple[Int64Array, IntArray]:
-        """Return demands (n,) and midpoints (n,) of the ``count`` columns that save most at link
-        prices by (failure, matrix).
+        """Return demands (n,) and midpoints (n,) of the columns that save most against the shortest
+        paths.
 
-        After the deadline, only the blocks of demands examined so far count.
+        Args:
+            prices: link prices (E,) per Gbit/s by (failure, matrix).
+            count: largest number of columns.
+            deadline: time limit; after it, only the blocks of demands examined so far count.
         """
-        values = {
+        segment_prices = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
         }
         demands = np.zeros(0, dtype=np.int64)
         mids = np.zeros(0, dtype=np.int32)
         savings = np.zeros(0)
-        for block, total in self._costs(values):
+        for block, list_cost in self._costs(segment_prices):
             if deadline.is_over:
                 break
-            # Change of cost against the shortest paths; no midpoint is an end of its demand.
-            cost_change = total - total[np.arange(len(total)), self.target[block]][:, None]
+            # Change of cost (n, N) against the shortest paths.  An end of a demand is no midpoint.
+            cost_change = (
+                list_cost - list_cost[np.arange(len(list_cost)), self.target[block]][:, None]
+            )
             for end in (self.source[block], self.target[block]):
                 cost_change[np.arange(len(cost_change)), end] = np.inf
+            # Candidates of this block.
             num_cheapest = min(count, cost_change.size - 1)
             cheapest = np.argpartition(cost_change, num_cheapest, axis=None)[:count]
             demand_index, mid = np.unravel_index(cheapest, cost_change.shape)
             demands = np.append(demands, demand_index + block.start)
             mids = np.append(mids, mid.astype(np.int32))
             savings = np.append(savings, -cost_change[demand_index, mid])
+        # The best of all blocks; infinite costs are inadmissible midpoints.
         order = np.argsort(-savings, kind="stable")[:count]
         order = order[np.isfinite(savings[order])]
         return demands[order], mids[order]
 
     def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
-        """Whether each midpoint (n, N) is admissible: no failure that leaves the demand's ends
-        connected disconnects the midpoint from one of them.
+        """Whether each midpoint (n, N) is admissible for demands with these ends (n,).
+
+        It is unless some failure disconnects it from an end while the ends stay connected.
         """
         admissible = np.ones((len(source), self.nodes), dtype=bool)
         for passes in self.passes:
@@ -273,14 +349,19 @@ class Scenarios:
 class TransitScenarios(Scenarios):
     """Scenarios for policies that steer all traffic crossing a router towards an endpoint.
 
-    V[m, t] Gbit/s cross router m towards t under a failure, provided that no policy captures what
-    another one steers.  So the midpoints of m exclude those whose last segment returns to m under
-    any failure.  Of two policies of an endpoint, neither router may be on the shortest paths of the
-    other (:meth:`excluded`), and no list may cross the router of another policy that would capture
-    it (:meth:`conflicting`), under any failure: bounds hold for such sets of policies.
+    A policy (m, t) steers the V[m, t] Gbit/s that cross router m towards node t under a failure.  V
+    holds only if no policy captures traffic that another one steers.  Therefore
 
-    Linear programs and bounds relax both conditions: the first is enforced along one path of each
-    router only (first next hops, without failure), the second not at all.
+    - a midpoint of (m, t) is inadmissible if its last segment returns to m under any failure;
+    - two policies (m, t) and (n, t) exclude each other (:meth:`excluded`) if m is on the shortest
+    paths
+      from n to t, or n on those from m to t, under any failure;
+    - a list conflicts (:meth:`conflicting`) if it crosses the router of another policy that would
+      capture its traffic, under any failure.
+
+    Bounds hold for sets of policies without exclusion and conflicts.  Linear programs and bounds
+    relax both conditions: exclusion is enforced along one path of each router only (its first next
+    hops, without failure), conflicts not at all.
     """
 
     is_transit = True
@@ -288,40 +369,66 @@ class TransitScenarios(Scenarios):
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
+        """Derive the transit policies: a policy for each router and endpoint with crossing traffic.
+
+        Args:
+            dags: (F,) shortest paths of the IGP without failure, then under each.
+            source, target: (D,) ends of the demands, in ascending order.
+            demand: (M, D) Gbit/s.
+        """
         super().__init__(dags, source, target, demand)
         volume = volumes(np.stack([source, target], 1), demand, self.nodes)
+        # (F, M, N, N) Gbit/s that cross a router (last axis) towards a node; 0 at the node itself.
         crossing = np.array(
             [np.where(dag.reaches, IgpFailures(dag, volume).passing, 0.0) for dag in dags]
         )
         crossing[..., np.arange(self.nodes), np.arange(self.nodes)] = 0.0
+        # Policies: pairs of router and endpoint with crossing traffic in some scenario.
         self.source, self.target = (
             ends.astype(np.int32) for ends in np.nonzero(crossing.max((0, 1)).T)
         )
         self.offered = list(crossing[:, :, self.target, self.source])
         self._set_policies()
+        # (N, N) first next hop from each node (column) to each destination (row); -1 for none.
         dag = dags[0]
-        self._parent = np.full((self.nodes, self.nodes), -1, dtype=np.int32)
-        first_next_hops(dag.links.head, dag.dags, self._parent)
+        self._next_hop = np.full((self.nodes, self.nodes), -1, dtype=np.int32)
+        first_next_hops(dag.links.head, dag.dags, self._next_hop)
 
     @override
-    def least(
+    def least_cost(
         self, cost: FloatArray, direct: FloatArray, prices: dict[tuple[int, int], FloatArray]
     ) -> float:
+        """Return a lower bound on the cost of all traffic under link prices.
+
+        It is the cost of the shortest paths minus the largest total saving of policies that do not
+        exclude each other: along the first next hops towards an endpoint they form an antichain of
+        a tree.
+
+        Args:
+            cost: (D,) cost of the cheapest list of each policy.
+            direct: (D,) cost of its shortest paths.
+            prices: link prices (E,) per Gbit/s by (failure, matrix).
+        """
         source, target, demand = self._demands
         # Cost of all traffic on its shortest paths.
         shortest_path_cost = 0.0
         for (failure, matrix), price in prices.items():
-            value = self.passes[failure].segment_sum(price[None])[0][target, source]
-            shortest_path_cost += float(demand[matrix] @ np.where(np.isfinite(value), value, 0.0))
-        # Policies whose routers are on one path exclude each other: an antichain saves at most.
+            path_price = self.passes[failure].segment_sum(price[None])[0][target, source]
+            shortest_path_cost += float(
+                demand[matrix] @ np.where(np.isfinite(path_price), path_price, 0.0)
+            )
+        # (N, N) saving of each policy, endpoint first.
         saving = np.zeros((self.nodes, self.nodes))
         saving[self.target, self.source] = np.maximum(0.0, direct - cost)
         return shortest_path_cost - max_antichain_saving(
-            self.passes[0].dag.dags, self._parent, saving
+            self.passes[0].dag.dags, self._next_hop, saving
         )
 
     @override
     def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
+        """Whether each midpoint (n, N) is admissible: no failure disconnects it, and its last
+        segment does not return to the router where the policy begins.
+        """
         admissible = super().admissible_midpoints(source, target)
         mids = np.arange(self.nodes)
         for passes in self.passes:
@@ -329,53 +436,82 @@ class TransitScenarios(Scenarios):
         return admissible
 
     @override
-    def sums(self, policy: Int64Array) -> sp.csr_array:
-        columns: dict[tuple[int, int], list[int]] = {}
+    def share_sum_rows(self, policy: Int64Array) -> sp.csr_array:
+        """Return constraint rows (R, n) of ones: the shares of the columns of a row sum to at most
+        1.
+
+        There is a row for each policy that occurs: its columns, and those of the policies whose
+        routers follow on the path of first next hops to the same endpoint, since they exclude each
+        other.
+
+        Args:
+            policy: (n,) policy of each column.
+        """
+        policy_columns: dict[tuple[int, int], list[int]] = {}
         for column, d in enumerate(policy.tolist()):
-            columns.setdefault((int(self.source[d]), int(self.target[d])), []).append(column)
+            policy_columns.setdefault((int(self.source[d]), int(self.target[d])), []).append(column)
         entries = []
-        for row, (node, target) in enumerate(columns):
+        for row, (node, target) in enumerate(policy_columns):
             while node not in (target, -1):
-                entries += [(row, column) for column in columns.get((node, target), ())]
-                node = int(self._parent[target, node])
+                entries += [(row, column) for column in policy_columns.get((node, target), ())]
+                node = int(self._next_hop[target, node])
         rows_and_columns = np.array(entries, dtype=np.int64).reshape(-1, 2).T
         return sp.csr_array(
             (np.ones(len(entries)), (rows_and_columns[0], rows_and_columns[1])),
-            shape=(len(columns), len(policy)),
+            shape=(len(policy_columns), len(policy)),
         )
 
     @override
     def excluded(self, policies: Int64Array) -> BoolArray:
-        result = np.zeros(len(self.source), dtype=bool)
+        """Whether each policy (D,) cannot be installed together with one of these (n,): the same
+        endpoint, and one router on the shortest paths of the other under some failure.
+        """
+        is_excluded = np.zeros(len(self.source), dtype=bool)
         for policy in policies.tolist():
             target = int(self.target[policy])
-            node = int(self.source[policy])
+            router = int(self.source[policy])
             same_endpoint = np.flatnonzero(self.target == target)
-            other_nodes = self.source[same_endpoint]
+            other_routers = self.source[same_endpoint]
             for passes in self.passes:
-                is_before = self._is_between(passes, node, target, other_nodes)
-                shares_path = is_before | self._is_between(passes, other_nodes, target, node)
-                result[same_endpoint] |= shares_path & (other_nodes != node)
-        return result
+                is_before = self._is_between(passes, router, target, other_routers)
+                shares_path = is_before | self._is_between(passes, other_routers, target, router)
+                is_excluded[same_endpoint] |= shares_path & (other_routers != router)
+        return is_excluded
 
     @override
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
-        result = np.zeros(len(policy), dtype=bool)
+        """Whether another of these policies captures the traffic of each column (n,).
+
+        A policy (router, endpoint) captures a segment to its endpoint that crosses its router under
+        some failure: the first segment of the list if the midpoint is the endpoint, or the last
+        one.
+
+        Args:
+            policy: (n,) policy of each column.
+            mid: (n,) midpoint of each column.
+        """
+        is_conflicting = np.zeros(len(policy), dtype=bool)
         begin, target = self.source[policy], self.target[policy]
-        for q in np.unique(policy).tolist():
-            router = int(self.source[q])
-            endpoint = int(self.target[q])
+        for capturing_policy in np.unique(policy).tolist():
+            router = int(self.source[capturing_policy])
+            endpoint = int(self.target[capturing_policy])
             for passes in self.passes:
-                first = (mid == endpoint) & self._is_between(passes, begin, mid, router)
-                last = (target == endpoint) & self._is_between(passes, mid, target, router)
-                result |= (first | last) & (begin != router)
-        return result
+                captures_first = (mid == endpoint) & self._is_between(passes, begin, mid, router)
+                captures_last = (target == endpoint) & self._is_between(passes, mid, target, router)
+                is_conflicting |= (captures_first | captures_last) & (begin != router)
+        return is_conflicting
 
     @staticmethod
     def _is_between(
         passes: SegmentPasses, begin: AnyArray | int, end: AnyArray | int, node: AnyArray | int
     ) -> BoolArray:
-        """Whether shortest paths between two nodes cross a third one; False without a path."""
+        """Whether the shortest paths from ``begin`` to ``end`` cross ``node``; False without a
+        path.
+
+            distance(begin, node) + distance(node, end) = distance(begin, end)
+
+        Node arguments are indices or index arrays, which broadcast against each other.
+        """
         distance = passes.dag.dags.distance
         shortest = distance[end, begin]
         is_on_path = np.isfinite(shortest) & (

@@ -52,7 +52,18 @@ class Segments:
 
 
 def make(spec: Spec, model: Path | None) -> Segments:
-    """``segments[:segments=2,adjacency=false,gap=0.01,deadline=0,metric=file|hops|latency|inverse-capacity]``."""
+    """Make the scheme of a text such as ``segments:segments=3,gap=0.005``.
+
+    Options: segments=2, adjacency=false, gap=0.01, deadline=0 (seconds, 0 for none) and metric,
+    which is file, hops, latency or inverse-capacity.
+
+    Args:
+        spec: name and options.
+        model: unused; the scheme has no model.
+
+    Raises:
+        InputError: an option out of its range.
+    """
     options: Any = spec.parse_options(
         segments=2, adjacency=False, gap=1e-2, deadline=0.0, metric="file"
     )

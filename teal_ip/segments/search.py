@@ -1,9 +1,11 @@
 """PDHG search for two-segment routing: warm start, restarted PDHG, certificates over all midpoints.
 
 The start runs Frank-Wolfe-like rounds with soft-maximum prices; then primal-dual hybrid gradient
-with adaptive restarts and step weights (Applegate et al. 2021) iterates, and every ``CHECK_EVERY``
-iterations prices all midpoints, which proves a bound and refills the slots.  Entry point:
-:func:`solve`.
+with adaptive restarts and step weights (Applegate et al. 2021) iterates.  Every ``CHECK_EVERY``
+iterations all midpoints are priced, which proves a bound, and the cheapest ones take slots.  Entry
+point: :func:`solve`.
+
+Axis letters: D demands, K slots (midpoints of a demand in memory), E links, N nodes.
 """
 
 from __future__ import annotations
@@ -32,24 +34,29 @@ _STARTING_ROUNDS = 8
 _SHARPNESS = 10.0
 # Iterations between certificates.
 CHECK_EVERY = 25
-# Certificates within which the gap must fall by _STALL_SHARE; otherwise the slots are doubled.
+# Number of certificates within which the gap must fall by the fraction _STALL_SHARE; otherwise the
+# slots are doubled.
 _PATIENCE = 8
 _STALL_SHARE = 0.2
 # Largest number of demands for which column generation finishes sooner than more slots would.
 _FEW_DEMANDS = 10_000
-# Restart when the gap has fallen to this share of the gap at the last restart.
+# Restart when the gap has fallen to this fraction of the gap at the last restart.
 _RESTART_AT = 0.5
-# Floor of a link's utilisation in the dual step sizes, as a share of the largest utilisation.
+# Floor of a link's utilisation in the dual step sizes, as a fraction of the largest utilisation.
 _MIN_UTILISATION = 0.05
-# Floor of the share of each demand on its shortest paths, in the dual step sizes.
+# Split ratio that is added to the shortest paths of each demand in the dual step sizes, so that
+# demands without flow count, too.
 _MIN_CARRIED = 1e-3
-# Rounds in which flow that was cut for feasibility takes up residual capacity.
+# Number of rounds in which flow that was cut for feasibility takes up residual capacity.
 _REFILL_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentResult(Solution):
-    """Solution over two-segment lists: shares, prices, value (theta, or Gbit/s) and proven bound.
+    """Solution over two-segment lists.
+
+    The value and its certified bound are the largest link utilisation (theta), or the total flow in
+    Gbit/s.
 
     Attributes:
         mid: (D, K) midpoints; -1 for an empty slot, the target itself for the shortest paths.
@@ -74,10 +81,10 @@ def solve(
     """Solve the two-segment program to a certified gap.
 
     Args:
-        problem: one matrix.
+        problem: routing of one matrix over lists with at most one midpoint.
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
-        max_iterations: iterations of PDHG.
+        max_iterations: largest number of PDHG iterations.
         report: called with iterations and gap after each certificate.
     """
     begin = time.perf_counter()
@@ -85,9 +92,9 @@ def solve(
     deadline = deadline or Deadline(math.inf)
     stopped_by: Stop | None = None
     # Iterate until the gap is closed, with a certificate after every few iterations.
-    search.start()
+    search.initialise()
     while stopped_by is None:
-        search.check()
+        search.certify()
         if report is not None:
             report(search.iterations, search.gap)
         if search.gap <= gap:
@@ -116,19 +123,47 @@ def solve(
 
 
 class _Search:
-    """State of the PDHG iteration; symbols as in the package docstring."""
+    """State of the PDHG iteration.
+
+    Primal variables are the split ratios x, dual variables y = capacity times link price.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+
+    Attributes:
+        mid: (D, K) midpoints of the slots; slot 0 has the shortest paths, -1 is an empty slot.
+        share: (D, K) current split ratios x.
+        y: (E,) current dual point; its sum is 1 if theta is minimised.
+        path_length: (D,) length of the shortest paths in 1 / capacity, which scales primal steps.
+        tau: (D,) primal step sizes, 1 / (2 path_length).
+        sigma: (E,) dual step sizes, 1 / row sums.
+        omega: primal weight.
+        share_total, y_total: sums of the iterates since the last restart.
+        num_averaged: number of those iterates.
+        restart_share, restart_y: point of the last restart.
+        restart_gap: gap at the last restart.
+        stall_gap: gap at the last test for a stall.
+        num_certificates: number of certificates.
+        iterations: number of PDHG iterations.
+        sign: 1 for a minimum (utilisation), -1 for a maximum (flow).
+        value: best value so far.
+        bound: best dual bound so far.
+        best_allocation: midpoints and split ratios of the best value.
+        best_prices: (E,) link prices of the best bound.
+    """
 
     def __init__(self, problem: SegmentProblem) -> None:
-        self.p = problem
+        """Start with all demands on their shortest paths, and dual prices of 0."""
+        self.problem = problem
         demands = len(problem.demand)
         self.mid = np.full((demands, SLOTS), -1, dtype=np.int32)
         self.mid[:, 0] = problem.target
         self.share = np.zeros((demands, SLOTS))
         self.share[:, 0] = 1.0
-        # Segment lengths in 1 / capacity, h, which scale the primal steps.
+        # Length (D,) of the shortest paths in 1 / capacity; primal step sizes.
         length = problem.segment_prices(problem.inverse_capacity)
-        self.h = length[problem.target, problem.source]
-        self.tau = 1 / (2 * self.h)
+        self.path_length = length[problem.target, problem.source]
+        self.tau = 1 / (2 * self.path_length)
         self.iterations = 0
         self.sign = 1.0 if problem.balances else -1.0
         self.value = math.inf * self.sign
@@ -136,156 +171,186 @@ class _Search:
         self.best_allocation = self.mid.copy(), self.share.copy()
         self.best_prices = problem.inverse_capacity / max(1, len(problem.capacity))
         self.y = np.zeros(len(problem.capacity))
-        self.cycle_gap = math.inf
+        self.restart_gap = math.inf
         self.stall_gap = math.inf
-        self.checks = 0
-        self._averages()
+        self.num_certificates = 0
+        self._reset_averages()
 
-    def _averages(self) -> None:
-        self.total = np.zeros_like(self.share)
+    def _reset_averages(self) -> None:
+        """Start new averages from the current point."""
+        self.share_total = np.zeros_like(self.share)
         self.y_total = np.zeros_like(self.y)
-        self.count = 0
-        self.start_share = self.share.copy()
-        self.start_y = self.y.copy()
+        self.num_averaged = 0
+        self.restart_share = self.share.copy()
+        self.restart_y = self.y.copy()
 
     @property
     def gap(self) -> float:
         """Relative gap between the incumbent value and the best bound."""
-        return gap_between(self.value, self.bound, self.p.sense)
+        return gap_between(self.value, self.bound, self.problem.sense)
 
-    def start(self) -> None:
-        """Compute the starting point: rounds of soft-maximum prices, each of which moves a share of
-        every demand to its cheapest midpoint by a line search.
+    def initialise(self) -> None:
+        """Compute the starting point, step sizes and primal weight.
+
+        If theta is minimised, rounds on the soft maximum of the utilisations u come first: with
+        prices proportional to exp(_SHARPNESS * u / max u) / c, a step moves the same share of every
+        demand to its cheapest midpoint, and a line search chooses the share.
         """
-        # Frank-Wolfe-like rounds on the soft maximum of the utilisations.
-        p = self.p
-        load = p.loads(self.mid, self.share)
-        for _ in range(_STARTING_ROUNDS if p.balances else 0):
-            u = load * p.inverse_capacity
-            prices = np.exp(_SHARPNESS * (u / u.max() - 1)) * p.inverse_capacity
-            prices /= (p.capacity * prices).sum()
-            pi = p.segment_prices(prices)
-            best, cost = p.cheapest(pi)
-            self._update_bound(prices, p.bound(prices, cost))
-            best_slot = np.ascontiguousarray(best[:, None])
-            best_load = p.loads(best_slot, np.ones((len(best), 1)))
-            step_size = _line_search(load * p.inverse_capacity, best_load * p.inverse_capacity)
+        # Frank-Wolfe-like rounds on the soft maximum; each one proves a bound, too.
+        problem = self.problem
+        load = problem.loads(self.mid, self.share)
+        for _ in range(_STARTING_ROUNDS if problem.balances else 0):
+            u = load * problem.inverse_capacity
+            prices = np.exp(_SHARPNESS * (u / u.max() - 1)) * problem.inverse_capacity
+            prices /= (problem.capacity * prices).sum()
+            segment_price = problem.segment_prices(prices)
+            cheapest_mid, cost = problem.cheapest(segment_price)
+            self._update_bound(prices, problem.bound(prices, cost))
+            cheapest_slot = np.ascontiguousarray(cheapest_mid[:, None])
+            cheapest_load = problem.loads(cheapest_slot, np.ones((len(cheapest_mid), 1)))
+            step_size = _line_search(
+                load * problem.inverse_capacity, cheapest_load * problem.inverse_capacity
+            )
             if step_size <= 0:
                 break
-            self._mix(pi, best, cost, step_size)
-            load = (1 - step_size) * load + step_size * best_load
+            self._mix(segment_price, cheapest_mid, cost, step_size)
+            load = (1 - step_size) * load + step_size * cheapest_load
         # Dual start from the soft maximum of the final loads.
-        load = p.loads(self.mid, self.share)
-        u = load * p.inverse_capacity
-        self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (p.capacity > 0)
+        load = problem.loads(self.mid, self.share)
+        u = load * problem.inverse_capacity
+        self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (problem.capacity > 0)
         self.y /= self.y.sum()
-        if not p.balances:
-            # Scale the prices so that a Gbit/s of the mean demand is just worth its capacity.
-            mean_cost = (p.demand * self._direct_cost(self.y)).sum() / p.demand.sum()
+        if not problem.balances:
+            # Scale the prices so that the shortest paths of a mean Gbit/s cost its utility of 1;
+            # less if the overload is small.
+            mean_cost = (problem.demand * self._direct_cost(self.y)).sum() / problem.demand.sum()
             self.y *= min(1.0, max(0.0, u.max() - 1)) / max(mean_cost, 1e-300)
-        # Step sizes and primal weight.
-        rows = self._row_sums()
-        self.sigma = 1 / rows
-        primal = max(float((p.demand * self.h).sum()), 1e-300)
-        dual = float((rows * self.y**2).sum())
-        self.omega = math.sqrt(dual / primal) if dual > 0 else 1e-2
-        self._averages()
+        # Dual step sizes; primal weight: ratio of the weighted norms of dual and primal point.
+        row_sums = self._row_sums()
+        self.sigma = 1 / row_sums
+        primal_norm = max(float((problem.demand * self.path_length).sum()), 1e-300)
+        dual_norm = float((row_sums * self.y**2).sum())
+        self.omega = math.sqrt(dual_norm / primal_norm) if dual_norm > 0 else 1e-2
+        self._reset_averages()
 
     def _direct_cost(self, y: FloatArray) -> FloatArray:
-        pi = self.p.segment_prices(y * self.p.inverse_capacity)
-        return pi[self.p.target, self.p.source]
+        """Return the cost (D,) of each demand's shortest paths at a dual point (E,)."""
+        segment_price = self.problem.segment_prices(y * self.problem.inverse_capacity)
+        return segment_price[self.problem.target, self.problem.source]
 
-    def _mix(self, pi: FloatArray, best: IntArray, cost: FloatArray, step_size: float) -> None:
-        """Move a share ``step_size`` of each demand to its best midpoint."""
-        # Each best midpoint takes a slot, the least used one if none is free; the shares stand for
-        # the running averages, which have not started yet.
+    def _mix(
+        self, segment_price: FloatArray, cheapest_mid: IntArray, cost: FloatArray, step_size: float
+    ) -> None:
+        """Move a share ``step_size`` of each demand to its cheapest midpoint: x <- (1 - step) x +
+        step e.
+
+        Args:
+            segment_price: (N, N) prices of segments, destination first.
+            cheapest_mid: (D,) cheapest midpoint of each demand.
+            cost: (D,) cost of the list over that midpoint.
+            step_size: share of each demand that moves.
+        """
+        # Each cheapest midpoint takes a slot, the least used one if none is free.  The current
+        # split ratios stand for the running averages, which have not started yet.
         average = self.share.copy()
         take_midpoints(
-            pi,
-            np.ascontiguousarray(pi.T),
-            self.p.source,
-            self.p.target,
-            best,
+            segment_price,
+            np.ascontiguousarray(segment_price.T),
+            self.problem.source,
+            self.problem.target,
+            cheapest_mid,
             cost,
             self.mid,
             self.share,
             average,
         )
-        is_best = self.mid == best[:, None]
-        has_slot = is_best.any(1)
-        self.share[has_slot] = (1 - step_size) * self.share[has_slot] + step_size * is_best[
+        # (D, K) slots of the cheapest midpoints; demands without such a slot stay.
+        is_cheapest = self.mid == cheapest_mid[:, None]
+        has_slot = is_cheapest.any(1)
+        self.share[has_slot] = (1 - step_size) * self.share[has_slot] + step_size * is_cheapest[
             has_slot
         ]
 
-    def iterate(self, count: int) -> None:
-        """Run ``count`` iterations of PDHG."""
-        p = self.p
-        value = 0.0 if self.p.balances else 1.0
+    def iterate(self, num_iterations: int) -> None:
+        """Run iterations of PDHG:
+
+            x' = proj(x + tau / omega (v - cost of the list at the prices y / c))
+            y' = proj(y + omega sigma (u(2 x' - x) - v))
+
+        where u are link utilisations.  v is 1 and y >= 0 if the flow is maximised; v is 0 and y is
+        on the simplex if theta is minimised.
+        """
+        problem = self.problem
+        # Utility of a Gbit/s.
+        flow_value = 0.0 if self.problem.balances else 1.0
+        # (D, K) extrapolated split ratios 2 x' - x.
         extrapolated = np.zeros_like(self.share)
-        for _ in range(count):
+        for _ in range(num_iterations):
             # Primal step at the prices of the current dual point.
-            pi = p.segment_prices(self.y * p.inverse_capacity)
+            segment_price = problem.segment_prices(self.y * problem.inverse_capacity)
             with threads_for(OPERATIONS_PER_SLOT * self.share.size):
                 step(
-                    pi,
-                    np.ascontiguousarray(pi.T),
-                    p.target,
-                    *p.by_source,
+                    segment_price,
+                    np.ascontiguousarray(segment_price.T),
+                    problem.target,
+                    *problem.by_source,
                     self.mid,
                     self.tau,
                     self.omega,
-                    value,
+                    flow_value,
                     self.share,
                     extrapolated,
-                    self.total,
+                    self.share_total,
                 )
             # Dual step at the extrapolated loads.
-            u = p.loads(self.mid, extrapolated) * p.inverse_capacity
-            moved = self.y + self.omega * self.sigma * (u if p.balances else u - 1)
+            u = problem.loads(self.mid, extrapolated) * problem.inverse_capacity
+            ascended = self.y + self.omega * self.sigma * (u if problem.balances else u - 1)
             self.y = (
-                _on_simplex(moved, self.sigma * (p.capacity > 0))
-                if p.balances
-                else np.maximum(0, moved)
+                _on_simplex(ascended, self.sigma * (problem.capacity > 0))
+                if problem.balances
+                else np.maximum(0, ascended)
             )
             self.y_total += self.y
-            self.count += 1
-        self.iterations += count
+            self.num_averaged += 1
+        self.iterations += num_iterations
 
-    def check(self) -> None:
-        """Certify the current and the average point, add midpoints, and restart if due."""
-        # Bound and feasible value of both points.
-        p = self.p
-        points = [(self.share, self.y)]
-        if self.count:
-            points.append((self.total / self.count, self.y_total / self.count))
+    def certify(self) -> None:
+        """Certify the current and the average point, add cheap midpoints, and restart if due."""
+        # Pricing of all midpoints: bound and feasible value of both points.
+        problem = self.problem
+        candidates = [(self.share, self.y)]
+        if self.num_averaged:
+            candidates.append(
+                (self.share_total / self.num_averaged, self.y_total / self.num_averaged)
+            )
         gaps = []
-        duals = []
-        for share, y in points:
-            prices = y * p.inverse_capacity
-            pi = p.segment_prices(prices)
-            best, cost = p.cheapest(pi)
-            bound = p.bound(prices, cost)
+        pricings = []
+        for share, y in candidates:
+            prices = y * problem.inverse_capacity
+            segment_price = problem.segment_prices(prices)
+            cheapest_mid, cost = problem.cheapest(segment_price)
+            bound = problem.bound(prices, cost)
             value = self._update_incumbent(share)
             self._update_bound(prices, bound)
-            gaps.append(gap_between(value, bound, p.sense))
-            duals.append((pi, best, cost))
-        # Restart from the better point.
-        chosen = int(np.argmin(gaps))
-        if self.count and (
-            gaps[chosen] <= _RESTART_AT * self.cycle_gap
-            or self.count >= 0.4 * self.iterations + 200
+            gaps.append(gap_between(value, bound, problem.sense))
+            pricings.append((segment_price, cheapest_mid, cost))
+        # Restart from the better point: its gap has fallen enough, or the averages are long.
+        best_index = int(np.argmin(gaps))
+        if self.num_averaged and (
+            gaps[best_index] <= _RESTART_AT * self.restart_gap
+            or self.num_averaged >= 0.4 * self.iterations + 200
         ):
-            self._restart(*points[chosen], gaps[chosen])
-        # Give each demand its cheapest midpoint.
-        pi, best, cost = duals[chosen]
-        average = self.total if self.count else self.share.copy()
-        is_profitable = np.ones(len(cost), dtype=bool) if p.balances else cost < 1
+            self._restart(*candidates[best_index], gaps[best_index])
+        # Each demand gets a slot for its cheapest midpoint, if flow over it has a profit.
+        segment_price, cheapest_mid, cost = pricings[best_index]
+        average = self.share_total if self.num_averaged else self.share.copy()
+        is_profitable = np.ones(len(cost), dtype=bool) if problem.balances else cost < 1
         take_midpoints(
-            pi,
-            np.ascontiguousarray(pi.T),
-            p.source,
-            p.target,
-            np.where(is_profitable, best, p.target).astype(np.int32),
+            segment_price,
+            np.ascontiguousarray(segment_price.T),
+            problem.source,
+            problem.target,
+            np.where(is_profitable, cheapest_mid, problem.target).astype(np.int32),
             cost,
             self.mid,
             self.share,
@@ -294,27 +359,42 @@ class _Search:
         self._widen()
 
     def _restart(self, share: FloatArray, y: FloatArray, gap: float) -> None:
-        moved = float((self.p.demand * self.h * ((share - self.start_share) ** 2).sum(1)).sum())
-        moved_y = float(((y - self.start_y) ** 2 / self.sigma).sum())
+        """Restart from a point: new averages, dual step sizes and primal weight.
+
+        The primal weight is smoothed towards the ratio of the distances that dual and primal point
+        moved since the last restart (Applegate et al. 2021): log omega <- (log(dy / dx) + log
+        omega) / 2.
+
+        Args:
+            share: (D, K) split ratios of the point.
+            y: (E,) its dual point.
+            gap: its gap.
+        """
+        moved = float(
+            (
+                self.problem.demand * self.path_length * ((share - self.restart_share) ** 2).sum(1)
+            ).sum()
+        )
+        moved_y = float(((y - self.restart_y) ** 2 / self.sigma).sum())
         if moved > 1e-20 and moved_y > 1e-20:
             self.omega = math.exp(
                 0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega)
             )
         self.share = share.copy()
         self.y = y.copy()
-        self.cycle_gap = gap
+        self.restart_gap = gap
         self.sigma = 1 / self._row_sums()
-        self._averages()
+        self._reset_averages()
 
     def _row_sums(self) -> FloatArray:
-        """Row sums (E,) for the dual step sizes: link utilisations if all demand were carried with
-        the current split ratios.
+        """Return the row sums (E,) for the dual step sizes: link utilisations if all demand were
+        carried with the current split ratios, at least a fraction of the largest one.
         """
         share = self.share.copy()
-        if not self.p.balances:
+        if not self.problem.balances:
             share[:, 0] += _MIN_CARRIED
         share /= share.sum(1, keepdims=True)
-        u = self.p.loads(self.mid, share) * self.p.inverse_capacity
+        u = self.problem.loads(self.mid, share) * self.problem.inverse_capacity
         return np.maximum(u, _MIN_UTILISATION * u.max())
 
     @property
@@ -323,88 +403,127 @@ class _Search:
         finishes sooner.
         """
         max_slots = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
-        return self.mid.shape[1] > max_slots and self.checks % _PATIENCE == 0
+        return self.mid.shape[1] > max_slots and self.num_certificates % _PATIENCE == 0
 
     def _widen(self) -> None:
-        """Double the slots if the gap has stalled."""
-        self.checks += 1
-        if self.checks % _PATIENCE:
+        """Double the slots of all demands if the gap has not fallen enough over _PATIENCE
+        certificates.
+        """
+        self.num_certificates += 1
+        if self.num_certificates % _PATIENCE:
             return
         if self.gap > (1 - _STALL_SHARE) * self.stall_gap and self.mid.shape[1] < _MAX_SLOTS:
             num_new = self.mid.shape[1]
             self.mid = np.hstack([self.mid, np.full((len(self.mid), num_new), -1, dtype=np.int32)])
             empty = np.zeros((len(self.mid), num_new))
-            self.share, self.total, self.start_share = (
-                np.hstack([a, empty]) for a in (self.share, self.total, self.start_share)
+            self.share, self.share_total, self.restart_share = (
+                np.hstack([a, empty]) for a in (self.share, self.share_total, self.restart_share)
             )
         self.stall_gap = self.gap
 
     def _update_incumbent(self, share: FloatArray) -> float:
-        """Return the value of the shares after a repair to feasibility; update the incumbent."""
-        p = self.p
-        if p.balances:
+        """Repair split ratios to feasibility, and return their value; update the incumbent.
+
+        Args:
+            share: (D, K) split ratios of the current slots.
+        """
+        problem = self.problem
+        if problem.balances:
             share = share / share.sum(1, keepdims=True)
-            value = p.utilisation(p.loads(self.mid, share))
+            value = problem.utilisation(problem.loads(self.mid, share))
         else:
-            share = feasible(p, self.mid, share)
-            value = float((p.demand * share.sum(1)).sum())
+            share = feasible(problem, self.mid, share)
+            value = float((problem.demand * share.sum(1)).sum())
         if (value - self.value) * self.sign < 0:
             self.value = value
             self.best_allocation = (self.mid.copy(), share.copy())
         return value
 
     def _update_bound(self, prices: FloatArray, bound: float) -> None:
+        """Update the best bound and its link prices (E,) if a bound is finite and better."""
         if math.isfinite(bound) and (bound - self.bound) * self.sign > 0:
             self.bound = bound
             self.best_prices = prices.copy()
 
 
 def _line_search(u: FloatArray, towards: FloatArray) -> float:
-    """Return the step t in [0, 1] that minimises max((1 - t) u + t towards), by ternary search."""
+    """Return the step t in [0, 1] that minimises max((1 - t) u + t towards), by ternary search.
+
+    Args:
+        u: (E,) link utilisations at the current point.
+        towards: (E,) link utilisations at the other end of the segment.
+    """
     low = 0.0
     high = 1.0
     for _ in range(40):
-        a = low + (high - low) / 3
-        b = high - (high - low) / 3
-        if ((1 - a) * u + a * towards).max() <= ((1 - b) * u + b * towards).max():
-            high = b
+        first_third = low + (high - low) / 3
+        second_third = high - (high - low) / 3
+        if ((1 - first_third) * u + first_third * towards).max() <= (
+            (1 - second_third) * u + second_third * towards
+        ).max():
+            high = second_third
         else:
-            low = a
+            low = first_third
     return (low + high) / 2
 
 
 def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
-    """Project ``y`` onto the simplex sum y = 1, y >= 0 in the norm sum (dy)^2 / sigma; entries with
-    sigma = 0 become 0.
+    """Project onto the simplex sum y = 1, y >= 0 in the norm sum (dy)^2 / sigma.
+
+    The projection is y'[e] = max(0, y[e] - level sigma[e]), where the level makes the sum 1.
+    Entries are sorted by y / sigma, so that the positive ones come first.
+
+    Args:
+        y: (E,) dual point.
+        sigma: (E,) dual step sizes; entries with sigma = 0 become 0.
     """
-    live = sigma > 0
-    values = y[live]
-    weights = sigma[live]
-    order = np.argsort(-values / weights)
-    sums = np.cumsum(weights[order])
-    total = np.cumsum(values[order])
-    levels = (total - 1) / sums
-    last = np.flatnonzero(values[order] / weights[order] > levels)[-1]
+    is_live = sigma > 0
+    values = y[is_live]
+    weights = sigma[is_live]
+    descending = np.argsort(-values / weights)
+    weight_sums = np.cumsum(weights[descending])
+    value_sums = np.cumsum(values[descending])
+    levels = (value_sums - 1) / weight_sums
+    last_positive = np.flatnonzero(values[descending] / weights[descending] > levels)[-1]
     result = np.zeros_like(y)
-    result[live] = np.maximum(0, values - levels[last] * weights)
+    result[is_live] = np.maximum(0, values - levels[last_positive] * weights)
     return result
 
 
-def feasible(p: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
-    """Scale shares down until no link is overloaded, then refill residual capacity."""
+def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
+    """Scale flow down until no link is overloaded, then refill residual capacity.
+
+    Each round divides every list's remaining flow by the largest overload of its links, and adds
+    it.
+
+    Args:
+        problem: two-segment program whose flow is maximised.
+        mid: (D, K) midpoints of the slots; -1 for an empty slot.
+        share: (D, K) split ratios, which may overload links.
+
+    Returns:
+        (D, K) split ratios within capacities.
+    """
     requested = np.maximum(share, 0)
     requested = requested / np.maximum(1, requested.sum(1, keepdims=True))
     granted = np.zeros_like(requested)
-    residual = p.capacity.copy()
+    residual = problem.capacity.copy()
     for _ in range(_REFILL_ROUNDS):
         ungranted = requested - granted
-        load = p.loads(mid, ungranted)
-        overload = np.where(load > 0, load / np.maximum(residual, 1e-12 * p.capacity + 1e-300), 0)
+        load = problem.loads(mid, ungranted)
+        overload = np.where(
+            load > 0, load / np.maximum(residual, 1e-12 * problem.capacity + 1e-300), 0
+        )
         if overload.max() == 0:
             break
-        worst = p.passes.segment_max(overload[None])[0][0]
+        segment_overload = problem.passes.segment_max(overload[None])[0][0]
+        # Largest load over residual capacity on both segments of a list (D, K).
         node = np.maximum(mid, 0)
-        cut = np.maximum(worst[node, p.source[:, None]], worst[p.target[:, None], node])
-        granted = granted + np.where(mid >= 0, ungranted / np.maximum(1, cut), 0)
-        residual = np.maximum(0, p.capacity - p.loads(mid, granted))
-    return np.asarray(granted / max(1.0, p.utilisation(p.loads(mid, granted))))
+        overload_of_path = np.maximum(
+            segment_overload[node, problem.source[:, None]],
+            segment_overload[problem.target[:, None], node],
+        )
+        granted = granted + np.where(mid >= 0, ungranted / np.maximum(1, overload_of_path), 0)
+        residual = np.maximum(0, problem.capacity - problem.loads(mid, granted))
+    # Rounding: a last common factor.
+    return np.asarray(granted / max(1.0, problem.utilisation(problem.loads(mid, granted))))

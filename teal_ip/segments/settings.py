@@ -9,14 +9,28 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.app.settings import ObjectiveConfig, require, seconds, share
+from teal.errors import InputError
 from teal.objectives import Objective
 from teal.option import GAP, MAX_ITERATIONS, OVERWRITE, TARGET_UTILISATION, check_options
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 # Options that limit the number of policies; at most one of them may be set.
 _FEW = ("fewest_policies", "target_utilisation", "at_most")
-# Requirement of the options for max_link_utilisation alone, in messages.
-_BALANCED = "--objective max_link_utilisation beside it"
+# Fault of options that need the objective max_link_utilisation, in messages.
+_NEEDS_BALANCE = "works only with --objective max_link_utilisation and without --igp-alone"
+
+
+def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
+    """Raise InputError unless an option fits the other options.
+
+    Args:
+        field: field whose option the message names.
+        problem: fault of the combination, as a clause about the option.
+        is_valid: whether the combination is valid.
+        remedy: imperative; ``""`` where it is obvious.
+    """
+    if not is_valid:
+        raise InputError.invalid(f"--{field.replace('_', '-')}", "", problem, remedy)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +42,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
     index: int = 0
     """Index of the matrix, counted from 0."""
     igp_alone: bool = False
-    """Evaluate the IGP's shortest paths without segment lists, beside the bounds over lists."""
+    """Evaluate the IGP's shortest paths without segment lists, and print the bounds over lists."""
     max_segments: int = 2
     """Maximum number of segments of a list, including the one to the target; limited by the
     routers' maximum SID depth (MSD).  2 is one midpoint."""
@@ -37,11 +51,11 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
     shortest paths, and all demands use it.  Its metric is igp, delay or te; exclude, include-any
     and include-all take names of affinities."""
     adjacency: bool = False
-    """Also use adjacency segments: single links, whatever the metrics are."""
+    """Also use adjacency segments: single links, independent of the metrics."""
     matrices: int = 1
-    """With max_link_utilisation: one set of lists for all matrices, optimised for this many at
-    first, those that are worst under some failure; the others are replayed, and added where they
-    exceed the result.  0 for all at once, 1 for --index alone."""
+    """With max_link_utilisation: one set of lists for all matrices.  The search begins with this
+    many matrices, the worst ones under some failure; the lists are evaluated on the others, and
+    those that exceed the result are added.  0 for all at once, 1 for --index alone."""
     survive: Literal["none", "cables"] = "none"
     """With max_link_utilisation: one set of lists that also serves the failure of any single cable,
     after the IGP has converged without it."""
@@ -53,71 +67,83 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
     utilisation within this share of the best, such as 1%."""
     target_utilisation: Annotated[float, TARGET_UTILISATION] = 0.0
     at_most: int = 0
-    """With max_link_utilisation: at most this many demands with a policy; the result is the least
-    utilisation found, with a bound.  0 for any number."""
+    """With max_link_utilisation: minimise the utilisation with at most this many demands with a
+    policy; the report has a bound.  0 for any number."""
     transit: bool = False
     """With --fewest-policies, --target-utilisation or --at-most: a policy steers all traffic that
     crosses its router towards its endpoint, wherever it enters (IGP shortcut; autoroute), so that
     fewer policies suffice."""
     one_list: bool = False
     """With max_link_utilisation: one segment list per demand, without splits; with --matrices,
-    --survive or --transit not together with --fewest-policies or --target-utilisation."""
+    --survive or --transit it cannot be combined with --fewest-policies or --target-utilisation."""
     gap: Annotated[float, GAP] = 0.01
     deadline: str = ""
     """Time limit, after which the best lists so far are returned: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or options that exclude each other."""
+        """Raise InputError for a value out of its range, or options that exclude each other."""
         ObjectiveConfig.__post_init__(self)
         check_options(self)
         require(self, "objective", "an objective without classes", self.objective != "priority")
-        without_files = not Objective(self.objective).rules.needs_functions
-        require(self, "objective", "an objective other than bandwidth_functions", without_files)
+        is_without_functions = not Objective(self.objective).rules.needs_functions
+        require(
+            self, "objective", "an objective other than bandwidth_functions", is_without_functions
+        )
         require(self, "index", "an integer >= 0", self.index >= 0)
         require(self, "matrices", "an integer >= 0", self.matrices >= 0)
         require(self, "at_most", "an integer >= 0", self.at_most >= 0)
         require(self, "max_segments", "an integer >= 1", self.max_segments >= 1)
-        require(self, "index", "0 with --matrices", not self.index or self.matrices == 1)
+        is_one_matrix = not self.index or self.matrices == 1
+        _check("index", "cannot be combined with --matrices", is_one_matrix, "drop one of them")
         if self.deadline:
             seconds(self.deadline, "--deadline")
         self._check_lists()
         self._check_few()
 
     def _check_lists(self) -> None:
+        """Raise InputError for list options that do not fit matrices, failures or objective."""
         is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
         is_one = self.matrices == 1 and self.survive == "none" and self.groups is None
         for field in ("matrices", "survive", "groups"):
-            require(self, field, _BALANCED, is_balanced or is_one)
-        is_free = not (self.is_static and self.adjacency)
-        require(self, "adjacency", "a single matrix without failures and --transit", is_free)
-        is_two = not self.is_static or self.max_segments == 2
-        require(self, "max_segments", "2 with --matrices, --survive and --transit", is_two)
-        require(self, "flex_algo", "no --ucmp beside it", not (self.flex_algo and self.ucmp))
+            _check(field, _NEEDS_BALANCE, is_balanced or is_one)
+        static_options = "--matrices, --survive, --groups or --transit"
+        is_valid = not (self.is_static and self.adjacency)
+        _check("adjacency", f"cannot be combined with {static_options}", is_valid)
+        is_valid = not self.is_static or self.max_segments == 2
+        _check("max_segments", f"must be 2 with {static_options}", is_valid)
+        is_valid = not (self.flex_algo and self.ucmp)
+        _check("flex_algo", "cannot be combined with --ucmp", is_valid, "drop one of them")
 
     def _check_few(self) -> None:
+        """Raise InputError for options of few policies and one list that do not fit the others."""
         is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
         is_two = self.max_segments == 2 and not self.adjacency
         for field in (*_FEW, "one_list"):
-            is_given = bool(getattr(self, field))
-            require(self, field, _BALANCED, is_balanced or not is_given)
-            require(self, field, "two segments without --adjacency", is_two or not is_given)
+            is_unset = not getattr(self, field)
+            _check(field, _NEEDS_BALANCE, is_balanced or is_unset)
+            _check(field, "needs --max-segments 2 without --adjacency", is_two or is_unset)
         is_few = any(getattr(self, field) for field in _FEW)
-        expected = "--fewest-policies, --target-utilisation or --at-most beside it"
-        require(self, "transit", expected, is_few or not self.transit)
+        _check(
+            "transit",
+            "needs a limit on the number of policies",
+            is_few or not self.transit,
+            "add --fewest-policies, --target-utilisation or --at-most",
+        )
         is_one = self.one_list and not self.is_static
-        require(
-            self, "at_most", "0 with --one-list of a single matrix", not (self.at_most and is_one)
-        )
+        is_valid = not (self.at_most and is_one)
+        _check("at_most", "cannot be combined with --one-list for a single matrix", is_valid)
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
-        expected = (
-            "nothing with --fewest-policies and --target-utilisation beside --matrices, --survive "
-            "or --transit"
+        _check(
+            "one_list",
+            "cannot be combined with --fewest-policies or --target-utilisation if --matrices, "
+            "--survive, --groups or --transit is set",
+            not (self.one_list and self.is_static and is_fewest),
         )
-        require(self, "one_list", expected, not (self.one_list and self.is_static and is_fewest))
         for first, second in itertools.combinations(_FEW, 2):
             is_single = not (getattr(self, first) and getattr(self, second))
-            require(self, second, f"nothing with --{first.replace('_', '-')}", is_single)
+            problem = f"cannot be combined with --{first.replace('_', '-')}"
+            _check(second, problem, is_single, "drop one of them")
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
 

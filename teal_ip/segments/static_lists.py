@@ -1,39 +1,43 @@
 r"""Segment lists for several matrices and failures together, and with few policies: column and row
 generation over linear programs.
 
-A scenario s is a matrix and a failure.  The IGP has converged in each, so a list has other
-fractions g_s(d, l, e) on the links.  A list with a disconnected midpoint loses its traffic.
-Therefore a demand uses no midpoint that any of the failures disconnects from one of its ends; in a
-scenario that disconnects the demand's ends it counts only as far as its midpoints.  With split
-ratios w of each demand's lists that sum to 1,
+A scenario s is a matrix and a failure.  The IGP has converged in each scenario, so list l of demand
+d has other fractions g_s(d, l, e) of its traffic on link e.  A list with a disconnected midpoint
+loses its traffic.  Therefore a demand uses no midpoint that any of the failures disconnects from
+one of its ends.  In a scenario that disconnects the demand's ends, a list carries traffic only as
+far as its midpoint.  With split ratios w of each demand's lists that sum to 1,
 
     min theta   s.t.   sum_{d, l} demand_{s,d} g_s(d, l, e) w[d, l] <= theta c_e
                        for every scenario s and live link e.
 
 Any prices y_{s,e} >= 0 prove  theta >= sum_d min over lists l of sum_{s,e} y_{s,e} demand_{s,d}
 g_s(d, l, e)  over sum_{s,e} y_{s,e} c_e, and all lists with one midpoint are priced at once.  Rows
-and columns are generated: the linear program (HiGHS) has only the links that are most utilised in
-some scenario, and the lists that price out; a column moves a share of a demand from its shortest
-paths, which are a constant, to a midpoint.
+and columns are generated: the linear program (HiGHS) has only rows of links that are most utilised
+in some scenario, and columns of lists that price out.  A column moves a share of a demand from its
+shortest paths, whose loads are constant, to the list over a midpoint.
 
-A demand has a policy if any of its shares is not on its shortest paths (l = direct); m[d] = 1 -
-w[d, direct] is the share that moves.
+A demand has a policy if any share of it is not on its shortest paths (l = direct); m[d] = 1 -
+w[d, direct] is the share that moves.  Below, cost_y[d, l] is the cost of list l at link prices y /
+c, plus the price of a policy unless l = direct.
 
-- *Fewest policies* at a utilisation U: min sum_d m[d] s.t. the rows with theta = U.  With l = y /
-  c, any l >= 0 prove
+- *Fewest policies* at a utilisation U: min sum_d m[d] s.t. the rows with theta = U.  With a policy
+  price of 1, any row prices y >= 0 prove
 
-      policies >= sum_d min over l of (cost of l at l, and 1 if it is not the direct way) - U sum l.
+      policies >= sum_d min over l of cost_y[d, l] - U sum y.
 
-- *At most N policies*: min theta s.t. sum_d m[d] <= N.  With the dual price p >= 0 of that row in
-  place of 1,
+- *At most N policies*: min theta s.t. sum_d m[d] <= N.  With the dual price p >= 0 of that row as
+  policy price,
 
-      theta >= (sum_d min over l of (cost of l, and p if it is not the direct way) - p N) / sum l.
+      theta >= (sum_d min over l of cost_y[d, l] - p N) / sum y.
 
 Both relax integrality; :mod:`teal_ip.segments.few` finds integer solutions.
 
 *Transit policies* steer the traffic that crosses a router towards an endpoint.  Then d is a pair of
 router and endpoint, demand_{s,d} the crossing traffic, and a list moves it from the shortest paths
-of all remaining traffic.  Entry points: :func:`static_lists`; for a single matrix
+of all remaining traffic.
+
+Axis letters: F failures (index 0: no failure), M matrices, D demands, K slots (midpoints of a
+demand).  Entry points: :func:`static_lists`; for a single matrix
 :func:`fewest_policies`, :func:`least_utilisation` and :func:`unsplit`.
 """
 
@@ -59,7 +63,7 @@ from teal_ip.segments.programs import MAX_ROUNDS, MIN_SHARE, Master, Point, Prog
 from teal_ip.segments.scenarios import Scenarios, TransitScenarios
 from teal_ip.segments.search import SegmentResult
 
-# Transit policies up to which the least installable utilisation is searched for.
+# Limit on the number of transit policies when an installable point is searched for.
 _MANY_POLICIES = 10
 # Time limit for few policies and for one list per demand without a deadline, seconds.
 _EXTRA_S = 60.0
@@ -69,15 +73,16 @@ _EXTRA_S = 60.0
 class StaticLists(Solution):
     """Split ratios that serve all scenarios; the value is the largest link utilisation of any.
 
-    The bound holds over lists with one midpoint that no failure disconnects; an iteration is a
-    linear program.
+    The bound holds over lists with one midpoint that no failure disconnects; the number of
+    iterations is that of linear programs.
 
     Attributes:
         policies: the segment lists.
         policies_bound: lower bound on the number of policies within the utilisation; NaN unless
             policies were minimised.
-        utilisation: (M, F) largest link utilisation for each matrix under each failure.
-        straight: value of the IGP's shortest paths alone.
+        utilisation: (M, F) largest link utilisation for each matrix without, then under each
+            failure.
+        straight: largest link utilisation under the IGP's shortest paths alone.
         fractional: value with splits, before one list per demand was chosen; NaN without that step.
     """
 
@@ -101,10 +106,11 @@ def static_lists(
     max_rounds: int = MAX_ROUNDS,
     report: Callable[[int, float, float], None] | None = None,
 ) -> StaticLists:
-    """Optimise segment lists that serve all matrices under all failures (module docstring).
+    """Optimise segment lists that serve all matrices under all failures: minimise the largest link
+    utilisation, or the number of policies within a utilisation.
 
     Args:
-        dags: shortest paths without failure, then under each.
+        dags: (F,) shortest paths without failure, then under each.
         pairs: (D, 2) source and target.
         demand: (M, D) Gbit/s.
         gap: certified gap at which to stop.
@@ -123,45 +129,60 @@ def static_lists(
     begin = time.perf_counter()
     time_limit = deadline or Deadline()
     if one_list and few is not None and not few.at_most:
-        raise InputError("one_list", "", "false with fewest policies", one_list)
+        raise InputError.invalid(
+            "one_list", "", "cannot be combined with fewest policies", "use few.at_most instead"
+        )
     if transit and few is None:
-        raise InputError("transit", "", "few policies: within, target or at_most", "any number")
-    # Any number of policies.
-    master = Master(_scenarios_of(dags, pairs, demand, transit=transit))
+        raise InputError.invalid(
+            "transit",
+            "",
+            "transit policies need a limit on their number",
+            "set within, target or at_most of few",
+        )
+    # Splits with any number of policies.
+    master = Master(_make_scenarios(dags, pairs, demand, transit=transit))
     unrestricted, bound, num_rounds = optimum(
-        master, Program(np.ones(master.demands)), gap, time_limit, report, max_rounds
+        master, Program(np.ones(master.num_demands)), gap, time_limit, report, max_rounds
     )
-    best = unrestricted or master.straight
+    incumbent = unrestricted or master.shortest_paths
     policies_bound = math.nan
-    reached = gap_between(best.value, min(bound, best.value), -1.0) <= gap
-    # Few policies.
-    extra = time_limit if math.isfinite(time_limit.remaining_s) else Deadline.after(_EXTRA_S)
+    reached_gap = gap_between(incumbent.value, min(bound, incumbent.value), -1.0) <= gap
+    # Few policies: least utilisation with at most N, or fewest within a utilisation.
+    extra_deadline = (
+        time_limit if math.isfinite(time_limit.remaining_s) else Deadline.after(_EXTRA_S)
+    )
     if few is not None and few.at_most:
-        best, few_bound, extra_rounds = at_most(master, few.at_most, best, gap, extra, report)
+        incumbent, few_bound, extra_rounds = at_most(
+            master, few.at_most, incumbent, gap, extra_deadline, report
+        )
         bound = max(bound, few_bound)
         num_rounds += extra_rounds
     elif few is not None:
-        best, policies_bound, extra_rounds = _with_fewest_policies(
-            master, few, best, bound, gap, extra
+        incumbent, policies_bound, extra_rounds = _with_fewest_policies(
+            master, few, incumbent, bound, gap, extra_deadline
         )
         num_rounds += extra_rounds
     # One list per demand.
     fractional = math.nan
     if one_list:
         max_policies = math.inf if few is None else float(few.at_most)
-        split = best.value
-        best = one_list_each(master, max_policies, best, max(gap, DIVE_GAP), extra)
-        fractional = min(split, best.value)
+        split_value = incumbent.value
+        incumbent = one_list_each(
+            master, max_policies, incumbent, max(gap, DIVE_GAP), extra_deadline
+        )
+        fractional = min(split_value, incumbent.value)
     # The deadline counts only if the search with any number of policies missed the gap.
-    stopped_by = Stop.GAP if reached else Stop.DEADLINE if time_limit.is_over else Stop.ITERATIONS
+    stopped_by = (
+        Stop.GAP if reached_gap else Stop.DEADLINE if time_limit.is_over else Stop.ITERATIONS
+    )
     return StaticLists(
-        policies=_policies(master.scenarios, best),
+        policies=_policies(master.scenarios, incumbent),
         policies_bound=policies_bound,
-        utilisation=best.used.max(2).T,
-        value=best.value,
-        bound=min(bound, best.value),
+        utilisation=incumbent.utilisation.max(2).T,
+        value=incumbent.value,
+        bound=min(bound, incumbent.value),
         sense=-1.0,
-        straight=master.straight.value,
+        straight=master.shortest_paths.value,
         fractional=fractional,
         iterations=num_rounds,
         solve_s=time.perf_counter() - begin,
@@ -169,17 +190,25 @@ def static_lists(
     )
 
 
-def _scenarios_of(
+def _make_scenarios(
     dags: Sequence[EcmpDag], pairs: Int64Array, demand: FloatArray, *, transit: bool
 ) -> Scenarios:
     """Return the scenarios of the demands that have a path; demands of equal pairs are merged.
+
+    Args:
+        dags: (F,) shortest paths without failure, then under each.
+        pairs: (D, 2) source and target.
+        demand: (M, D) Gbit/s.
+        transit: whether policies steer the traffic that crosses a router.
 
     Raises:
         InputError: no demand with a path.
     """
     routable = np.flatnonzero((demand > 0).any(0) & dags[0].reaches[pairs[:, 1], pairs[:, 0]])
     if not len(routable):
-        raise InputError("segments", "demand", "a demand above 0 between nodes with a path", "none")
+        raise InputError.invalid(
+            "segments", "demand", "no matrix has a demand above 0 between connected nodes"
+        )
     source, target, pair_index = unique_pairs(pairs[routable])
     pair_demand = np.array([np.bincount(pair_index, matrix[routable]) for matrix in demand])
     return (TransitScenarios if transit else Scenarios)(dags, source, target, pair_demand)
@@ -188,28 +217,32 @@ def _scenarios_of(
 def _with_fewest_policies(
     master: Master, few: Few, start: Point, bound: float, gap: float, deadline: Deadline
 ) -> tuple[Point, float, int]:
-    """Return the point of fewest policies within the allowed utilisation, the bound on their
-    number, and the number of rounds.
+    """Return the point with the fewest policies within the allowed utilisation.
 
     Args:
-        master: rows and columns so far.
+        master: restricted master program with generated rows (links) and columns (demand,
+            midpoint), extended in place.
         few: allowed utilisation.
         start: optimum with any number of policies.
         bound: lower bound on the utilisation.
         gap: certified gap at which searches for the least utilisation stop.
         deadline: time limit, after which the incumbent is returned.
 
+    Returns:
+        the point, the lower bound on the number of policies, and the number of rounds.
+
     Raises:
         InputError: a target utilisation that is infeasible or was not reached.
     """
-    lists = "no lists with one midpoint that no failure cuts off"
-    limit = few.limit(start.value, bound, lists)
+    lists = "lists with one midpoint that no failure disconnects"
+    limit = few.utilisation_limit(start.value, bound, lists)
     points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
     points += [start] if master.can_be_installed(start) else []
     if not points:
-        # The unrestricted optimum has transit policies that exclude each other.
+        # All points have transit policies that exclude each other: search for a few that do not,
+        # and allow their utilisation.
         installable, _, _ = at_most(master, _MANY_POLICIES, start, gap, deadline)
-        limit = few.limit(installable.value, bound, lists)
+        limit = few.utilisation_limit(installable.value, bound, lists)
         points, policies_bound, num_rounds = fewest(master, limit, FEW_GAP, deadline)
         points.append(installable)
     best = min(
@@ -220,9 +253,15 @@ def _with_fewest_policies(
 
 
 def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
+    """Return the segment lists of the demands with a policy; the split ratios of a demand sum to 1.
+
+    Args:
+        scenarios: ends of the policies.
+        point: columns and shares.
+    """
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for d in point.steered.tolist():
-        columns = np.flatnonzero((point.of == d) & (point.share > 0))
+        columns = np.flatnonzero((point.demand == d) & (point.share > 0))
         shares = zip(point.mid[columns].tolist(), point.share[columns].tolist(), strict=True)
         share_by_stops: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
         remaining = 1 - sum(share_by_stops.values())
@@ -238,10 +277,10 @@ def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FewPolicies:
-    """Routing with few policies that keeps a utilisation.
+    """Routing with few policies within a utilisation.
 
     Attributes:
-        mid: (D, K) midpoints.
+        mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.
         share: (D, K) split ratios.
         utilisation: largest link utilisation.
         policies: number of demands that have a policy.
@@ -267,14 +306,15 @@ def fewest_policies(
     """Minimise the number of policies within a utilisation, for one matrix without failures.
 
     Args:
-        problem: the matrix, balanced.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution whose utilisation is at most ``utilisation``.
-        utilisation: limit U.
+        utilisation: utilisation limit U.
         deadline: time limit, after which the incumbent is returned.
-        gap: relative gap between the sum of shares and its bound at which to stop.
+        gap: relative gap between the sum of moved shares and its bound at which to stop.
     """
     begin = time.perf_counter()
-    master = _master_of(problem, start)
+    master = _make_master(problem, start)
     points, bound, _ = fewest(master, utilisation, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), bound, begin) for point in points]
     return min(
@@ -290,22 +330,28 @@ def least_utilisation(
     deadline: Deadline,
     gap: float = DIVE_GAP,
 ) -> tuple[FewPolicies, float]:
-    """Minimise the utilisation with at most ``max_policies`` policies; return routing and bound.
+    """Minimise the utilisation with at most N policies, for one matrix without failures.
 
     Args:
-        problem: the matrix, balanced.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution with any number of policies.
         max_policies: largest number of policies, N.
         deadline: time limit, after which the incumbent is returned.
         gap: certified gap at which to stop.
+
+    Returns:
+        the routing, and the lower bound on the utilisation.
     """
     begin = time.perf_counter()
-    master = _master_of(problem, start)
+    master = _make_master(problem, start)
+    # Point of the start: one column for each midpoint with a share.
     is_column = (
         (start.share > MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
     )
     demands, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
     any_number = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
+    # The better one of the new point and the start, if that has few enough policies.
     point, bound, _ = at_most(master, max_policies, any_number, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), 0.0, begin)]
     start_routing = _few_policies(problem, start.mid, start.share, 0.0, begin)
@@ -322,19 +368,23 @@ def unsplit(
     deadline: Deadline,
     gap: float = DIVE_GAP,
 ) -> tuple[IntArray, float]:
-    """Solve an integer program for one list per demand, over the lists that save most; return
-    midpoints (D, 1) and utilisation.
+    """Choose one list per demand by an integer program over the lists that save most.
 
     Args:
-        problem: the matrix, balanced.
+        problem: routing of one matrix over lists with at most one midpoint, which minimises the
+            largest utilisation.
         start: a solution with splits.
         mid: (D, 1) incumbent with one list per demand, returned if no better one exists.
         deadline: time limit, after which the incumbent is returned.
         gap: relative gap of the integer program at which HiGHS stops.
+
+    Returns:
+        midpoints (D, 1) and the largest link utilisation.
     """
-    master = _master_of(problem, start)
+    master = _make_master(problem, start)
     ones = np.ones(mid.shape)
-    master.add_used(mid, ones)
+    master.add_columns_in_use(mid, ones)
+    # Incumbent as a point, and its improvement.
     demands = np.flatnonzero((mid[:, 0] != problem.target) & (mid[:, 0] != problem.source))
     unsplit_point = one_list_each(
         master,
@@ -344,6 +394,7 @@ def unsplit(
         deadline,
     )
     slots, share = master.slots(unsplit_point)
+    # Midpoint (D, 1) with the share of 1.
     best_mid = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
     candidates = [
         (midpoints, problem.utilisation(problem.loads(midpoints, ones)))
@@ -352,15 +403,25 @@ def unsplit(
     return min(candidates, key=lambda candidate: candidate[1])
 
 
-def _master_of(problem: SegmentProblem, start: SegmentResult) -> Master:
+def _make_master(problem: SegmentProblem, start: SegmentResult) -> Master:
+    """Return the master of one matrix without failures, with the columns of a solution."""
     master = Master(Scenarios([problem.dag], problem.source, problem.target, problem.demand[None]))
-    master.add_used(start.mid, start.share)
+    master.add_columns_in_use(start.mid, start.share)
     return master
 
 
 def _few_policies(
     problem: SegmentProblem, mid: IntArray, share: FloatArray, bound: float, begin: float
 ) -> FewPolicies:
+    """Return the routing of these midpoints and split ratios (D, K), with its utilisation.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.
+        share: (D, K) split ratios.
+        bound: lower bound on the number of policies.
+        begin: start of the search on the clock of time.perf_counter, seconds.
+    """
     utilisation = problem.utilisation(problem.loads(mid, share))
     seconds = time.perf_counter() - begin
     return FewPolicies(

@@ -1,6 +1,6 @@
 """Analyses of a survey: their settings, and the sentences that summarise each report.
 
-Entry points: :class:`Analyses`, :func:`written`.
+Entry points: :class:`Analyses`, :func:`write_step`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ METRICS = "metrics.json"
 POLICIES = "policies.json"
 SIMULATE = "simulate"
 UPGRADE = "upgrade"
-# Maximum number of failures on the page.
+# Maximum number of failures in the table of the page.
 _MAX_LINES = 15
-# Relative rounding error of a utilisation at its limit.
+# Relative excess of a utilisation over its limit that counts as rounding.
 _ROUNDING = 1e-6
-# Matrices to optimise policies for at first, the worst ones of some failure; all are replayed.
+# Number of matrices for which policies are optimised at first, the worst ones under some failure;
+# the policies are evaluated on all.
 _MATRICES_TO_ROUTE = 8
-# Matrices to plan for, evenly spread over the traffic; the others are replayed on the plan.
+# Number of matrices to plan expansion for at first, evenly spread over the traffic; the plan is
+# evaluated on the others.
 _MATRICES_TO_BUY_FOR = 24
 
 Notify = Callable[[str], None]
@@ -92,23 +94,27 @@ class Step:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
-        """Restore a step from its stored mapping."""
+        """Restore a step from its entry in the journal.
+
+        Raises:
+            InputError: the journal is of another version.
+        """
         try:
             return cls(**{**entry, "findings": tuple(entry["findings"])})
         except TypeError:
-            raise InputError(
-                "--resume", JOURNAL, "the journal of a survey of this version", "another one"
+            raise InputError.invalid(
+                "--resume", JOURNAL, "another version of Teal wrote this journal", "use --overwrite"
             ) from None
 
     def section(self) -> Section:
-        """Return the section of the page."""
-        facts = "goes deeper" + (f"; its results are in {self.page}" if self.page else "")
+        """Return the section of the page: findings, table, and the command with more detail."""
+        facts = "has more detail" + (f"; its results are in {self.page}" if self.page else "")
         headings, *lines = self.lines or [()]
         columns = [Column(heading, itemgetter(column)) for column, heading in enumerate(headings)]
         return Section(
             title=self.title,
             traffic=self.command or "files",
-            facts=facts if self.command else "as they were read",
+            facts=facts if self.command else "as read",
             table=Table("", columns, lines),
             findings=self.findings,
         )
@@ -130,12 +136,12 @@ class Done(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Analyses:
-    """Analyses of a survey; each returns its result and its settings.
+    """Analyses of a survey; each method returns a result and the settings that produced it.
 
     Attributes:
         dag: shortest paths with the current metrics.
-        traffic: the matrices, with the growth of the options.
-        options: the options.
+        traffic: the matrices, multiplied by the growth of the options.
+        options: options of the survey.
         notify: called with the progress.
     """
 
@@ -145,7 +151,7 @@ class Analyses:
     notify: Notify = lambda _: None
 
     def loads(self) -> tuple[Simulation, Settings]:
-        """Loads without failure and under every one."""
+        """Compute the link loads without failure and under each failure."""
         options = self.options
         settings: dict[str, Any] = {
             "failures": ("cables",),
@@ -160,7 +166,9 @@ class Analyses:
         ), settings
 
     def metrics(self) -> tuple[MetricsReport, Settings]:
-        """Few metric changes that repair most; Ctrl-C ends the search with the best so far."""
+        """Find few metric changes that reduce the largest utilisation most; Ctrl-C ends the search
+        with the best so far.
+        """
         options = self.options
         settings: dict[str, Any] = {
             "failures": "cables",
@@ -171,18 +179,24 @@ class Analyses:
         return improve(self.dag, self.traffic, MetricsOptions(**settings), self.notify), settings
 
     def policies(self) -> tuple[StaticReport, Settings]:
-        """Few policies with which every link respects its limit; if there are none, few that come
-        close to the best.
+        """Find few segment routing policies with which every link respects the utilisation limit.
+
+        If no lists respect it, find few policies within 1% of the smallest largest utilisation.
         """
         limit = {"target_utilisation": self.options.max_utilisation}
         try:
             return self._policies(limit)
-        # No lists satisfy the limit.
+        # No lists respect the limit.
         except InputError as error:
             self.notify(str(error))
             return self._policies({"fewest_policies": "1%"})
 
     def _policies(self, policy_limit: Settings) -> tuple[StaticReport, Settings]:
+        """Optimise policies under a limit on their number or on the utilisation.
+
+        Args:
+            policy_limit: the setting of :class:`SegmentsOptions` that limits the policies.
+        """
         settings: dict[str, Any] = {
             "objective": "max_link_utilisation",
             "matrices": _MATRICES_TO_ROUTE,
@@ -198,7 +212,7 @@ class Analyses:
         ), settings
 
     def purchases(self, growth: float) -> tuple[UpgradePlan, Settings]:
-        """Capacity expansion with which every link respects its limit under every failure.
+        """Plan the capacity expansion with which every link respects its limit under every failure.
 
         Args:
             growth: factor of the demands at the horizon.
@@ -215,8 +229,10 @@ class Analyses:
         return plan_upgrade(self.dag.topology, self.traffic, upgrade_options, self.notify), settings
 
     def attempt(self, name: str, growth: float = 1.0) -> Done:
-        """Run a step; if one after the loads fails, return a step with the reason, since the others
-        do not depend on it.
+        """Run a step of the survey.
+
+        If a step after the loads fails, return a step that gives the reason, since the others do
+        not depend on it.
 
         Args:
             name: loads, metrics, policies or purchases.
@@ -226,15 +242,21 @@ class Analyses:
             InputError: invalid input, found by the loads.
         """
         try:
-            return self._done(name, growth)
+            return self._run_step(name, growth)
         except TealError as error:
             if name == "loads":
                 raise
-            self.notify(f"{name}: {error}")
+            self.notify(f"step {name} failed: {error}")
             failed = Step(name.capitalize(), findings=(f"This step failed: {error}",))
             return Done(None, {}, failed)
 
-    def _done(self, name: str, growth: float) -> Done:
+    def _run_step(self, name: str, growth: float) -> Done:
+        """Run a step of the survey, and summarise its result.
+
+        Args:
+            name: loads, metrics, policies or purchases.
+            growth: factor of the demands at the horizon, for purchases.
+        """
         if name == "loads":
             simulation, settings = self.loads()
             return Done(simulation, settings, loads_step(simulation, self.growth_of(simulation)))
@@ -248,13 +270,13 @@ class Analyses:
         return Done(plan, settings, purchases_step(plan, self.options, growth))
 
     def growth_of(self, simulation: Simulation) -> float:
-        """Factor of the demands at the horizon."""
+        """Return the factor of the demands at the horizon, at least 1; 1 without growth in time."""
         if simulation.outlook is None:
             return 1.0
         return max(1.0, simulation.outlook.growth.factor(self.options.horizon_years))
 
 
-# By name of the step: command, its settings class, and its output.
+# Command, its settings class, and its output file, by name of the step.
 _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
     "loads": ("simulate", SimulateConfig, f"{SIMULATE}/simulate.html"),
     "metrics": ("metrics", MetricsConfig, METRICS),
@@ -263,8 +285,8 @@ _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
 }
 
 
-def written(folder: Path, name: str, finished: Done, routers: Path | None) -> Step:
-    """Write the result of a step; return the step with the command for more detail.
+def write_step(folder: Path, name: str, finished: Done, routers: Path | None) -> Step:
+    """Write the result of a step; return its summary, with the command for more detail.
 
     Args:
         folder: folder of the survey, with network and traffic.
@@ -275,9 +297,9 @@ def written(folder: Path, name: str, finished: Done, routers: Path | None) -> St
     report = finished.report
     if report is None:
         return finished.step
-    command, kind, page = _COMMANDS[name]
+    command, config_class, page = _COMMANDS[name]
     files = {"topology": str(folder / NETWORK), "traffic": str(folder / TRAFFIC)}
-    config = kind(**files, routers=routers, **finished.settings)
+    config = config_class(**files, routers=routers, **finished.settings)
     manifest = {"manifest.json": partial(write_manifest, settings=config)}
 
     if name == "loads":
@@ -294,7 +316,7 @@ def written(folder: Path, name: str, finished: Done, routers: Path | None) -> St
 def network_step(
     topology: Topology, notes: Sequence[str], traffic: TrafficMatrices | None, growth: float
 ) -> Step:
-    """Summarise the input.
+    """Summarise the input of a survey: assumptions, doubts, sizes and traffic.
 
     Args:
         topology: the network, with the current metrics.
@@ -311,13 +333,13 @@ def network_step(
         + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
     )
     if traffic is not None:
-        times = f", times {growth:g}" if growth != 1 else ""
-        findings.append(f"{describe_traffic(traffic)}{times}.")
-    return Step("What was read", findings=tuple(findings))
+        growth_text = f", times {growth:g}" if growth != 1 else ""
+        findings.append(f"{describe_traffic(traffic)}{growth_text}.")
+    return Step("Input", findings=tuple(findings))
 
 
 def loads_step(simulation: Simulation, growth: float) -> Step:
-    """Summarise the loads.
+    """Summarise the loads without failure, the worst failures, and the outlook under growth.
 
     Args:
         simulation: the loads.
@@ -335,20 +357,24 @@ def loads_step(simulation: Simulation, growth: float) -> Step:
 
 
 def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
-    """Summarise the few metric changes."""
-    count = len(report.changes)
-    events = failures_text(options)
+    """Summarise the metric changes: number, and largest utilisation before and after.
+
+    Args:
+        report: result of the search for changes.
+        options: options of the survey.
+    """
+    num_changes = len(report.changes)
+    failure_kinds = failures_text(options)
     answer = (
-        f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation "
-        "over the failure of "
-        f"{events} from {percent(report.before)} to {percent(report.utilisation)}."
-        if count
+        f"Changing {num_changes} metric{'' if num_changes == 1 else 's'} takes the largest "
+        f"utilisation over the failure of {failure_kinds} from {percent(report.before)} to "
+        f"{percent(report.utilisation)}."
+        if num_changes
         else f"No change of at most {options.changes} metrics was found that lowers the "
-        "largest utilisation "
-        f"over the failure of {events}."
+        f"largest utilisation over the failure of {failure_kinds}."
     )
     return Step(
-        "Metrics that mend most",
+        "Metric changes against overload",
         answer=answer,
         findings=(answer, *report.describe().splitlines()),
         lines=change_table(report).texts(),
@@ -356,45 +382,56 @@ def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
 
 
 def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
-    """Summarise the few policies."""
+    """Summarise the segment routing policies: number, and largest utilisation before and after.
+
+    Args:
+        report: segment lists that serve all matrices and failures.
+        options: options of the survey.
+    """
     lists = report.lists
-    events = failures_text(options)
-    count = len(report.policies.lists)
-    limit = options.max_utilisation
+    failure_kinds = failures_text(options)
+    num_policies = len(report.policies.lists)
+    max_utilisation = options.max_utilisation
     answer = (
-        f"{count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the largest "
-        f"utilisation over the failure of {events} from {percent(lists.straight)} to "
-        f"{percent(lists.value)}."
-        if count
-        else f"Under the failure of {events}, no link passes {percent(limit)}, without any policy."
-        if lists.value <= limit * (1 + _ROUNDING)
+        f"{num_policies:,} segment routing polic{'y takes' if num_policies == 1 else 'ies take'} "
+        f"the largest utilisation over the failure of {failure_kinds} from "
+        f"{percent(lists.straight)} to {percent(lists.value)}."
+        if num_policies
+        else f"Under the failure of {failure_kinds}, no link passes {percent(max_utilisation)}, "
+        "without any policy."
+        if lists.value <= max_utilisation * (1 + _ROUNDING)
         else "No segment lists with one midpoint take the largest utilisation over the failure "
-        "of "
-        f"{events} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
+        f"of {failure_kinds} below {percent(math.floor(1e4 * lists.bound) / 1e4)}."
     )
     return Step(
-        "Few policies that mend most, whatever fails",
+        "Segment routing policies against overload",
         answer=answer,
         findings=(answer, *report.describe().splitlines()),
     )
 
 
 def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> Step:
-    """Summarise the capacity expansion."""
-    total = sum(purchase.bought for purchase in plan.purchases)
+    """Summarise the capacity expansion: added capacity and number of cables.
+
+    Args:
+        plan: the expansion.
+        options: options of the survey.
+        growth: factor of the demands at the horizon.
+    """
+    total_added = sum(purchase.bought for purchase in plan.purchases)
     growth_text = f" for demands {growth:.3g} times today's" if growth != 1 else ""
     limit = percent(options.max_utilisation)
-    connected = ", for all demand that they leave connected" if plan.cut_off else ""
+    connected_text = ", for all demand that they leave connected" if plan.cut_off else ""
     answer = (
         f"Under today's routing, to keep every link at or below {limit} in every "
-        f"failure{connected}{growth_text}, buy {total:.6g} Gbit/s on {len(plan.purchases)} "
-        f"cable{'' if len(plan.purchases) == 1 else 's'}."
-        if total > 0
+        f"failure{connected_text}{growth_text}, buy {total_added:.6g} Gbit/s on "
+        f"{len(plan.purchases)} cable{'' if len(plan.purchases) == 1 else 's'}."
+        if total_added > 0
         else f"Nothing must be bought to keep every link at or below {limit} in every "
-        f"failure{connected}{growth_text}."
+        f"failure{connected_text}{growth_text}."
     )
     if plan.replayed is not None and not plan.replayed.is_complete:
-        answer += f" Time was over: {plan.replayed}."
+        answer += f" The time limit ended the search: {plan.replayed}."
     return Step(
         "What to buy",
         answer=answer,
@@ -409,7 +446,12 @@ def failures_text(options: SurveyOptions) -> str:
 
 
 def command_line(name: str, config: Any) -> str:
-    """Format a command with the settings that differ from their defaults, except for its output."""
+    """Format a command with the settings that differ from their defaults, without its output.
+
+    Args:
+        name: name of the command.
+        config: its settings.
+    """
     words = ["teal", name]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -426,5 +468,6 @@ def command_line(name: str, config: Any) -> str:
 
 
 def _range(numbers: Any) -> str:
+    """Format the smallest and the largest of some numbers, or the only value."""
     low, high = (float(end(numbers)) if len(numbers) else 0.0 for end in (np.min, np.max))
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"

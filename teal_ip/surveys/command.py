@@ -1,6 +1,7 @@
 """``teal survey``: run the analyses of a network in turn, and write one page of their answers.
 
-Entry point: :func:`run_survey`; :class:`Survey` journals finished steps, so that a run can resume.
+Entry point: :func:`run_survey`; :class:`Survey` records finished steps in a journal, so that an
+interrupted run can resume.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from teal_ip.surveys.analyses import (
     Step,
     command_line,
     network_step,
-    written,
+    write_step,
 )
 from teal_ip.surveys.settings import SurveyConfig
 from teal_ip.surveys.survey import NAMES, PAGE, page_writer, traffic_writer
@@ -60,17 +61,21 @@ _COUNTER_SETTINGS = (
 
 
 class Survey:
-    """One run of ``teal survey``.
+    """One run of ``teal survey``: reads the input, runs the steps and writes the page.
 
     Args:
         config: the settings.
-        notify: called with the input and with progress.
+        notify: called with notes on the input and with the progress.
+
+    Attributes:
+        steps: finished steps by name, those of an interrupted run included.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
     """
 
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
+        """Read the input, open the journal, and write the input to OUT."""
         self._config = config
         self._notify = notify
         if not config.resume:
@@ -81,22 +86,24 @@ class Survey:
         for note in self._topology.notes:
             notify(note)
         self._installed, self._dag = load_igp(config, self._topology, notify)
-        # Read before anything slow, so that an error is reported at once.
+        # Traffic is read before anything slow, so that an error is reported at once.
         self._traffic = self._matrices(config.traffic)
         history = self._matrices(config.history)
+        # Journal: with --resume the input must be that of the interrupted run.
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
         keys = [
             None if matrices is None else matrices.content_key()
             for matrices in (self._traffic, history)
         ]
         input_files = (config.counters, config.interfaces, config.routers, config.groups)
-        # Missing files are reported by their steps.
+        # A missing file is reported by the step that reads it.
         files = [file_key(file) for file in input_files if file is not None and file.is_file()]
         require_same(
             self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume"
         )
         if not config.resume:
             remove_files(config.out, FILES)
+        # Write the input to OUT, where the commands with more detail read it.
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
         if self._traffic is not None:
             self._save(TRAFFIC, self._traffic.scaled(config.growth))
@@ -127,29 +134,37 @@ class Survey:
         ):
             value = getattr(config, option)
             if value and Path(value).exists() and Path(value).resolve().is_relative_to(out):
-                raise InputError(
-                    "--out", "", f"another folder than that of --{option}", str(config.out)
+                raise InputError.invalid(
+                    "--out",
+                    "",
+                    f"{config.out} contains the file of --{option}",
+                    "choose another folder",
                 )
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
+        """Write matrices to a file in OUT."""
         write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
     def run(self) -> list[Step]:
-        """Run the missing steps, then write the page; an interruption writes the page so far.
+        """Run the missing steps, then write the page; an interruption writes the page of the steps
+        so far.
+
+        Returns:
+            all steps, in order.
 
         Raises:
             InputError: invalid files.
         """
-        kinds: dict[str, Callable[[], Step]] = {"network": self._network_step}
+        step_functions: dict[str, Callable[[], Step]] = {"network": self._network_step}
         if self._config.counters is not None:
-            kinds["matrix"] = self._matrix_step
-        kinds |= {name: partial(self._analysis_step, name) for name in NAMES}
+            step_functions["matrix"] = self._matrix_step
+        step_functions |= {name: partial(self._analysis_step, name) for name in NAMES}
         try:
-            for number, (name, step) in enumerate(kinds.items(), 1):
+            for step_number, (name, run_step) in enumerate(step_functions.items(), 1):
                 if name in self.steps:
                     continue
-                self._notify(f"survey, {number} of {len(kinds)}: {name}")
-                self.steps[name] = step()
+                self._notify(f"survey, step {step_number} of {len(step_functions)}: {name}")
+                self.steps[name] = run_step()
                 self._journal.add(
                     "step", {"name": name, "step": dataclasses.asdict(self.steps[name])}
                 )
@@ -166,6 +181,7 @@ class Survey:
         return list(self.steps.values())
 
     def _write(self) -> None:
+        """Write the page of the finished steps, and the manifest."""
         files: dict[str, Callable[[Path], None]] = {
             PAGE: page_writer(self._topology, list(self.steps.values())),
             MANIFEST: partial(write_manifest, settings=self._config),
@@ -173,17 +189,18 @@ class Survey:
         write_files(self._config.out, files)
 
     def _counter_arguments(self) -> dict[str, Any]:
+        """Return the settings of ``teal estimate`` that the survey passes on."""
         counter_settings = {field: getattr(self._config, field) for field in _COUNTER_SETTINGS}
         history = str(self._config.out / HISTORY) if self._config.history else ""
         return {"topology": str(self._config.out / NETWORK), **counter_settings, "history": history}
 
-    # The steps.
-
     def _network_step(self) -> Step:
+        """Summarise the input."""
         inputs = (self._topology.notes, self._traffic, self._config.growth)
         return network_step(self._installed, *inputs)
 
     def _matrix_step(self) -> Step:
+        """Estimate the traffic matrix from counters; write it to OUT."""
         config = EstimateConfig(
             **self._counter_arguments(), out=self._config.out / ESTIMATE, overwrite=True
         )
@@ -199,28 +216,40 @@ class Survey:
         )
 
     def _analysis_step(self, name: str) -> Step:
+        """Run an analysis, and write its results.
+
+        Ctrl-C during the search for metrics ends it with the best changes so far; the survey then
+        stops without recording the step, so that a resumed run repeats it.
+
+        Args:
+            name: loads, metrics, policies or purchases.
+        """
         config = self._config
         traffic = load_traffic(str(config.out / TRAFFIC), self._installed)
         analyses = Analyses(self._dag, traffic, config, self._notify)
         growth = self.steps["loads"].growth if name != "loads" else 1.0
-        signals: list[bool] = []
+        interrupts: list[bool] = []
 
         def interrupt() -> None:
-            signals.append(True)
+            interrupts.append(True)
             raise KeyboardInterrupt
 
         if name != "metrics":
-            return written(config.out, name, analyses.attempt(name, growth), config.routers)
+            return write_step(config.out, name, analyses.attempt(name, growth), config.routers)
         with on_interrupt(interrupt):
             finished = analyses.attempt(name, growth)
-        # The search ended with the best so far, which a resumed run does not keep.
-        if signals:
+        # The result of an interrupted search is not recorded.
+        if interrupts:
             raise KeyboardInterrupt
-        return written(config.out, name, finished, config.routers)
+        return write_step(config.out, name, finished, config.routers)
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
     """Run all steps of a survey, and write its page.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
 
     Raises:
         InputError: invalid settings or files, or existing results in OUT without --overwrite.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from teal.app.settings import TrafficFileConfig, require, seconds
+from teal.errors import InputError
 from teal.option import OVERWRITE, RESUME, TOPOLOGY
 from teal_ip.routing.settings import GrowthConfig, IgpConfig
 
@@ -28,18 +29,23 @@ class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         """Raise InputError for a number out of its range."""
         self.check_growth()
         require(self, "changes", "an integer >= 1", self.changes >= 1)
-        require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
-        require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)
+        if self.ucmp:
+            problem = "not supported by a survey: the search for metrics splits traffic evenly"
+            raise InputError.invalid("--ucmp", "", problem, "drop --ucmp")
+        require(
+            self, "deadline", "a duration of at least 1s", seconds(self.deadline, "--deadline") >= 1
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SurveyConfig(SurveyOptions):
     """Survey a network: from its files to answers on one page, with one command.
 
-    Reads the network and its counters or matrices, and reports what was read and what is doubtful;
-    the traffic; the loads now and under each failure; the months in which links are full; few
-    metrics or policies that repair most; capacity expansion.  The page begins with the answer, and
-    each section names the command with more detail.  An interrupted run continues with --resume.
+    Reads the network and its counters or matrices, and reports the input and doubts about it; the
+    traffic; the loads now and under each failure; the months in which links are full; few metric
+    changes or policies that reduce overload most; capacity expansion.  The page begins with the
+    answers, and each section names the command with more detail.  An interrupted run continues with
+    --resume.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -62,9 +68,9 @@ class SurveyConfig(SurveyOptions):
 
     topology: Annotated[str, TOPOLOGY]
     out: Path
-    """Folder for survey.html, and a folder or file of each command that is run."""
+    """Folder for survey.html, and for the results of each command that is run."""
     counters: Path | None = None
-    """Readings of interface counters, as for teal estimate; or --traffic."""
+    """Readings of interface counters, as for teal estimate; alternative to --traffic."""
     interfaces: Path | None = None
     """With --counters: table that maps interfaces to links, as for teal estimate."""
     ignore_interfaces: str = ""
@@ -77,20 +83,19 @@ class SurveyConfig(SurveyOptions):
     history: str = ""
     """With --counters: past traffic matrices."""
     traffic: str = ""
-    """Traffic matrices, as for teal solve; or --counters."""
+    """Traffic matrices, as for teal solve; alternative to --counters."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or for two or no sources of traffic."""
+        """Raise InputError for a value out of range, or unless traffic has exactly one source."""
         super().__post_init__()
         is_one = (self.counters is None) == bool(self.traffic)
-        require(self, "traffic", "either --traffic or --counters", is_one)
+        if not is_one:
+            problem = "exactly one of --traffic and --counters is required"
+            raise InputError.invalid("--traffic", "", problem)
         for field in ("interfaces", "ignore_interfaces", "history", "counter_unit"):
-            require(
-                self,
-                field,
-                "nothing without --counters",
-                self.counters is not None or not getattr(self, field),
-            )
+            if self.counters is None and getattr(self, field):
+                option = f"--{field.replace('_', '-')}"
+                raise InputError.invalid(option, "", "works only with --counters")
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)

@@ -33,7 +33,7 @@ from teal_ip.surveys.analyses import (
     Done,
     Step,
     network_step,
-    written,
+    write_step,
 )
 from teal_ip.surveys.settings import SurveyOptions
 
@@ -47,8 +47,8 @@ class SurveyReport:
 
     Attributes:
         topology: the network, with the current metrics.
-        traffic: the matrices, with the growth of the options.
-        read: first step, with the input.
+        traffic: the matrices, multiplied by the growth of the options.
+        read: first step, which summarises the input.
         done: finished steps, by name.
         routers: table of routers, for the commands with more detail; None for none.
     """
@@ -67,13 +67,15 @@ class SurveyReport:
 
     @property
     def metrics(self) -> MetricsReport | None:
-        """Few metric changes that repair most; None if the search failed."""
+        """Few metric changes that reduce utilisation most; None if the search failed."""
         report: MetricsReport | None = self.done["metrics"].report
         return report
 
     @property
     def policies(self) -> StaticReport | None:
-        """Few segment routing policies that repair most; None if the search failed."""
+        """Few segment routing policies that reduce the largest utilisation most; None if the search
+        failed.
+        """
         report: StaticReport | None = self.done["policies"].report
         return report
 
@@ -95,10 +97,10 @@ class SurveyReport:
         return pd.DataFrame(rows, columns=["step", "title", "answer"])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the page and the results of all steps to a folder, as ``teal survey`` does.
+        """Write the page and the results of all steps to a folder.
 
         Raises:
-            InputError: existing results, and ``overwrite`` is false.
+            InputError: the folder has results, and ``overwrite`` is false.
         """
         out = Path(folder)
         names = (PAGE, NETWORK, TRAFFIC, METRICS, POLICIES, SIMULATE, UPGRADE)
@@ -108,17 +110,17 @@ class SurveyReport:
             TRAFFIC: traffic_writer(self.traffic, self.topology),
         }
         write_files(out, inputs)
-        steps = [written(out, name, item, self.routers) for name, item in self.done.items()]
+        steps = [write_step(out, name, item, self.routers) for name, item in self.done.items()]
         write_files(out, {PAGE: page_writer(self.topology, [self.read, *steps])})
 
 
 def traffic_writer(traffic: TrafficMatrices, topology: Topology) -> Callable[[Path], None]:
-    """Return a writer of matrices in float64, so that a load at its limit stays there."""
+    """Return a writer of matrices in float64, so that a load at its limit stays at its limit."""
     return partial(save_traffic, traffic=traffic, topology=topology, exact=True)
 
 
 def page_writer(topology: Topology, steps: Sequence[Step]) -> Callable[[Path], None]:
-    """Return a writer of the page of some steps."""
+    """Return a writer of the page of these steps."""
     answers = " ".join(step.answer for step in steps if step.answer)
     return partial(
         write_page,

@@ -201,19 +201,19 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--topology", "b4", "--topology", "b4"], "each network and traffic once"),
+        (["--topology", "b4", "--topology", "b4"], "occurs twice"),
         (["--topology", "b4", "--topology", "b4", "--traffic", "gravity:count=2"], None),
         (
             ["--topology", "b4", "--topology", "b4", "--topology", "b4"],
-            "--traffic: expected one, or one for each",
+            "--traffic: expected one value, or one for each",
         ),
         (["--topology", "b4", "--failures", "1.5"], "--failures: expected numbers such as 1,2,5%"),
         (
             ["--topology", "b4", "--failures", "20"],
-            "--failures: expected no more than the 19 cables",
+            "--failures: expected at most the 19 cables",
         ),
         (["--topology", "b4", "--online", "--objective", "max_link_utilisation"], "--online"),
-        (["--topology", "b4", "--race", "--noise", "2"], "--noise: expected no value"),
+        (["--topology", "b4", "--race", "--noise", "2"], "--noise: cannot be combined with --race"),
         (["--topology", "b4", "--interval", "0"], "--interval: expected a duration above 0"),
         (["--topology", "b4", "--scale", "50%"], "--scale: expected numbers such as 0.5,1,2"),
         (["--topology", "b4", "--topology", "typo.json"], "typo.json: topology"),

@@ -1,4 +1,4 @@
-"""`teal bench`: the set, a scheme on it, and the ranking, with their files."""
+"""``teal bench``: the benchmark set, schemes on it, and the ranking, with their files."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from teal.formats.rows import write_csv
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder
 
-# Maximum number of faults on the page.
+# Maximum number of invalid results that the page lists.
 _MAX_FAULTS = 50
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A row of ``ranking.csv``.
+    """Row of ``ranking.csv``.
 
     Attributes:
         program: name of the program.
-        measure: a track or ``all`` (mean scores, from 0 to 1), ``median_s`` (time of a case) or
-            ``not_valid`` (number of cases).
-        value: value of the measure.
+        measure: name of the metric: a track or ``all`` (mean scores, from 0 to 1), ``median_s``
+            (median time of a case) or ``not_valid`` (number of cases).
+        value: value of the metric.
     """
 
     program: str
@@ -57,12 +57,12 @@ class Measure:
 
 
 def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
-    """The figures of the table of the ranking, programs in its order."""
+    """Return the metrics of each program, in the order of the ranking."""
     rows = []
-    for program, of_track in means(scores).items():
+    for program, mean_scores in means(scores).items():
         program_scores = [score for score in scores if score.program == program]
         measures = {
-            **of_track,
+            **mean_scores,
             "median_s": _median_s(program_scores),
             "not_valid": float(sum(bool(score.fault) for score in program_scores)),
         }
@@ -71,11 +71,13 @@ def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
 
 
 def ranking_table(scores: Sequence[Score]) -> Table:
-    """A row for each program, the best first: mean score of each track, and over all, time,
-    faults.
+    """Return the table of the ranking: for each program, the best first, mean scores, median time
+    and number of invalid results.
     """
     ranking = means(scores)
-    of_program = {name: [score for score in scores if score.program == name] for name in ranking}
+    scores_by_program = {
+        name: [score for score in scores if score.program == name] for name in ranking
+    }
 
     def mean(track: str) -> Column:
         return Column(track, lambda name: ranking[name][track], percent, most_is_best=True)
@@ -83,14 +85,23 @@ def ranking_table(scores: Sequence[Score]) -> Table:
     columns = (
         Column("program", str),
         *map(mean, (*_tracks(scores), "all")),
-        Column("median time", lambda name: _median_s(of_program[name]), time_text),
-        Column("not valid", lambda name: sum(bool(score.fault) for score in of_program[name]), str),
+        Column("median time", lambda name: _median_s(scores_by_program[name]), time_text),
+        Column(
+            "not valid",
+            lambda name: sum(bool(score.fault) for score in scores_by_program[name]),
+            str,
+        ),
     )
     return Table(f"{NAME}: mean score, 100% is the certified bound", columns, list(ranking))
 
 
 def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
-    """A page with the ranking, scores by case as a chart, and what is not valid and why."""
+    """Write a page with the ranking, scores by case as a chart, and the faults of invalid results.
+
+    Args:
+        path: file to write.
+        scores: scores of all programs.
+    """
     # One series of scores for each program.
     tracks = _tracks(scores)
     ranking = means(scores)
@@ -130,17 +141,19 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
     write_page(
         path,
         f"{', '.join(ranking)} on {NAME}",
-        "Results of any program, checked by plain arithmetic.  A score is value over bound for "
-        "flow, and bound over value for utilisation; times are those that the programs say.",
+        "Results of any program, checked without Teal's solvers.  A score is value / bound for "
+        "flow, and bound / value for utilisation; times are as reported by the programs.",
         [section],
     )
 
 
 def _tracks(scores: Sequence[Score]) -> list[str]:
+    """Return the tracks that occur, in their order."""
     return [track for track in TRACKS if any(score.track == track for score in scores)]
 
 
 def _median_s(scores: Sequence[Score]) -> float:
+    """Return the median of the known times of cases, seconds; NaN without any."""
     seconds = [score.seconds for score in scores if not math.isnan(score.seconds)]
     return float(np.median(seconds)) if seconds else math.nan
 
@@ -151,15 +164,19 @@ PROOFS = "proofs"
 
 
 def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
-    """The set in its folder, made where there is none.
+    """Read the set from its folder, or make it if there is none.
+
+    Args:
+        config: the settings.
+        notify: called with the size and the content hash of a new set.
 
     Raises:
-        InputError: a network that the set does not have, or a folder of something else.
+        InputError: a network that the set does not have, or an invalid set.
     """
     if (config.set / SET_FILE).is_file():
         if config.network:
-            expected = f"nothing: {config.set} has a set"
-            raise InputError("--network", "", expected, ", ".join(config.network))
+            problem = f"{config.set} has a set already, whose networks are fixed"
+            raise InputError.invalid("--network", "", problem, "drop --network")
         return read_set(config.set)
     with progress_bar(desc="problems", unit="case") as bar:
 
@@ -169,20 +186,20 @@ def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
 
         bench = make_set(report, config.network) if config.network else make_set(report)
     write_set(config.set, bench)
-    notify(f"{config.set}: {len(bench.cases)} cases on {', '.join(bench.networks)}")
+    notify(f"{config.set}: wrote {len(bench.cases)} cases on {', '.join(bench.networks)}")
     if not config.network:
-        same = (
+        comparison = (
             "the frozen set"
             if bench.key == KEY
-            else f"NOT the frozen set, whose key is {KEY}: another NumPy or topohub?"
+            else f"NOT the frozen set, whose key is {KEY} (another version of NumPy or topohub?)"
         )
-        notify(f"content key {bench.key}: {same}")
+        notify(f"content key {bench.key}: {comparison}")
     return bench
 
 
 def result_file(scheme: str) -> str:
-    """Name of the file of a scheme's results: its specification, with - for what files do not
-    allow.
+    """Return the file name of a scheme's results: its specification, with - instead of characters
+    that file names do not allow.
     """
     return re.sub(r"[^\w.=-]+", "-", scheme).strip("-") + ".csv"
 
@@ -190,8 +207,13 @@ def result_file(scheme: str) -> str:
 def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]:
     """Run the schemes, check all results and rank them.
 
+    Args:
+        config: the settings.
+        notify: called with the progress.
+
     Raises:
-        InputError: an unknown scheme, a faulty result file, or an output that must not be replaced.
+        InputError: an unknown scheme, an invalid result file, or existing output without
+            --overwrite.
     """
     # Files of results: of the schemes, and of other programs.
     out_files = (
@@ -204,12 +226,9 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
         check_out_folder(config.out, names, overwrite=config.overwrite)
     files = [*out_files.values(), *config.results]
     if len({path.stem for path in files}) < len(files):
-        raise InputError(
-            "--results",
-            "",
-            "unique file names, because they identify the programs",
-            ", ".join(path.stem for path in files),
-        )
+        stems = ", ".join(path.stem for path in files)
+        problem = f"the file names, which are the names of the programs, are not unique: {stems}"
+        raise InputError.invalid("--results", "", problem, "rename a file")
     # Run the schemes.
     bench = set_of(config, notify)
     other_results = {path.stem: read_results(path, bench) for path in config.results}
@@ -218,8 +237,10 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
         return []
     # Rank all results, and prove them.
     programs = {path.stem: read_results(path, bench) for path in out_files.values()} | other_results
-    seconds_of = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files}
-    scores = rank(bench, programs, seconds_of)
+    seconds_by_program = {
+        path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files
+    }
+    scores = rank(bench, programs, seconds_by_program)
     if config.out is None:
         return scores
     if config.prove:
@@ -248,9 +269,9 @@ def _run_schemes(
 
     Args:
         config: the settings.
-        bench: the set.
-        out_files: file of each scheme's results.
-        notify: called with the number of cases that are left out.
+        bench: benchmark set: networks, matrices and cases.
+        out_files: result file of each scheme.
+        notify: called with the number of skipped cases.
     """
     for scheme, path in out_files.items():
         with progress_bar(total=len(bench.cases), desc=scheme, unit="case") as bar:
@@ -258,18 +279,20 @@ def _run_schemes(
         write_results(path, bench, results, seconds)
         num_missing = len(bench.cases) - len(results)
         if num_missing:
-            notify(f"{scheme}: {num_missing} cases without explicit paths are skipped")
+            notify(f"{scheme}: skipped {num_missing} cases in which it has no explicit paths")
 
 
-# Maximum number of lines of results that are not valid, or not proved.
+# Maximum number of lines about invalid results, and about unproved ones.
 _MAX_LISTED = 5
 
 
 def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
-    """`teal bench`."""
+    """Run ``teal bench``."""
     scores = run_bench(config, notify)
     if not scores:
-        text = f"{config.set}: the set; --scheme runs a scheme on it, --results ranks files"
+        text = (
+            f"{config.set} has the set; --scheme runs a scheme on it, --results ranks result files"
+        )
         return Outcome(text=text, data={"set": str(config.set)})
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]

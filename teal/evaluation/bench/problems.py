@@ -1,18 +1,18 @@
-"""The problems of `teal bench`: networks that come with Teal, generated matrices with fixed seeds,
-and their optima.
+"""Problems of ``teal bench``: built-in networks, generated matrices with fixed seeds, and their
+optima.
 
 Four tracks:
 
-- *known*: splits for a matrix that is known; as much flow as possible (total_flow).
-- *failures*: the same, with a cable that has failed.
-- *next*: splits for the matrix after those that are known; the least largest utilisation
+- *known*: splits for a known matrix; maximum flow (total_flow).
+- *failures*: splits for a known matrix with a failed cable; maximum flow.
+- *next*: splits for the matrix after the known ones; minimum largest utilisation
   (max_link_utilisation).
-- *unsplittable*: one path for each demand; the least largest utilisation.
+- *unsplittable*: one path per demand; minimum largest utilisation.
 
-The optimum of a case is over all paths of its network, certified by a bound to 0.1%; that of *next*
-is in hindsight, and that of *unsplittable* over divided demands, which no program can beat and
-perhaps none can reach.  Rates are rounded to six digits, so that the set has the same content key
-on every machine: :data:`KEY`.
+The optimum of a case is over all paths of its network, certified by a bound to 0.1%.  That of
+*next* is in hindsight.  That of *unsplittable* is of splittable demands: a bound that perhaps no
+program can reach.  Rates are rounded to six digits, so that the set has the same content hash on
+every machine: :data:`KEY`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
 SET_FILE = "set.json"
 # Name of this version of the set.
 NAME = "teal-bench-2"
-# content key of its networks and matrices
+# Content hash of the networks and matrices of the frozen set.
 KEY = "96af18234c86707808ca8fd0cb2ae133ea4f4f58b0671a461b4b64dfd2fc1885"
 # Format of the folder.
 _FORMAT = 1
@@ -47,22 +47,33 @@ _FORMAT = 1
 _GAP = 1e-3
 # Significant digits of a rate.
 _DIGITS = 6
-# Edge-disjoint paths from which column generation begins.
+# Number of edge-disjoint paths from which column generation starts.
 _FIRST_PATHS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class _Source:
+    """Specification of one network of the set.
+
+    Attributes:
+        topology: name of the network.
+        traffic: specification of the generated matrices.
+        known: indices of the matrices of the track known; the last one is used for failures.
+        next: indices of the matrices of the track next.
+        failed_every: every n-th cable fails, in a case of its own; 0 for none.
+        unsplittable: indices of the matrices of the track unsplittable.
+    """
+
     topology: str
     traffic: str
     known: tuple[int, ...]
     next: tuple[int, ...]
-    failed_every: int  # every so manieth cable fails; 0 for none
+    failed_every: int
     unsplittable: tuple[int, ...]
 
 
-# Flow is measured where links are scarce: on GEANT, Germany50 and B4 at a load of 4 every
-# good scheme carries all that can be carried.
+# The flow tracks use networks with scarce capacity: on GEANT, Germany50 and B4 at a load of 4 every
+# good scheme is optimal.
 _SOURCES = {
     "b4": _Source(
         "b4", "gravity:seed=11,count=48,load=4", (24,), tuple(range(40, 48)), 3, (12, 36)
@@ -94,16 +105,16 @@ _SOURCES = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One problem.
+    """One problem of the benchmark.
 
     Attributes:
         name: such as ``geant/failures/24/ch1.ch - it1.it``.
-        track: see the module.
+        track: known, failures, next or unsplittable.
         network: name of the network in the set.
-        matrix: row of the matrix that is measured against.
-        failed: names of the two ends of the cable that has failed; () for none.
+        matrix: index of the matrix on which results are evaluated.
+        failed: names of the two ends of the failed cable; () for none.
         value: value of an allocation over all paths: Gbit/s, or the largest utilisation.
-        bound: certified, on what any program can reach.
+        bound: certified bound on the value of any program.
     """
 
     name: str
@@ -122,12 +133,12 @@ class Case:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BenchSet:
-    """Networks, matrices and cases.
+    """Networks, matrices and cases of the benchmark.
 
     Attributes:
-        networks: by name.
-        traffic: by name of the network.
-        cases: in order.
+        networks: networks by name.
+        traffic: matrices by name of the network.
+        cases: cases in order.
     """
 
     networks: dict[str, Topology]
@@ -136,8 +147,8 @@ class BenchSet:
 
     @property
     def key(self) -> str:
-        """Content key of networks and matrices, not of the optima, whose last digits depend on the
-        machine.
+        """Content hash of networks and matrices, without the optima, whose last digits depend on
+        the machine.
         """
         parts: list[Any] = []
         for name, topology in self.networks.items():
@@ -146,7 +157,7 @@ class BenchSet:
         return content_key(_FORMAT, *parts)
 
     def network_of(self, case: Case) -> Topology:
-        """The network of a case, without the cable that has failed."""
+        """Return the network of a case, with the failed cable at a capacity of 0."""
         topology = self.networks[case.network]
         if not case.failed:
             return topology
@@ -158,18 +169,18 @@ def make_set(
     report: Callable[[str, int, int], None] = lambda *_: None,
     names: tuple[str, ...] = tuple(_SOURCES),
 ) -> BenchSet:
-    """The set, with its optima.
+    """Make the set: load networks, generate matrices, and solve the optima.
 
     Args:
-        report: called with the name of each case, its number, and how many there are.
-        names: networks to take.
+        report: called before each case with its name, its index and the number of cases.
+        names: networks to include.
 
     Raises:
         InputError: a network that the set does not have.
     """
     for name in names:
         if name not in _SOURCES:
-            raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
+            raise InputError("--network", "", "one of " + ", ".join(_SOURCES), repr(name))
     # Networks, and their rounded traffic.
     networks = {}
     traffic = {}
@@ -186,7 +197,7 @@ def make_set(
     ]
     cases = []
     bench = BenchSet(networks, traffic, ())
-    for number, (name, track, row, failed) in enumerate(planned):
+    for case_index, (name, track, row, failed) in enumerate(planned):
         case = Case(
             "/".join(filter(None, (name, track, str(row), " - ".join(failed)))),
             track,
@@ -196,12 +207,13 @@ def make_set(
             0,
             0,
         )
-        report(case.name, number, len(planned))
+        report(case.name, case_index, len(planned))
         cases.append(_solved(bench, case))
     return dataclasses.replace(bench, cases=tuple(cases))
 
 
 def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
+    """Yield track, index of the matrix, and ends of the failed cable of each case of a network."""
     source = _SOURCES[name]
     for row in source.known:
         yield "known", row, ()
@@ -216,6 +228,7 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
 
 
 def _solved(bench: BenchSet, case: Case) -> Case:
+    """Return a case with value and bound of its optimum over all paths."""
     _, optimum = optimum_of(bench, case)
     return dataclasses.replace(
         case, value=float(optimum.result.value[0]), bound=float(optimum.bound_all_paths[0])
@@ -223,7 +236,7 @@ def _solved(bench: BenchSet, case: Case) -> Case:
 
 
 def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
-    """The program of a case over its first paths, and its optimum over all paths."""
+    """Return the problem of a case over its first paths, and its optimum over all paths."""
     topology = bench.network_of(case)
     traffic = bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
@@ -238,13 +251,16 @@ def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
 
 
 def _rounded(traffic: TrafficMatrices) -> TrafficMatrices:
+    """Return matrices with rates rounded to _DIGITS significant digits."""
     rates = np.char.mod(f"%.{_DIGITS}g", traffic.read(slice(None))).astype(np.float64)
     key = content_key(rates, traffic.pairs, traffic.timestamps)
     return dataclasses.replace(traffic, rates=ArrayRates(rates), scale=1.0, key=key)
 
 
 def write_set(folder: Path, bench: BenchSet) -> None:
-    """Write ``set.json`` and, for each network, ``NAME.json`` and ``NAME.npz``."""
+    """Write ``set.json`` and, for each network, ``NAME.json`` (topology) and ``NAME.npz``
+    (matrices).
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, topology in bench.networks.items():
         save_topology(folder / f"{name}.json", topology)
@@ -261,10 +277,10 @@ def write_set(folder: Path, bench: BenchSet) -> None:
 
 
 def read_set(folder: Path) -> BenchSet:
-    """Read what :func:`write_set` wrote.
+    """Read a set from its folder.
 
     Raises:
-        InputError: no set there, or files that were changed.
+        InputError: the folder has no set, or its files were changed.
     """
     file = folder / SET_FILE
     try:
@@ -275,8 +291,8 @@ def read_set(folder: Path) -> BenchSet:
         names = content["networks"]
         key = content["key"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = "a set of problems (teal bench --set)"
-        raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
+        problem = f"no benchmark set: {type(error).__name__}: {error}"
+        raise InputError.invalid(str(file), "", problem, "make one with teal bench --set") from None
     networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
     networks = {
         name: dataclasses.replace(topology, name=name) for name, topology in networks.items()

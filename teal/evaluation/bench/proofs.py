@@ -1,9 +1,9 @@
-"""A proof of every valid result of `teal bench`, which a file without Teal checks
+"""Proofs of every valid result of ``teal bench``, which a checker without Teal verifies
 (:mod:`teal.proofs`).
 
-Its prices are those of Teal's own optimum over all paths, found once for each case: the proof says
-what the program reaches and what no program can exceed, so that a rank is believed without the
-program that computed it.
+The prices are those of Teal's optimum over all paths, computed once per case.  A proof states the
+value of a program's result, and a bound for any program, so that a rank needs no trust in the
+program.
 """
 
 from __future__ import annotations
@@ -34,29 +34,34 @@ def prove_scores(
     folder: Path,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[Score]:
-    """Write ``folder/PROGRAM/CASE`` for every valid result; the scores with what the proofs say.
+    """Write a proof to ``folder/PROGRAM/CASE`` for every valid result; return the scores with
+    proved gaps.
 
     Args:
-        bench: the set.
-        programs: results by name of the program, as in
-            :func:`teal.evaluation.bench.ranking.read_results`.
+        bench: benchmark set: networks, matrices and cases.
+        programs: for each program the paths and shares of each case.
         scores: scores of the results.
-        folder: is made where there is none.
+        folder: folder of the proofs, made if missing.
         report: called with the name of each case.
     """
     proved: dict[tuple[str, str], Score] = {}
     for case in bench.cases:
         report(case.name)
-        valid = [score for score in scores if score.case == case.name and not score.fault]
-        if not valid:
+        valid_scores = [score for score in scores if score.case == case.name and not score.fault]
+        if not valid_scores:
             continue
-        problem, best = optimum_of(bench, case)
-        for score in valid:
-            score_folder = _folder_of(score)
+        problem, optimum = optimum_of(bench, case)
+        for score in valid_scores:
+            score_folder = _proof_folder(score)
             try:
                 result = programs[score.program][case.name]
                 sentences = _prove(
-                    problem, best.paths, best.result.prices, result, case, folder / score_folder
+                    problem,
+                    optimum.paths,
+                    optimum.result.prices,
+                    result,
+                    case,
+                    folder / score_folder,
                 )
                 proved[score.program, case.name] = dataclasses.replace(
                     score, proved_gap=proved_gap(sentences), proof=str(score_folder)
@@ -68,22 +73,22 @@ def prove_scores(
     return [proved.get((score.program, score.case), score) for score in scores]
 
 
-def _folder_of(score: Score) -> Path:
-    """PROGRAM/CASE, percent-encoded, so that different names have different folders."""
+def _proof_folder(score: Score) -> Path:
+    """Return PROGRAM/CASE, percent-encoded, so that different names have different folders."""
     return Path(*(quote(name, safe="") for name in (score.program, score.case)))
 
 
 def _prove(
     problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case: Case, folder: Path
 ) -> list[str]:
-    """The sentences of the proof of a result.
+    """Write the proof of a result; return the sentences that it proves.
 
     Args:
         problem: problem of the case.
-        paths: over which ``prices`` were found.
-        prices: (1, E).
-        result: paths and shares.
-        case: its name, for messages.
+        paths: candidate paths over which ``prices`` were computed.
+        prices: (1, E) dual prices of links.
+        result: paths and shares of each demand.
+        case: the case, whose name messages have.
         folder: folder of the proof.
     """
     demand = problem.demand[0].numpy()
@@ -92,19 +97,21 @@ def _prove(
         for (s, t), amount in zip(problem.paths.pairs, demand, strict=True)
     }
     flows: dict[Demand, PathFlows] = {
-        (*ends, ""): _added(
-            (tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in of_demand
+        (*ends, ""): _sum_by_path(
+            (tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in demand_paths
         )
-        for ends, of_demand in result.items()
+        for ends, demand_paths in result.items()
         if rate.get(ends, 0.0) > 0
     }
-    more, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
+    all_paths, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
     allocation = Allocation.of_batch(torch.from_numpy(splits)[None], prices, math.nan)
-    return write_proof(folder, problem.with_paths(more), allocation, over_all=True, compressed=True)
+    return write_proof(
+        folder, problem.with_paths(all_paths), allocation, over_all=True, compressed=True
+    )
 
 
-def _added(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
-    """Flows of equal paths together."""
+def _sum_by_path(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
+    """Return the flows of paths, Gbit/s, with equal paths added up."""
     total: PathFlows = {}
     for links, flow in flows:
         total[links] = total.get(links, 0.0) + flow

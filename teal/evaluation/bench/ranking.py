@@ -1,21 +1,20 @@
-"""Results of any program as a file, checked by arithmetic of its own, and scores.
+"""Result files of any program: check without Teal's solvers and validator, and scores.
 
 A result file is a table (CSV) with a row for each path that a demand uses:
 
     case,source,target,path,share
     b4/known/24,1,5,1|2|5,0.75
 
-``path`` are the names of its nodes, joined by ``|``; ``share`` is the part of the demand that it
-carries.  A second table ``case,seconds`` may say how long each case took, by the program's own
-clock.
+``path`` has the names of its nodes, joined by ``|``; ``share`` is its split ratio.  A second table
+``case,seconds`` may have the time of each case by the program's own clock.
 
-An allocation is valid if all paths lead from source to target over links that work, shares are at
-least 0 and sum up to at most 1; under total_flow no link may carry more than its capacity, under
-max_link_utilisation all demand must be carried; unsplittable demands have one path each.  A
-tolerance of 1e-6, relative, is granted.
+An allocation is valid if all paths lead from source to target over links that have not failed, and
+shares are at least 0 and sum up to at most 1.  Under total_flow no link may carry more than its
+capacity; under max_link_utilisation all demand must be carried; unsplittable demands have one path
+each.  The relative tolerance is 1e-6.
 
 The score of a case is value / bound under total_flow and bound / value under max_link_utilisation,
-at most 1, and 0 for a case that is missing or not valid.  Programs are ranked by the mean over the
+at most 1, and 0 for a missing or invalid case.  Programs are ranked by the mean over the
 tracks of the mean over a track's cases.
 """
 
@@ -44,20 +43,20 @@ Paths = dict[tuple[int, int], list[tuple[list[int], float]]]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A program on a case.
+    """Score of a program on a case.
 
     Attributes:
-        program: its name.
+        program: name of the program.
         case: name of the case.
         track: track of the case.
         score: from 0 to 1.
-        value: Gbit/s, or the largest utilisation; NaN if it is not valid.
+        value: Gbit/s, or the largest utilisation; NaN if the result is invalid.
         bound: bound of the case.
-        seconds: by the program's own clock; NaN if it did not say.
-        fault: why it is not valid; ``""`` if it is.
+        seconds: time by the program's own clock; NaN if unknown.
+        fault: why the result is invalid; ``""`` if it is valid.
         proved_gap: gap to the optimum over all paths that a proof of the value shows; NaN without a
             proof.
-        proof: folder of the proof, or why there is none; ``""`` where none was asked for.
+        proof: folder of the proof, or why there is none; ``""`` if no proof was requested.
     """
 
     program: str
@@ -73,7 +72,11 @@ class Score:
 
 
 def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
-    """The paths and shares of each case.
+    """Read a result file: paths and shares of each demand, by case.
+
+    Args:
+        path: the file.
+        bench: benchmark set: networks, matrices and cases.
 
     Raises:
         InputError: another table, an unknown case, node or link, or a share that is no number.
@@ -93,28 +96,35 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
                 where = f"line {line}"
                 case = cases.get(row["case"])
                 if case is None:
-                    raise InputError(str(path), where, "a case of the set", repr(row["case"]))
+                    raise InputError(
+                        str(path), where, "the name of a case of the set", repr(row["case"])
+                    )
                 # Nodes, links and share of the path.
                 names = row["path"].split("|")
                 try:
-                    ends = nodes[case.network][row["source"]], nodes[case.network][row["target"]]
-                    hops = [links[case.network][pair] for pair in itertools.pairwise(names)]
+                    node_pair = (
+                        nodes[case.network][row["source"]],
+                        nodes[case.network][row["target"]],
+                    )
+                    path_links = [links[case.network][pair] for pair in itertools.pairwise(names)]
                     share = float(row["share"])
                 except (KeyError, ValueError) as error:
-                    raise InputError(
-                        str(path), where, "nodes and links of the network, and a share", error
-                    ) from None
+                    problem = f"not a node, a link of the network, or a number: {error}"
+                    raise InputError.invalid(str(path), where, problem) from None
                 if names[0] != row["source"] or names[-1] != row["target"]:
                     raise InputError(str(path), where, "a path from source to target", row["path"])
-                path_sets.setdefault(case.name, {}).setdefault(ends, []).append((hops, share))
+                path_sets.setdefault(case.name, {}).setdefault(node_pair, []).append(
+                    (path_links, share)
+                )
     except OSError as error:
-        raise InputError(
-            str(path), "", "a table of " + ",".join(HEADER), error.strerror or error
-        ) from None
+        problem = f"cannot be read: {error.strerror or error}"
+        remedy = f"give a table with the columns {','.join(HEADER)}"
+        raise InputError.invalid(str(path), "", problem, remedy) from None
     return path_sets
 
 
 def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
+    """Return the index of each link of a network, by the names of its ends."""
     topology = bench.networks[name]
     names = topology.node_names
     return {
@@ -124,14 +134,20 @@ def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
 
 
 def read_seconds(path: Path) -> dict[str, float]:
-    """Seconds of each case, of a table ``case,seconds``; {} if there is none."""
+    """Read the seconds of each case from a table ``case,seconds``; {} if there is no file.
+
+    Raises:
+        InputError: another table, or a time that is no number.
+    """
     if not path.is_file():
         return {}
     with path.open(newline="", encoding="utf-8") as stream:
         try:
             return {row["case"]: float(row["seconds"]) for row in csv.DictReader(stream)}
         except (KeyError, ValueError) as error:
-            raise InputError(str(path), "", "case,seconds", str(error)) from None
+            raise InputError.invalid(
+                str(path), "", f"not a table with the columns case,seconds: {error}"
+            ) from None
 
 
 def rank(
@@ -139,11 +155,11 @@ def rank(
     programs: Mapping[str, Mapping[str, Paths]],
     seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Score]:
-    """The score of every program on every case, in their order.
+    """Return the score of every program on every case, in their order.
 
     Args:
-        bench: the set.
-        programs: results by name of the program, as in :func:`read_results`.
+        bench: benchmark set: networks, matrices and cases.
+        programs: for each program the paths and shares of each case.
         seconds: time of each case, by name of the program.
     """
     return [
@@ -162,7 +178,15 @@ def rank(
 def score_of(
     bench: BenchSet, case: Case, program: str, paths: Paths | None, seconds: float
 ) -> Score:
-    """A program on a case; ``paths`` None if it gave none."""
+    """Return the score of a program on a case.
+
+    Args:
+        bench: benchmark set: networks, matrices and cases.
+        case: the case.
+        program: name of the program.
+        paths: paths and shares of each demand; None without a result.
+        seconds: time of the case; NaN if unknown.
+    """
     value, fault = (math.nan, "no result") if paths is None else _value(bench, case, paths)
     score = 0.0
     if not fault:
@@ -176,8 +200,10 @@ def score_of(
 
 
 def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
-    """Return the value of an allocation, NaN for an invalid one, and its fault, "" for a valid
-    one.
+    """Check an allocation, and compute its value.
+
+    Returns:
+        the value, NaN for an invalid allocation, and its fault, "" for a valid one.
     """
     topology = bench.network_of(case)
     traffic = bench.traffic[case.network]
@@ -188,67 +214,73 @@ def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     # Check the shares of each demand, and add up loads and carried demand.
     load = np.zeros(topology.num_links)
     carried = 0.0
-    for ends, demand_paths in paths.items():
-        rate = demand.get(ends, 0.0)
-        total_share, fault = _check_shares(topology, case, ends, demand_paths)
+    for node_pair, demand_paths in paths.items():
+        rate = demand.get(node_pair, 0.0)
+        total_share, fault = _check_shares(topology, case, node_pair, demand_paths)
         if fault:
             return math.nan, fault
         for links, share in demand_paths:
             np.add.at(load, links, max(share, 0.0) * rate)
         carried += rate * min(total_share, 1.0)
     # Check the capacities, or that all demand is carried.
-    live = topology.capacity > 0
-    utilisation = float((load[live] / topology.capacity[live]).max(initial=0.0))
+    is_live = topology.capacity > 0
+    utilisation = float((load[is_live] / topology.capacity[is_live]).max(initial=0.0))
     if case.objective == "total_flow":
         if utilisation > 1 + _TOLERANCE:
-            return math.nan, f"a link at {100 * utilisation:.4f}% of its capacity"
+            return math.nan, f"a link is loaded to {100 * utilisation:.4f}% of its capacity"
         return carried, ""
     total_demand = sum(demand.values())
     if carried < total_demand * (1 - _TOLERANCE):
-        return math.nan, f"only {100 * carried / total_demand:.4f}% of the demand carried"
+        return math.nan, f"only {100 * carried / total_demand:.4f}% of the demand is carried"
     return utilisation, ""
 
 
 def _check_shares(
     topology: Topology,
     case: Case,
-    ends: tuple[int, int],
+    node_pair: tuple[int, int],
     paths: Sequence[tuple[list[int], float]],
 ) -> tuple[float, str]:
-    """Return the sum of a demand's shares, and its fault, "" for a valid one.
+    """Check the shares and paths of a demand.
 
     Args:
         topology: the network.
         case: the case.
-        ends: source and target of the demand.
+        node_pair: source and target of the demand.
         paths: links and share of each of its paths.
+
+    Returns:
+        the sum of the shares, and the fault, "" for a valid demand.
     """
     names = topology.node_names
-    pair = f"from {names[ends[0]]} to {names[ends[1]]}"
+    pair_text = f"from {names[node_pair[0]]} to {names[node_pair[1]]}"
     total = 0.0
     for links, share in paths:
         if not (share >= -_TOLERANCE and math.isfinite(share)):
-            return total, f"a share of {share:g} {pair}"
+            return total, f"share {share:g} {pair_text} is not a number >= 0"
         total += share
         if share > 0 and (topology.capacity[links] <= 0).any():
-            return total, f"a path {pair} over a link that has failed"
+            return total, f"a path {pair_text} uses a failed link"
     if total > 1 + _TOLERANCE:
-        return total, f"shares that sum up to {total:.6g} {pair}"
+        return total, f"the shares {pair_text} sum up to {total:.6g}, more than 1"
     if case.track == "unsplittable" and sum(share > _TOLERANCE for _, share in paths) > 1:
-        return total, f"several paths {pair}"
+        return total, f"several paths {pair_text} for an unsplittable demand"
     return total, ""
 
 
 def means(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
-    """Mean score of each program: of each track that the set has, and ``all``, the mean of these;
-    the best first.
+    """Return the mean scores of each program, the best first: of each track that the set has, and
+    ``all``, the mean of the tracks.
     """
-    table: dict[str, dict[str, float]] = {}
+    means_by_program: dict[str, dict[str, float]] = {}
     for program in dict.fromkeys(score.program for score in scores):
-        of_track: dict[str, float] = {
+        mean_by_track: dict[str, float] = {
             track: float(np.mean(values))
             for track in TRACKS
             if (values := [s.score for s in scores if s.program == program and s.track == track])
         }
-        table[program] = {**of_track, "all": float(np.mean(list(of_track.values())))}
-    return dict(sorted(table.items(), key=lambda item: -item[1]["all"]))
+        means_by_program[program] = {
+            **mean_by_track,
+            "all": float(np.mean(list(mean_by_track.values()))),
+        }
+    return dict(sorted(means_by_program.items(), key=lambda item: -item[1]["all"]))

@@ -1,4 +1,4 @@
-"""Schemes of Teal, and of anybody who wrote one for it, on the set of `teal bench`."""
+"""Run schemes, built-in or of other packages, on the set of ``teal bench``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
 from teal.solvers.candidates import choose_paths
 
-# Rows for which candidate paths are chosen; no case measures them.
+# Indices of matrices for which candidate paths are chosen; no case uses them.
 _TRAINED_ON = (0, 3, 6, 9)
-# Minimum share of a demand that is written.
+# Smallest split ratio that is written.
 _MIN_SHARE = 1e-9
 
 
@@ -36,19 +36,22 @@ def run_scheme(
     model: Path | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Paths], dict[str, float]]:
-    """The results of a scheme on every case, and the seconds that each took.
+    """Run a scheme on every case.
 
-    Candidate paths are chosen once for a network and objective, from its first matrices; neither
-    that nor the loading of a model is timed.  In the track *next* the scheme is a hedge (see
-    :mod:`teal_next`): other schemes allocate for the last known matrix, and a hedge that is no
-    scheme has no results in the other tracks.  In *unsplittable* each demand takes the path with
-    its largest share.
+    Candidate paths are chosen once for a network and objective, from its first matrices.  Neither
+    that nor loading a model is timed.  In the track *next* the scheme is a hedge
+    (:mod:`teal_next`): any other scheme allocates for the last known matrix, and a hedge that is no
+    scheme has no results in the other tracks.  In *unsplittable* each demand uses the path with its
+    largest share.
 
     Args:
-        bench: the set.
-        scheme: as in :func:`teal.make_scheme`.
-        model: folder of a trained model, for schemes that take one.
+        bench: benchmark set: networks, matrices and cases.
+        scheme: specification, as in :func:`teal.make_scheme`.
+        model: folder of a trained model, for schemes that need one.
         report: called with the name of each case.
+
+    Returns:
+        paths and shares of each case, and its seconds, by name of the case.
 
     Raises:
         InputError: an unknown scheme or option.
@@ -57,12 +60,12 @@ def run_scheme(
     is_hedge_only = not _is_scheme(scheme, model)
     results = {}
     seconds = {}
-    chosen = functools.cache(functools.partial(_chosen_paths, bench))
+    chosen_paths = functools.cache(functools.partial(_chosen_paths, bench))
     for case in bench.cases:
         report(case.name)
         if is_hedge_only and case.track != "next":
             continue
-        paths = chosen(case.network, case.objective)
+        paths = chosen_paths(case.network, case.objective)
         problem = _problem(bench, case, paths)
         if case.track == "next":
             past = Past(problem, bench.traffic[case.network].part(0, case.matrix))
@@ -70,18 +73,21 @@ def run_scheme(
             begin = time.perf_counter()
             splits = hedge.allocate(past)
         else:
-            instance = make_scheme(scheme, model)  # a new one, which knows no case before
+            # A new instance, without state of earlier cases.
+            instance = make_scheme(scheme, model)
             begin = time.perf_counter()
             allocation = instance.solve(problem)
             splits = allocation.splits[0]
         if splits.shape != problem.paths.leaf.shape:
-            continue  # a scheme with columns of its own, which are no explicit paths
+            # The scheme has its own columns, which are no explicit paths.
+            continue
         seconds[case.name] = time.perf_counter() - begin
         results[case.name] = dict(_rows(problem, splits, single=case.track == "unsplittable"))
     return results, seconds
 
 
 def _is_scheme(scheme: str, model: Path | None) -> bool:
+    """Whether a specification names a scheme."""
     try:
         make_scheme(scheme, model)
     except InputError:
@@ -90,6 +96,7 @@ def _is_scheme(scheme: str, model: Path | None) -> bool:
 
 
 def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
+    """Choose candidate paths for a network and objective, from its first matrices."""
     traffic = bench.traffic[network]
     rows = [row for row in _TRAINED_ON if row < traffic.num_matrices]
     return choose_paths(
@@ -98,7 +105,7 @@ def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
 
 
 def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
-    """The program of a case; the demand that *next* measures is hidden."""
+    """Return the problem of a case; for *next* without demand, which the scheme must not see."""
     demand = bench.traffic[case.network].read([case.matrix])
     if case.track == "next":
         demand = np.zeros_like(demand)
@@ -110,8 +117,16 @@ def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
 def _rows(
     problem: Problem, splits: Tensor, *, single: bool
 ) -> Iterator[tuple[tuple[int, int], list[tuple[list[int], float]]]]:
+    """Yield node pair, and links and share of each used path, of every demand.
+
+    Args:
+        problem: problem of the case.
+        splits: (D, K) split ratios.
+        single: whether each demand uses only the path with its largest share.
+    """
     shares = splits.detach().to(torch.float64).cpu().numpy().reshape(problem.paths.leaf.shape)
-    if problem.demand_set.carries_all:  # every demand whole, also where the last digit was lost
+    # Scale rounded shares to a sum of 1 if all demand must be carried.
+    if problem.demand_set.carries_all:
         shares = shares / np.maximum(shares.sum(1, keepdims=True), 1e-300)
     for d, (source, target) in enumerate(problem.paths.pairs.tolist()):
         if single:
@@ -124,8 +139,14 @@ def _rows(
 def write_results(
     path: Path, bench: BenchSet, results: dict[str, Paths], seconds: dict[str, float]
 ) -> None:
-    """Write the table that :func:`~teal.evaluation.bench.ranking.read_results` reads,
-    ``*.seconds.csv`` beside it.
+    """Write the result file of a scheme, and the seconds of each case to ``*.seconds.csv`` beside
+    it.
+
+    Args:
+        path: the result file.
+        bench: benchmark set: networks, matrices and cases.
+        results: paths and shares of each case.
+        seconds: seconds of each case.
     """
     cases = {case.name: case for case in bench.cases}
     with (
@@ -134,10 +155,10 @@ def write_results(
     ):
         writer = csv.writer(stream)
         writer.writerow(HEADER)
-        for name, of_case in results.items():
+        for name, case_paths in results.items():
             topology = bench.networks[cases[name].network]
             names = topology.node_names
-            for (source, target), paths in of_case.items():
+            for (source, target), paths in case_paths.items():
                 for links, share in paths:
                     nodes = "|".join(
                         [names[source], *(names[topology.link_target[link]] for link in links)]

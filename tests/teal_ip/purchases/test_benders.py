@@ -21,8 +21,8 @@ from teal.runtime.interruptible import Deadline
 from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_topology
 from teal_ip.purchases import testing
-from teal_ip.purchases.benders import buy, buy_modules
-from teal_ip.purchases.cuts import Cuts, cheapest_purchase
+from teal_ip.purchases.benders import expand_capacity, expand_in_modules
+from teal_ip.purchases.cuts import Cuts, cheapest_expansion
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
 
@@ -94,7 +94,7 @@ def test_cost_and_bound_enclose_the_optimum_of_the_whole_program(seed: int) -> N
     scenarios = _scenarios(seed)
     cost, upper, right, equal, wanted = _whole(scenarios)
     optimum = linprog(cost, upper, right, equal, wanted, bounds=(0, None)).fun
-    found, _ = buy(scenarios, gap=1e-3)
+    found, _ = expand_capacity(scenarios, gap=1e-3)
     assert found.reached
     assert optimum > 0
     assert found.bound <= optimum * (1 + 1e-7)
@@ -131,7 +131,7 @@ def test_a_purchase_that_is_small_beside_the_capacities_reaches_its_gap(more: fl
     scenarios, _ = scenarios_of(problem, matrices, [], np.ones(8), 1.0)
     cost, upper, right, equal, wanted = _whole(scenarios)
     optimum = linprog(cost, upper, right, equal, wanted, bounds=(0, None)).fun
-    found, _ = buy(scenarios, gap=1e-2)
+    found, _ = expand_capacity(scenarios, gap=1e-2)
     assert found.reached
     assert found.bound <= optimum * (1 + 1e-6)
     assert found.cost >= optimum * (1 - 1e-6)
@@ -141,9 +141,9 @@ def test_a_purchase_that_is_small_beside_the_capacities_reaches_its_gap(more: fl
 @pytest.mark.parametrize("seed", range(2))
 def test_modules_cost_what_the_whole_integer_program_says(seed: int) -> None:
     scenarios = _scenarios(seed)
-    _, cuts = buy(scenarios, gap=1e-2)
+    _, cuts = expand_capacity(scenarios, gap=1e-2)
     size = float(scenarios.problem.topology.capacity.mean()) / 2
-    found = buy_modules(scenarios, cuts, [(size, 1.0)])
+    found = expand_in_modules(scenarios, cuts, [(size, 1.0)])
     cost, upper, right, equal, wanted = _whole(scenarios)
     cables = scenarios.num_cables
     scaled = upper.tolil()
@@ -175,10 +175,10 @@ def test_a_triangle_by_hand() -> None:
         problem, np.array([[12.0]]), topology.cables(), np.ones(3), 1.0
     )
     assert not cut_off
-    found, cuts = buy(scenarios, gap=1e-6)
+    found, cuts = expand_capacity(scenarios, gap=1e-6)
     np.testing.assert_allclose(found.bought, [2.0, 2.0, 2.0], rtol=1e-4)
-    assert buy_modules(scenarios, cuts, [(5.0, 5.0), (10.0, 7.0)]).cost == pytest.approx(15.0)
-    nothing, _ = buy(
+    assert expand_in_modules(scenarios, cuts, [(5.0, 5.0), (10.0, 7.0)]).cost == pytest.approx(15.0)
+    nothing, _ = expand_capacity(
         scenarios_of(problem, np.array([[5.0]]), topology.cables(), np.ones(3), 1.0)[0]
     )
     assert nothing.cost == nothing.bound == nothing.gap == 0
@@ -200,7 +200,7 @@ def test_demands_that_a_failure_cuts_off_are_named_and_left_out() -> None:
         0: [0, 1],
         1: [1, 2],
     }
-    found, _ = buy(scenarios, gap=1e-4)
+    found, _ = expand_capacity(scenarios, gap=1e-4)
     assert found.cost == pytest.approx(2.0, rel=1e-3), "12 Gbit/s on 0 - 1 without failure"
 
 
@@ -208,15 +208,15 @@ def test_wrong_costs_and_sizes_are_refused_and_time_is_kept() -> None:
     scenarios = _scenarios(0)
 
     with pytest.raises(InputError, match="cost"):
-        buy(dataclasses.replace(scenarios, cost=np.zeros(scenarios.num_cables)))
-    found, cuts = buy(scenarios, gap=0.0, deadline=Deadline.after(0.0))
+        expand_capacity(dataclasses.replace(scenarios, cost=np.zeros(scenarios.num_cables)))
+    found, cuts = expand_capacity(scenarios, gap=0.0, deadline=Deadline.after(0.0))
     assert found.rounds == 2, "the first cut ones alone, then all"
     assert not found.reached
     assert found.bound <= found.cost
     with pytest.raises(InputError, match="modules"):
-        buy_modules(scenarios, cuts, [])
+        expand_in_modules(scenarios, cuts, [])
     with pytest.raises((SolverError, InputError)):
-        buy_modules(scenarios, cuts, [(-1.0, 1.0)])
+        expand_in_modules(scenarios, cuts, [(-1.0, 1.0)])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 8])
@@ -224,7 +224,7 @@ def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_
     seed: int,
 ) -> None:
     scenarios = _scenarios(seed)
-    free, _ = buy(scenarios, gap=1e-3)
+    free, _ = expand_capacity(scenarios, gap=1e-3)
     cost, upper, right, equal, wanted = _whole(scenarios)
     for cable in np.argsort(
         -free.bought * scenarios.cost
@@ -245,12 +245,12 @@ def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_
         1e-2,
         1e-3,
     ):  # a search that stops early returns a bound that has met fewer cuts
-        found, cuts = buy(limited, gap=gap)
+        found, cuts = expand_capacity(limited, gap=gap)
         assert found.bound <= whole.fun * (1 + 1e-7)
         assert found.cost >= whole.fun * (1 - 1e-7)
         assert (found.bought <= most * (1 + 1e-9)).all()
         # What the search itself keeps below its cost must be proved by the duals alone.
-        _, bound, _ = cheapest_purchase(limited, cuts)
+        _, bound, _ = cheapest_expansion(limited, cuts)
         assert bound <= whole.fun * (1 + 1e-7)
     assert found.reached
 
@@ -262,7 +262,7 @@ def test_the_bound_of_a_limited_cable_by_hand() -> None:
     cuts.coefficient, cuts.prices = np.ones((1, 2)), np.ones((1, 2))
     cuts.needed, cuts.existing, cuts.row = np.array([5.0]), np.zeros(1), np.zeros(1, dtype=np.int64)
     limited = SimpleNamespace(cost=np.array([1.0, 3.0]), most=np.array([2.0, np.inf]), num_cables=2)
-    point, bound, _ = cheapest_purchase(limited, cuts)  # type: ignore[arg-type]
+    point, bound, _ = cheapest_expansion(limited, cuts)  # type: ignore[arg-type]
     np.testing.assert_allclose(point, [2.0, 3.0])
     assert bound == pytest.approx(11.0)
 
@@ -278,8 +278,8 @@ def test_a_purchase_beyond_the_limits_is_none() -> None:
     most = np.array([2.0, np.inf, np.inf])
     scenarios, _ = scenarios_of(problem, np.array([[30.0]]), [], np.ones(3), 1.0, most=most)
     with pytest.raises(SolverError, match="within the limits"):
-        buy(scenarios, deadline=Deadline.after(0.0))
-    assert (buy(scenarios, gap=1e-4)[0].bought <= most * (1 + 1e-9)).all()
+        expand_capacity(scenarios, deadline=Deadline.after(0.0))
+    assert (expand_capacity(scenarios, gap=1e-4)[0].bought <= most * (1 + 1e-9)).all()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -308,7 +308,7 @@ def test_parallel_links_cost_what_one_link_of_their_sum_costs(seed: int) -> None
         found.append(scenarios_of(problem, matrices, topology.cables(), np.array(each), 0.9)[0])
     optimum, upper, right, equal, wanted = _whole(found[1])
     least = linprog(optimum, upper, right, equal, wanted, bounds=(0, None)).fun
-    upgrade, _ = buy(found[0], gap=1e-3)
+    upgrade, _ = expand_capacity(found[0], gap=1e-3)
     assert least > 0
     assert upgrade.bound <= least * (1 + 1e-7)
     assert least * (1 - 1e-7) <= upgrade.cost <= least * (1 + 2e-3)
@@ -331,8 +331,8 @@ def test_no_test_of_scenarios_outlasts_the_deadline(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(testing, "solve", recorded)
     end = Deadline.after(0.0)
-    upgrade, cuts = buy(scenarios, deadline=end)
-    whole = buy_modules(scenarios, cuts, [(10.0, 1.0)], deadline=end)
+    upgrade, cuts = expand_capacity(scenarios, deadline=end)
+    whole = expand_in_modules(scenarios, cuts, [(10.0, 1.0)], deadline=end)
     assert upgrade.bound <= upgrade.cost < math.inf
     assert float(upgrade.utilisation.max()) <= scenarios.limit * (1 + 1e-6)
     assert float(whole.utilisation.max()) <= scenarios.limit * (1 + 1e-6)

@@ -17,10 +17,10 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology, random_topology
-from teal_ip.purchases.benders import buy
+from teal_ip.purchases.benders import expand_capacity
 from teal_ip.purchases.hose import (
     Hose,
-    buy_for_hose,
+    expand_for_hose,
     matrix_above,
     pipe,
     static_limit,
@@ -112,15 +112,15 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     failures = problem.topology.cables()
     live = live_links(problem, failures)
     rng = np.random.default_rng(seed)
-    first = hose.dearest(np.ones(len(hose.pairs)))
+    first = hose.max_weight_matrix(np.ones(len(hose.pairs)))
     start, _ = scenarios_of(problem, first[None], failures, np.ones(len(failures)), 0.9)
-    plan = buy_for_hose(start, live, hose, gap=5e-3, exact_seconds=0.0)
+    plan = expand_for_hose(start, live, hose, gap=5e-3, exact_seconds=0.0)
     upgrade, scenarios = plan.upgrade, plan.scenarios
     assert upgrade.reached
     assert plan.worst.max() <= 0.9 * 1.01
     # Any matrix of the hose that was not searched for: vertices in random directions, under every
     # failure.
-    random = np.stack([hose.dearest(rng.normal(size=len(hose.pairs))) for _ in range(12)])
+    random = np.stack([hose.max_weight_matrix(rng.normal(size=len(hose.pairs))) for _ in range(12)])
     replayed = scenarios.some(np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1)))
     value = teal.solve(
         replayed.batch(np.arange(replayed.num_scenarios), upgrade.bought), gap=1e-3
@@ -130,7 +130,7 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     by_pairs, _ = scenarios_of(
         problem, pipe(peaks[None])[None], failures, np.ones(len(failures)), 0.9
     )
-    assert upgrade.bound <= buy(by_pairs, gap=5e-3)[0].cost
+    assert upgrade.bound <= expand_capacity(by_pairs, gap=5e-3)[0].cost
 
 
 @pytest.mark.slow
@@ -146,10 +146,10 @@ def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(
     failures = topology.cables()
     live, vertices = live_links(problem, failures), np.stack(_vertices(hose))
     start, _ = scenarios_of(problem, vertices[:1], failures, np.ones(5), 0.9)
-    plan = buy_for_hose(start, live, hose, gap=5e-3)
+    plan = expand_for_hose(start, live, hose, gap=5e-3)
     if sizes:
         continuous = plan.upgrade.cost
-        plan = buy_for_hose(plan.scenarios, live, hose, sizes=sizes, cuts=plan.cuts)
+        plan = expand_for_hose(plan.scenarios, live, hose, sizes=sizes, cuts=plan.cuts)
         np.testing.assert_allclose(
             plan.upgrade.bought / 0.5, np.round(plan.upgrade.bought / 0.5), atol=1e-9
         )

@@ -12,7 +12,7 @@ import teal_ip
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology
-from teal_ip.purchases.benders import buy
+from teal_ip.purchases.benders import expand_capacity
 from tests.free_routing import least_utilisation
 
 _ENDS = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
@@ -75,9 +75,7 @@ def test_matrices_that_time_did_not_suffice_for_are_named() -> None:
     assert plan.replayed is not None
     assert (plan.replayed.matrices, plan.replayed.planned, plan.replayed.replayed) == (12, 2, 0)
     assert not plan.upgrade.reached
-    assert (
-        "2 of 12 matrices are planned for; 0 of the others were replayed in time" in plan.describe()
-    )
+    assert "made for 2 of 12 matrices; 0 of the others were evaluated in time" in plan.describe()
 
 
 def test_rounds_and_time_are_those_of_all_searches_of_a_plan(
@@ -87,10 +85,10 @@ def test_rounds_and_time_are_those_of_all_searches_of_a_plan(
     searches = []
 
     def counted(*arguments: Any, **options: Any) -> Any:
-        searches.append(buy(*arguments, **options))
+        searches.append(expand_capacity(*arguments, **options))
         return searches[-1]
 
-    monkeypatch.setattr("teal_ip.purchases.search.buy", counted)
+    monkeypatch.setattr("teal_ip.purchases.search.expand_capacity", counted)
     plan = teal_ip.upgrade(topology, traffic, growth=3.0, matrices=2)
     assert len(searches) > 1
     assert plan.upgrade.rounds == sum(upgrade.rounds for upgrade, _ in searches)

@@ -14,7 +14,7 @@ from teal.network import all_pairs
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.testing import random_topology
-from teal_ip.purchases.benders import buy, buy_for_loads, buy_modules
+from teal_ip.purchases.benders import expand_capacity, expand_for_loads, expand_in_modules
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 from teal_ip.purchases.schedule import schedule
 from teal_ip.purchases.search import bound_over_all_paths, with_missing_paths
@@ -54,7 +54,7 @@ def test_periods_are_nested_and_each_fits_its_demands(
         bought = np.unique(np.concatenate([one.bought for one in periods]))
         whole = {5 * a + 20 * b for a in range(40) for b in range(10)}
         assert all(min(abs(amount - one) for one in whole) < 1e-9 for amount in bought)
-    last, _ = buy(scenarios.scaled(_GROWTHS[-1]), gap=2e-3)
+    last, _ = expand_capacity(scenarios.scaled(_GROWTHS[-1]), gap=2e-3)
     if not sizes:
         assert periods[-1].cost == pytest.approx(last.cost, rel=5e-3), (
             "the horizon costs what it costs alone"
@@ -75,15 +75,15 @@ def test_the_bound_over_all_paths_is_that_of_all_simple_paths() -> None:
         topology, few.problem.paths.pairs, num_paths=min(most, 255), method="yen", cache=False
     )
     # The same scenarios: demands that the failure cuts off from their one path are in neither.
-    every, _ = buy(few.with_paths(paths), gap=1e-4)
-    upgrade, cuts = buy(few, gap=1e-4)
+    every, _ = expand_capacity(few.with_paths(paths), gap=1e-4)
+    upgrade, cuts = expand_capacity(few, gap=1e-4)
     assert upgrade.dual is not None
     assert bound_over_all_paths(few, cuts, upgrade.dual) <= every.cost * (1 + 1e-9)
     for _ in range(12):
         assert upgrade.dual is not None
         few = few.with_paths(with_missing_paths(few, cuts, upgrade.dual))
         cuts.over_paths(few)
-        upgrade, cuts = buy(few, gap=1e-4, cuts=cuts)
+        upgrade, cuts = expand_capacity(few, gap=1e-4, cuts=cuts)
         assert upgrade.dual is not None
         bound = bound_over_all_paths(few, cuts, upgrade.dual)
         if upgrade.cost - bound <= 1e-3 * upgrade.cost:
@@ -98,11 +98,11 @@ def test_fixed_loads_need_what_passes_the_limit() -> None:
     link = int(np.flatnonzero(scenarios.live[1])[0])
     cable = scenarios.cable[link]
     load[1, link] = 2 * scenarios.regular[link]
-    upgrade = buy_for_loads(scenarios, load)
+    upgrade = expand_for_loads(scenarios, load)
     missing = (2 / 0.9 - 1) * scenarios.regular[link]
     assert upgrade.bought[cable] == pytest.approx(missing)
     assert upgrade.cost == upgrade.bound == pytest.approx(missing * scenarios.cost[cable])
-    modules = buy_for_loads(scenarios, load, [(missing / 2.5, 7.0)])
+    modules = expand_for_loads(scenarios, load, [(missing / 2.5, 7.0)])
     assert modules.bought[cable] == pytest.approx(3 * missing / 2.5)
     assert modules.cost == pytest.approx(3 * 7 * scenarios.cost[cable]), (
         "three modules at their price"
@@ -114,7 +114,7 @@ def test_no_period_is_said_to_need_more_than_it_costs_alone() -> None:
     demands."""
     scenarios = _scenarios(1, nodes=5)
     (first, last), _, _, _ = schedule(scenarios, [1.0, 1.5], gap=2e-3)
-    alone, _ = buy(scenarios, gap=2e-3)
+    alone, _ = expand_capacity(scenarios, gap=2e-3)
     assert first.bound <= alone.cost * (1 + 1e-9)
     assert first.cost < 0.9 * last.cost
 
@@ -123,10 +123,10 @@ def test_cuts_of_later_searches_leave_the_bound_over_all_paths_as_it_was() -> No
     """The duals of a purchase prove the same after others, and earlier quarters, have added cuts
     behind its own."""
     scenarios = _scenarios(4).scaled(1.5)
-    upgrade, cuts = buy(scenarios, gap=1e-2)
+    upgrade, cuts = expand_capacity(scenarios, gap=1e-2)
     assert upgrade.dual is not None
     count, proven = len(cuts), bound_over_all_paths(scenarios, cuts, upgrade.dual)
-    buy_modules(scenarios, cuts, [(10.0, 10.0)])
+    expand_in_modules(scenarios, cuts, [(10.0, 10.0)])
     cuts.add(cuts.some(np.arange(3)).at_growth(0.9))
     assert len(cuts) >= count + 3
     again = bound_over_all_paths(scenarios, cuts, upgrade.dual)
@@ -154,7 +154,7 @@ def test_where_demands_fall_every_period_keeps_the_limit_and_nothing_is_taken_aw
         problem = grown.batch(np.arange(grown.num_scenarios), one.bought)
         assert float(teal.solve(problem, gap=1e-4).value.max()) <= 0.9 * (1 + 3e-4)
         assert float(one.utilisation.max()) <= 0.9 * (1 + 2e-4)
-        alone, cuts = buy(grown, gap=1e-3)
+        alone, cuts = expand_capacity(grown, gap=1e-3)
         if sizes:
-            alone = buy_modules(grown, cuts, sizes)
+            alone = expand_in_modules(grown, cuts, sizes)
         assert one.bound <= alone.cost * (1 + 1e-9)

@@ -238,7 +238,7 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
         after = _json("simulate --policies p.json", capsys)
         assert after["matrices"][0]["utilisation"] <= target * (1 + 1e-6)
     _run(f"{words} --target-utilisation 0.9", 2)
-    assert "no lists with one midpoint load every link less" in capsys.readouterr().err
+    assert "with lists with one midpoint the largest link utilisation is" in capsys.readouterr().err
     _run(f"{words} --target-utilisation 1 --one-list", 2)
     assert "but one list per demand reaches" in capsys.readouterr().err
     assert _json(f"{words} --target-utilisation 1.3 --one-list", capsys)["value"] <= 1.3
@@ -280,7 +280,7 @@ def test_a_transit_policy_is_what_simulate_then_finds_without_failure_and_under_
         f"segments {given} --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
     )
     assert main(f"{words} --transit".split()) == 2
-    assert "--at-most beside it" in capsys.readouterr().err
+    assert "--target-utilisation or --at-most" in capsys.readouterr().err
 
     def found(command: str) -> Any:
         assert main([*command.split(), "--json"]) == 0

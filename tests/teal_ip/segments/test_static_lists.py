@@ -192,7 +192,7 @@ def test_a_target_that_no_lists_keep_is_refused_and_one_that_shortest_paths_keep
 ):
     _, dags, _, pairs, demand = _random_case(0, 0.5)
     best = static_lists(dags, pairs, demand, gap=1e-5)
-    with pytest.raises(InputError, match="no lists with one midpoint"):
+    with pytest.raises(InputError, match="with lists with one midpoint"):
         static_lists(dags, pairs, demand, gap=1e-5, few=Few(target=0.9 * best.bound))
     found = static_lists(dags, pairs, demand, gap=1e-5, few=Few(target=1.01 * best.straight))
     assert (len(found.policies.lists), found.policies_bound) == (0, 0)
@@ -340,5 +340,5 @@ def test_rounding_of_the_bound_asks_for_no_further_policy(
 ) -> None:
     """A linear program whose optimum is 3 may give 3.0000001."""
     monkeypatch.setattr(few_module, "optimum", lambda *_: (None, bound, 1))
-    master: Any = SimpleNamespace(demands=1, scenarios=SimpleNamespace(is_transit=False))
+    master: Any = SimpleNamespace(num_demands=1, scenarios=SimpleNamespace(is_transit=False))
     assert few_module.fewest(master, 1.0, 0.0, Deadline()) == ([], least, 1)

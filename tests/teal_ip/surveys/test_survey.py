@@ -196,9 +196,12 @@ def test_a_step_that_fails_is_named_and_the_others_are_done(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--out now", "either --traffic or --counters"),
-        ("--traffic demands.csv --counters c.npz --out now", "either --traffic or --counters"),
-        ("--traffic demands.csv --interfaces i.csv --out now", "nothing without --counters"),
+        ("--out now", "exactly one of --traffic and --counters"),
+        (
+            "--traffic demands.csv --counters c.npz --out now",
+            "exactly one of --traffic and --counters",
+        ),
+        ("--traffic demands.csv --interfaces i.csv --out now", "works only with --counters"),
         ("--traffic nowhere.csv --out now", "nowhere.csv"),
         ("--counters nowhere.npz --out now", "nowhere.npz"),
         ("--traffic demands.csv --changes 0 --out now", "changes"),
@@ -333,7 +336,7 @@ def test_files_in_the_folder_are_kept_and_inputs_must_lie_elsewhere(
         "--overwrite",
     ]
     assert main([*words, "--quiet"]) == 2
-    assert "another folder than that of --topology" in capsys.readouterr().err
+    assert "contains the file of --topology" in capsys.readouterr().err
     assert (files / "now" / "network.csv").read_text() == LINKS
 
 
@@ -356,7 +359,7 @@ def test_a_resumed_survey_refuses_files_that_have_changed(
     assert "interrupted run" in capsys.readouterr().err
     (files / "demands.csv").write_text(DEMANDS)
     assert _survey(f"{TRAFFIC} --resume") == 0
-    assert "Metrics that mend most" in _page(files / "now")
+    assert "Metric changes against overload" in _page(files / "now")
 
 
 @pytest.mark.slow
