@@ -19,7 +19,7 @@ import scipy.sparse as sp
 import torch
 
 import teal
-from teal.allocation.update import NamedPaths, plan_update
+from teal.allocation.update import PathIncidence, plan_update
 
 _INTERLEAVINGS = 100  # random combinations of old and new flows that are checked for each step
 
@@ -48,7 +48,7 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
     through = sp.csr_array(
         (np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size)
     )
-    named_paths = NamedPaths(
+    named_paths = PathIncidence(
         through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity
     )
     rng = np.random.default_rng(0)
@@ -61,7 +61,7 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
         plan = plan_update(named_paths, rates[t], rates[t + 1])
         seconds.append(time.perf_counter() - begin)
         steps[plan.steps] += 1
-        kept_shares.append(plan.kept)
+        kept_shares.append(plan.min_served_fraction)
         for a in range(plan.steps):
             for _ in range(_INTERLEAVINGS):
                 is_new = rng.random(rates.shape[1]) < rng.random()
