@@ -397,8 +397,8 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
 
 # Status, words of the answer, query and body of requests whose options do not fit together.
 UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
-    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
-    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
+    (422, "use one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
+    (422, "use one of gold", "", {"classes": ["gold"], "demands": [{}]}),
     (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
     (
         422,

@@ -55,7 +55,7 @@ _LATER_MS = 60_000  # a deadline that even a busy machine keeps
 @pytest.mark.parametrize(
     ("topology", "words"),
     [
-        ("nowhere", "node-link data, b4 or topohub"),
+        ("nowhere", "unknown network 'nowhere'; use node-link data, b4 or topohub"),
         ("/etc/passwd", "node-link data, b4 or topohub"),
         ("topohub:sndlib/nowhere", "topohub"),
         ({"nodes": []}, "links"),
