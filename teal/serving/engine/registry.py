@@ -207,8 +207,8 @@ class Registry:
         settings, topology = await asyncio.to_thread(_validate, name, spec)
         if topology.num_nodes * (topology.num_nodes - 1) * settings.max_num_paths > _MAX_SPLITS:
             raise wrong(
-                f"topology: more than {_MAX_SPLITS:,} splits (pairs of nodes times num_paths); "
-                "use a smaller num_paths"
+                "topology: too many splits (pairs of nodes times num_paths), at most "
+                f"{_MAX_SPLITS:,} are allowed; use a smaller num_paths"
             )
         estimate = await self._estimate(topology, settings, patience_s)
         names = self._store.names()
