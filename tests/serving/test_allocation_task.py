@@ -444,7 +444,7 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
     ),
     (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
     (422, "cannot be combined with the next interval", "?previous=ID", {"for": "next"}),
-    (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
+    (422, "only deadline_ms and form may be given", "", {"for": "next", "protect": "cables"}),
     (422, "protect", "", {"protect": "ducts", "demands": []}),
     (422, "without groups", "", {"protect": "groups", "demands": []}),
     (
