@@ -115,7 +115,8 @@ def plan_update(
         max_steps: largest number of steps.
 
     Raises:
-        SolverError: one of the two allocations overloads a link, or a single step does not fit.
+        SolverError: one of the two allocations overloads a link, or ``max_steps`` is 1 and one step
+            may overload a link.
     """
     for name, flows in (("before", old_flows), ("after", new_flows)):
         if worst_utilisation(paths, flows, flows) > 1 + _CAPACITY_TOLERANCE:
@@ -181,8 +182,7 @@ def _min_served_fraction(paths: PathIncidence, flows: FloatArray) -> float:
 def _scale_to_capacities(
     paths: PathIncidence, old_flows: FloatArray, inner_flows: FloatArray, new_flows: FloatArray
 ) -> FloatArray:
-    """Return the intermediate flows, scaled down until no combination of two steps overloads a
-    link.
+    """Return the intermediate flows, scaled down so that no step can overload a link.
 
     The program's solution may violate capacities within the solver's tolerance.  The factor of a
     path is that of its most overloaded link; smaller flows never increase a load.

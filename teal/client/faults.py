@@ -16,7 +16,7 @@ from teal.errors import TealError
 
 
 class ServiceFault(TealError):
-    """The service refused or failed a request; the subclasses name the causes.
+    """Failed request to the service; the subclasses name the causes.
 
     Attributes:
         status: HTTP status; 0 if there was no response.
@@ -32,19 +32,19 @@ class ServiceFault(TealError):
 
 
 class InvalidRequest(ServiceFault):
-    """The request is malformed or inconsistent with the network."""
+    """Malformed request, or one that does not fit the network."""
 
 
 class Unauthorised(ServiceFault):
-    """The token is missing or wrong."""
+    """Missing or wrong token."""
 
 
 class UnknownNetwork(ServiceFault):
-    """No network of this name is registered."""
+    """Unknown name of a network."""
 
 
 class NotReady(ServiceFault):
-    """The candidate paths of the network are still being computed."""
+    """Request for a network whose candidate paths are still being computed."""
 
 
 class Overloaded(ServiceFault):
@@ -52,11 +52,11 @@ class Overloaded(ServiceFault):
 
 
 class LateMeasurement(ServiceFault):
-    """A measured matrix is older than the newest one that the service stores."""
+    """Measured matrix that is older than the newest one of the service."""
 
 
 class Unreachable(ServiceFault):
-    """The service did not respond: connection refused, broken or timed out."""
+    """Missing response of the service: connection refused, broken or timed out."""
 
 
 _FAULT_TYPES: dict[str, type[ServiceFault]] = {

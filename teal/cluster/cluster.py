@@ -14,8 +14,10 @@ from teal.errors import InputError, SolverError, TealError
 
 @contextlib.contextmanager
 def connected(extra: str = "ray") -> Iterator[Any]:
-    """Yield the module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on
-    the loopback address.
+    """Connect to Ray while the block runs; yield the module ray.
+
+    The cluster is that of ``RAY_ADDRESS``, or a new local one on the loopback address. A connection
+    that exists already is used and stays open.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
@@ -42,8 +44,11 @@ def connected(extra: str = "ray") -> Iterator[Any]:
 
 
 def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
-    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files are deleted with
-    ``stack``.
+    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one.
+
+    Args:
+        ray: module ray.
+        stack: stack that deletes the files of a local cluster when it is closed.
 
     Raises:
         InputError: the cluster is unreachable.

@@ -139,6 +139,7 @@ class _RemoteBackend:
         """
 
         async def call(*arguments: Any) -> Any:
+            """Call the method of an engine, at most twice; return its result."""
             for may_retry in (True, False):
                 try:
                     async with asyncio.timeout(timeout_s):

@@ -96,6 +96,7 @@ class _LimitedProtocol(_UvicornProtocol):
     _connection_limits: _ConnectionLimits
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        """Count the connection; close it if there are too many, else start its timers."""
         self._address = str((transport.get_extra_info("peername") or ("",))[0])
         # Timer of the current request head; None while no head is awaited.
         self._head_timer: asyncio.TimerHandle | None = None
@@ -139,6 +140,10 @@ class _LimitedProtocol(_UvicornProtocol):
         self._schedule_read_check(self.cycle, buffered_bytes)
 
     def data_received(self, data: bytes) -> None:
+        """Pass on received bytes, and close the connection if the request head gets too large.
+
+        The timer of the head stops when the head is complete, and starts again after the response.
+        """
         if self._head_timer is not None or self.cycle is None or self.cycle.response_complete:
             # Count only the bytes of the head; the data may include a part of the body.
             head_end = data.find(b"\r\n\r\n")

@@ -28,7 +28,7 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
     tokens = config.tokens()
     return {
         "tokens": tokens,
-        "most_bytes": config.max_body << 20,
+        "max_bytes": config.max_body << 20,
         # Without tokens, only the names of this machine are accepted, as a protection against pages
         # of other sites (DNS rebinding); with tokens, a proxy may use any name.
         "hosts": (config.host, "127.0.0.1", "localhost", "[::1]")
@@ -40,12 +40,12 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
 def engine_settings(config: ServeConfig) -> dict[str, Any]:
     """Return the arguments of AllocationEngine, without state folder and kernels."""
     return {
-        "most_waiting": config.max_waiting,
+        "max_queued": config.max_waiting,
         "model": resolve_model(config),
         "default_solver": config.default_solver,
-        "most_networks": config.max_networks,
-        "most_path_s": seconds(config.max_path_time),
-        "most_deadline_s": seconds(config.max_deadline),
+        "max_networks": config.max_networks,
+        "max_path_s": seconds(config.max_path_time),
+        "max_deadline_s": seconds(config.max_deadline),
         "vary": config.vary,
     }
 

@@ -195,8 +195,10 @@ def test_later_matrices_of_a_job_say_what_moves_too() -> None:
     whole, later = (
         network_state.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3))
     )
-    np.testing.assert_array_equal(later.of_conditions["moved"], whole.of_conditions["moved"][1:])
-    assert (whole.of_conditions["moved"] <= 0.1 + 1e-9).all()
+    np.testing.assert_array_equal(
+        later.condition_figures["moved"], whole.condition_figures["moved"][1:]
+    )
+    assert (whole.condition_figures["moved"] <= 0.1 + 1e-9).all()
 
 
 @pytest.mark.system

@@ -193,7 +193,7 @@ def test_a_demand_of_rate_0_stays_in_the_answer_and_can_be_in_force(
 
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with b4_service(tmp_path, most_bytes=4 << 20) as client:
+        async with b4_service(tmp_path, max_bytes=4 << 20) as client:
             body = b'{"rates": [[' + b"0," * 600_000 + b"0]]}"
             answer = await client._http.post(
                 "/v1/networks/b4/allocations", content=body, headers=JSON_TYPE

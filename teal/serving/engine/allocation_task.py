@@ -142,14 +142,14 @@ class AllocationTask:
         limits: (C,) largest path latency of each demand class, ms, infinite for no limit; ()
             without classes.
         conditions: side conditions for one matrix, over the C * D demands of the classes.
-        words: (option, word) of each side condition that was requested by a word.
+        condition_words: (option, word) of each side condition that was requested by a word.
         solver: requested solver: auto, model, model-pdhg or pdhg.
     """
 
     objective: str
     limits: tuple[float, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    words: tuple[tuple[str, str], ...] = ()
+    condition_words: tuple[tuple[str, str], ...] = ()
     solver: str = AUTO
 
     @property
@@ -296,8 +296,12 @@ def resolve_request(
         other_conditions = [each for each in conditions.values() if each is not condition]
         if expected := condition.refuses(task.parsed_objective, other_conditions):
             raise wrong(f"{name}: expected {expected}")
-    words = tuple((name, value) for name, value in requested.items() if isinstance(value, str))
-    return dataclasses.replace(task, conditions=tuple(conditions.values()), words=words)
+    condition_words = tuple(
+        (name, value) for name, value in requested.items() if isinstance(value, str)
+    )
+    return dataclasses.replace(
+        task, conditions=tuple(conditions.values()), condition_words=condition_words
+    )
 
 
 def _splits_by_class(

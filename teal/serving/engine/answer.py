@@ -41,8 +41,8 @@ class Answer:
         solver: model, model-pdhg, pdhg or hedge.
         lines: under ``classes`` or ``levels``, a tuple with the certified figures of each class or
             level of each matrix, as fields of the response.
-        of_conditions: (B,) figures of the side conditions, by their names in responses.
-        words: option -> word, for side conditions that were requested by a word.
+        condition_figures: (B,) figures of the side conditions, by their names in responses.
+        condition_words: option -> word, for side conditions that were requested by a word.
         prices: (B, E) link prices that prove the bounds; (0, 0) if not from a solver.
     """
 
@@ -60,8 +60,8 @@ class Answer:
     batch: int
     solver: str
     lines: dict[str, tuple[list[dict[str, Any]], ...]] = dataclasses.field(default_factory=dict)
-    of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
-    words: dict[str, str] = dataclasses.field(default_factory=dict)
+    condition_figures: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
+    condition_words: dict[str, str] = dataclasses.field(default_factory=dict)
     prices: FloatArray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
@@ -80,17 +80,17 @@ class Answer:
         return np.minimum(1, self.splits.sum(-1, dtype=np.float64)).astype(np.float32)
 
     @property
-    def shares(self) -> tuple[str, npt.NDArray[Any]]:
+    def splits_or_weights(self) -> tuple[str, npt.NDArray[Any]]:
         """Name in responses, and array (B, D, K), of the weights if requested, else the splits."""
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
 
-    def further(self, row: int) -> dict[str, Any]:
+    def further_figures(self, row: int) -> dict[str, Any]:
         """Return the figures of one matrix that only some programs have.
 
         These are the figures of side conditions, and the lists of classes or levels.
         """
         figures: dict[str, Any] = {
-            name: plain(values[row]) for name, values in self.of_conditions.items()
+            name: plain(values[row]) for name, values in self.condition_figures.items()
         }
         return figures | {parts: values[row] for parts, values in self.lines.items()}
 
@@ -101,9 +101,11 @@ class Answer:
         levels and largest utilisation are those of the last matrix.
         """
         extra_figures: dict[str, Any] = {
-            name: plain(values[-1]) for name, values in self.of_conditions.items()
+            name: plain(values[-1]) for name, values in self.condition_figures.items()
         }
-        extra_figures |= {parts: values[-1] for parts, values in self.lines.items()} | self.words
+        extra_figures |= {
+            parts: values[-1] for parts, values in self.lines.items()
+        } | self.condition_words
         other_reasons = [status for status in self.status if status != "gap"]
         return {
             **extra_figures,
@@ -137,11 +139,11 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
             part: tuple(row for answer in answers for row in answer.lines[part])
             for part in answers[0].lines
         },
-        of_conditions={
-            name: np.concatenate([answer.of_conditions[name] for answer in answers])
-            for name in answers[0].of_conditions
+        condition_figures={
+            name: np.concatenate([answer.condition_figures[name] for answer in answers])
+            for name in answers[0].condition_figures
         },
-        words=answers[0].words,
+        condition_words=answers[0].condition_words,
     )
 
 

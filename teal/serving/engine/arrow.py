@@ -420,11 +420,11 @@ def _numeric_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
     Arrays are (B,) for figures, and (B, n) for list columns: utilisation (E values), splits or
     weights (D * K values), with weights the served fractions (D values).
     """
-    name, shares = answer.shares
+    name, path_values = answer.splits_or_weights
     numbers = {figure: getattr(answer, figure) for figure in FIGURES}
-    numbers |= answer.of_conditions
+    numbers |= answer.condition_figures
     numbers["utilisation"] = answer.utilisation.astype(np.float32)
-    numbers[name] = shares.reshape(len(shares), -1)
+    numbers[name] = path_values.reshape(len(path_values), -1)
     if answer.weights is not None:
         numbers["admitted_share"] = answer.admitted_share
     return {name: np.ascontiguousarray(array) for name, array in numbers.items()}

@@ -99,13 +99,13 @@ class AllocationEngine:
 
     Args:
         folder: state folder with the registered networks.
-        most_waiting: maximum number of queued requests of a network; further ones are refused.
+        max_queued: maximum number of queued requests of a network; further ones are refused.
         model: model for warm starts: auto (the built-in one, on large networks), none, or a folder.
         patience_s: maximum time that a request waits for the candidate paths of its network, for
             instance after a restart, seconds.
-        most_networks: maximum number of registered networks.
-        most_path_s: maximum estimated time of a path search, seconds.
-        most_deadline_s: maximum deadline of a request, seconds.
+        max_networks: maximum number of registered networks.
+        max_path_s: maximum estimated time of a path search, seconds.
+        max_deadline_s: maximum deadline of a request, seconds.
         grow_every_s: minimum interval between background path searches of a network, seconds.
         default_solver: solver of requests that name none, if the model supports their program.
         vary: share of every demand on randomised splits, in allocations for the next interval.
@@ -115,12 +115,12 @@ class AllocationEngine:
     def __init__(
         self,
         folder: Path,
-        most_waiting: int = 128,
+        max_queued: int = 128,
         model: str = "none",
         patience_s: float = 5.0,
-        most_networks: int = MAX_NETWORKS,
-        most_path_s: float = MAX_PATH_S,
-        most_deadline_s: float = MAX_DEADLINE_S,
+        max_networks: int = MAX_NETWORKS,
+        max_path_s: float = MAX_PATH_S,
+        max_deadline_s: float = MAX_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
         default_solver: str = AUTO,
         vary: float = 0.0,
@@ -131,7 +131,7 @@ class AllocationEngine:
         self._store = Store(folder)
         self._default_solver = default_solver
         self._patience_s = patience_s
-        self._max_deadline_s = most_deadline_s
+        self._max_deadline_s = max_deadline_s
         self._vary = vary
         engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next_interval_thread = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
@@ -140,12 +140,12 @@ class AllocationEngine:
         self._model = ReloadableModel(
             model, check_model, engine_thread, load_now=self.kernels.are_ready
         )
-        self.scheduler = Scheduler(most_waiting, engine_thread, self._model.current)
-        self._counting_part = counting_part(most_waiting)
+        self.scheduler = Scheduler(max_queued, engine_thread, self._model.current)
+        self._counting_part = counting_part(max_queued)
         self._next_interval_part = next_interval_part()
         self._growth = PathGrowth(self._store, grow_every_s)
         self._registry = Registry(
-            self._store, self._on_removal, most_networks, most_path_s, self.kernels
+            self._store, self._on_removal, max_networks, max_path_s, self.kernels
         )
         # Last error of the synchronisation with the store, which is logged once.
         self._last_sync_error = ""
@@ -175,8 +175,10 @@ class AllocationEngine:
         return self._store.names()
 
     async def sync_with_store(self) -> list[asyncio.Task[None]]:
-        """Start to prepare networks that other processes have registered; return the running
-        tasks.
+        """Synchronise with networks that other processes have registered, changed or deleted.
+
+        Returns:
+            running tasks that prepare networks.
         """
         return self._registry.sync_with_store()
 

@@ -543,8 +543,9 @@ class NetworkState:
         report: Callable[[float], None] | None = None,
         added: AddedPaths | None = None,
     ) -> NetworkState:
-        """Load the topology, compute the candidate paths and warm up the solver; takes seconds to
-        minutes.
+        """Load the topology, compute the candidate paths, and warm up the solver.
+
+        Takes seconds to minutes.
 
         Args:
             name: name of the network.
@@ -766,8 +767,8 @@ class NetworkState:
             batch=solved.problem.batch,
             solver=solved.solver,
             lines=_line_records(result, result_rows, names),
-            of_conditions=figures,
-            words=dict(solved.task.words),
+            condition_figures=figures,
+            condition_words=dict(solved.task.condition_words),
             prices=arrays.prices[result_rows],
         )
 

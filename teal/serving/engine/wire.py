@@ -74,7 +74,7 @@ def named_allocations(
         yield {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
             "status": answer.status[b],
-            **answer.further(b),
+            **answer.further_figures(b),
             "shed": max(0.0, float(row.sum() - admitted.sum())),
             "demands": _named_demands(
                 answer, network_state, b, row, admitted, classes, (row > 0) | is_listed
@@ -466,19 +466,20 @@ def _dense_allocations(answer: Answer) -> list[dict[str, Any]]:
 
     The fields are those of ``responses.DenseAllocation``.
     """
-    name, shares = answer.shares
+    # Name and array (B, D, K) of the splits, or of the weights if requested.
+    name, path_values = answer.splits_or_weights
     return [
         {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
             "status": answer.status[b],
-            **answer.further(b),
+            **answer.further_figures(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],
-            name: shares[b].tolist(),
+            name: path_values[b].tolist(),
             **(
                 {}
                 if answer.weights is None
                 else {"admitted_share": answer.admitted_share[b].tolist()}
             ),
         }
-        for b in range(len(shares))
+        for b in range(len(path_values))
     ]

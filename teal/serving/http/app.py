@@ -80,6 +80,7 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str, request: Request) -> Response:
+        """Return a file of the web page, compressed if the client accepts gzip."""
         if name not in _ASSET_FILES:
             raise HTTPException(404, "no such file")
         body = await asyncio.to_thread(_gzipped_asset, name)
@@ -139,7 +140,7 @@ class Service:
 def make_app(
     backend: Backend,
     tokens: Sequence[str] = (),
-    most_bytes: int = 64 << 20,
+    max_bytes: int = 64 << 20,
     hosts: Sequence[str] = (),
     max_open: int = 1024,
 ) -> Service:
@@ -148,7 +149,7 @@ def make_app(
     Args:
         backend: implementation of the API calls.
         tokens: accepted bearer tokens, one per client; empty for open access.
-        most_bytes: maximum body size; larger bodies are refused unread.
+        max_bytes: maximum body size; larger bodies are refused unread.
         hosts: accepted host names, which protect a service without tokens against DNS rebinding;
             empty for any.
         max_open: maximum number of concurrent allocation requests of a network.
@@ -169,7 +170,7 @@ def make_app(
         app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
     add_page(app)
-    guard = RequestGuard(metrics, most_bytes, tuple(tokens), tuple(hosts))
+    guard = RequestGuard(metrics, max_bytes, tuple(tokens), tuple(hosts))
     app.add_middleware(GuardedApp, guard=guard)
     # The guard counts refused requests by these routes; the application does not list the routes of
     # an included router under their paths.
@@ -231,6 +232,7 @@ def _describe(app: FastAPI, *, needs_token: bool) -> None:
     default_openapi = app.openapi
 
     def openapi_with_bodies() -> dict[str, Any]:
+        """Return the OpenAPI description, which the application builds once and caches."""
         if app.openapi_schema is None:
             schema = default_openapi()
             _, schemas = models_json_schema(
