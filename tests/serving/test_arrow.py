@@ -89,7 +89,7 @@ def test_an_answer_is_what_pyarrow_reads(
             expected = getattr(answer, name, None)
             expected = answer.condition_figures[name] if expected is None else expected
             np.testing.assert_array_equal(table[name].to_numpy(), expected)
-        name, shares = answer.shares
+        name, shares = answer.splits_or_weights
         flat = table[name].combine_chunks().flatten().to_numpy()
         np.testing.assert_array_equal(flat, shares.reshape(-1))
         used = table["utilisation"].combine_chunks().flatten().to_numpy()
