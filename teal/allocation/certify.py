@@ -66,7 +66,7 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     """
     # Load network, candidate paths and the demand (1, D) of the requested matrix.
     if not config.allocation.is_file():
-        raise InputError("--allocation", "", "an existing file", str(config.allocation))
+        raise InputError.invalid("--allocation", "", f"no file {config.allocation}")
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     instance = load_instance(

@@ -337,7 +337,7 @@ def _report(
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
     # Dual bounds over the candidate paths and over all paths: the links' term plus the profits of
     # the demands of all shards.
-    link_score = _link_score(network, torch.from_numpy(result.prices)[None], max_entries=math.inf)
+    link_score = _link_score(network, torch.from_numpy(result.prices)[None], max_ratio=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(link_score + sum(profits), dtype=torch.float64)))
         for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
