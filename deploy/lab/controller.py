@@ -27,7 +27,7 @@ import teal_ip
 from deploy.lab import router
 from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
-from teal.allocation.update import NamedPaths, plan_update
+from teal.allocation.update import PathIncidence, plan_update
 from teal.client import Client, ServiceFault
 from teal_ip.configuration.allocations import Igp, segment_list
 from teal_ip.routing.measurements import with_borders
@@ -261,7 +261,7 @@ class Controller:
             shape=(self.topology.num_links, len(slots)),
         )
         demand = np.array([d for d, _ in slots])
-        paths = NamedPaths(through, demand, self.topology.capacity)
+        paths = PathIncidence(through, demand, self.topology.capacity)
         flows = [
             np.array([one[d, k] * matrix[d] for d, k in slots]) for one in (self.splits, splits)
         ]
@@ -278,7 +278,7 @@ class Controller:
                 step[d, k] = flow[number]
             total = step.sum(1, keepdims=True)
             steps.append(np.where(total > 0, step / np.where(total > 0, total, 1), splits))
-        return steps, plan.kept
+        return steps, plan.min_served_fraction
 
 
 def wire_share(segments: router.Segments, target: int) -> float:

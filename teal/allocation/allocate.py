@@ -1,5 +1,11 @@
-"""Allocating a history of matrices part by part: a part depends on the options alone, not on which
-parts were computed before.
+"""Allocate a history of traffic matrices, part by part.
+
+A part is a fixed number of consecutive matrices.  Each matrix of a part is solved by PDHG from the
+state of the matrices before it; a part never depends on other parts, so that parts can be computed
+in any order and in several processes.  Entry points: :func:`allocate` (all parts, in memory),
+:class:`HistoryAllocator` (part by part).
+
+Axes: B matrices of a batch, M matrices of the history, D demands, K candidate paths of a demand.
 """
 
 from __future__ import annotations
@@ -36,22 +42,25 @@ FIGURES_FILE = "figures.csv"
 
 
 def part_file(part: int) -> str:
-    """Name of the file of a part."""
+    """Return the file name of a part."""
     return f"part-{part:05d}.parquet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllocatedMatrix(Figures):
-    """One matrix, with its figures (see :class:`teal.problem.assessment.Figures`).
+    """Figures of one allocated matrix.
+
+    The base class holds value, satisfied demand, bound, gap, largest link utilisation and largest
+    violation.
 
     Attributes:
         index: row of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
         status: feasible, or infeasible (the validator's verdict).
-        solve_s: seconds; those of matrices that were solved together are divided evenly.
+        solve_s: solve time in seconds; the time of a batch is divided evenly among its matrices.
         exact_value: value before --entries and --min-split changed the splits.
-        moved: share of the routable demand that moves, against the matrix before it in its part;
-            NaN for the first one, and without --max-churn.
+        moved: share of the routable demand that moves to other paths, relative to the previous
+            matrix of the part; NaN for the first matrix of a part, and without --max-churn.
     """
 
     index: int
@@ -75,17 +84,17 @@ class AllocatedMatrix(Figures):
         "exact_value",
         "moved",
     )
-    """Columns of a file of rows, in this order."""
+    """Columns of the CSV file of figures, in this order."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllocatedBatch:
-    """Matrices that were solved together.
+    """Result of a batch of matrices that were solved together.
 
     Attributes:
-        problem: their problem, B matrices.
-        allocation: their splits as they are installed, and prices.
-        matrices: the figures of each.
+        problem: problem of the B matrices.
+        allocation: splits to install (B, D, K), rounded, and link prices.
+        matrices: figures of each matrix.
     """
 
     problem: Problem
@@ -94,18 +103,19 @@ class AllocatedBatch:
 
 
 class HistoryAllocator:
-    """The parts of a history.
+    """Allocator of the matrices of a history, part by part.
 
     Args:
-        instance: network, matrices, candidate paths and program.
-        options: when to stop, and what can be installed.
+        instance: network, matrices, candidate paths and objective.
+        options: target gap, iteration limit, rounding, size of a part.
     """
 
     def __init__(self, instance: Instance, options: AllocateOptions) -> None:
         self.instance = instance
         self._options = options
-        named = named_model(options.model, instance.objective)
-        self._starter = starter_for(options.model, named, instance.paths)
+        # Model whose predictions the solver starts from; None for none.
+        requested_model = named_model(options.model, instance.objective)
+        self._starter = starter_for(options.model, requested_model, instance.paths)
         count = instance.traffic.num_matrices
         self.num_matrices = min(count, options.limit) if options.limit else count
 
@@ -115,19 +125,20 @@ class HistoryAllocator:
         return -(-self.num_matrices // self._options.part)
 
     def batches(self, part: int) -> Iterator[AllocatedBatch]:
-        """Allocate the matrices of a part, in their order."""
+        """Yield the allocated batches of a part, in order of time."""
         options = self._options
-        begin = part * options.part
-        rows = range(begin, min(self.num_matrices, begin + options.part))
+        first_row = part * options.part
+        rows = range(first_row, min(self.num_matrices, first_row + options.part))
         solver = SuccessivePdhg()
-        problem = self.instance.problem(self.instance.traffic.read([begin]))
-        at_once = MAX_LANES if options.max_churn is None else 1
-        previous = None
-        for first in range(0, len(rows), at_once):
-            at = list(rows[first : first + at_once])
-            batch = self._allocate(solver, problem, at, previous)
+        problem = self.instance.problem(self.instance.traffic.read([first_row]))
+        # A limit on churn refers to the previous matrix, so matrices are solved one by one.
+        batch_size = MAX_LANES if options.max_churn is None else 1
+        installed_splits = None
+        for begin in range(0, len(rows), batch_size):
+            batch_rows = list(rows[begin : begin + batch_size])
+            batch = self._allocate(solver, problem, batch_rows, installed_splits)
             if options.max_churn is not None:
-                previous = _in_force(batch, previous)
+                installed_splits = _updated_splits(batch, installed_splits)
             yield batch
 
     def _allocate(
@@ -135,39 +146,41 @@ class HistoryAllocator:
         solver: SuccessivePdhg,
         problem: Problem,
         rows: list[int],
-        previous: torch.Tensor | None,
+        installed_splits: torch.Tensor | None,
     ) -> AllocatedBatch:
-        """Allocate some matrices.
+        """Solve a batch of matrices, round the splits, and compute the figures of each matrix.
 
         Args:
-            solver: solver of the part.
-            problem: problem of the network.
-            rows: numbers of the matrices.
-            previous: (D, K) splits in force before, which limit what moves; None for no limit.
+            solver: PDHG solver of the part, with the warm-start state of the matrices before.
+            problem: problem of the network; its demand is replaced.
+            rows: (B) rows of the matrices in the traffic.
+            installed_splits: (D, K) splits of the previous matrix, from which at most
+                ``max_churn`` of the demand may move; None for no limit.
         """
         options = self._options
         traffic = self.instance.traffic
+        # Problem of the batch, with a limit on churn.
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
-        if previous is not None and options.max_churn is not None:
-            problem = problem.with_churn_limit(previous, options.max_churn)
-        # Solve, prefer short paths, and round.
+        if installed_splits is not None and options.max_churn is not None:
+            problem = problem.with_churn_limit(installed_splits, options.max_churn)
+        # Solve; without a limit on churn, move flow to short paths (--prefer); round the splits.
         begin = time.perf_counter()
         result = solver.solve(
             problem, gap=options.gap, max_iterations=options.max_iterations, starter=self._starter
         )
-        short = (
+        preferred_splits = (
             result.splits
-            if previous is not None
+            if installed_splits is not None
             else preferred(problem, result.splits, options.prefer)
         )
-        splits = installable(problem, short, options.min_split, options.entries)
+        splits = installable(problem, preferred_splits, options.min_split, options.entries)
         solve_s = time.perf_counter() - begin
-        # Measure the allocation, and what moves.
+        # Validate the allocation independently of the solver, and compute its churn (B,).
         allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
         assessment = assess(problem, allocation)
-        movement = torch.full((len(rows),), math.nan)
-        if previous is not None:
-            movement = share_moved(problem.program, splits.to(problem.demand), previous)
+        churn = torch.full((len(rows),), math.nan)
+        if installed_splits is not None:
+            churn = share_moved(problem.program, splits.to(problem.demand), installed_splits)
         matrices = [
             AllocatedMatrix(
                 index=row,
@@ -175,7 +188,7 @@ class HistoryAllocator:
                 status=assessment.status[index].value,
                 solve_s=solve_s / len(rows),
                 exact_value=float(result.value[index]),
-                moved=float(movement[index]),
+                moved=float(churn[index]),
                 **vars(assessment.figures(index)),
             )
             for index, row in enumerate(rows)
@@ -183,8 +196,8 @@ class HistoryAllocator:
         return AllocatedBatch(problem, allocation, matrices)
 
 
-def _in_force(batch: AllocatedBatch, previous: torch.Tensor | None) -> torch.Tensor:
-    """(D, K) splits in force after a batch: a demand that is 0 keeps the splits that it had."""
+def _updated_splits(batch: AllocatedBatch, previous: torch.Tensor | None) -> torch.Tensor:
+    """Return the installed splits (D, K) after a batch; demands of 0 keep the previous splits."""
     splits = batch.allocation.splits[-1]
     if previous is None:
         return splits
@@ -193,14 +206,14 @@ def _in_force(batch: AllocatedBatch, previous: torch.Tensor | None) -> torch.Ten
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AllocatedHistory:
-    """Every matrix of a history, allocated.
+    """Allocation of every matrix of a history.
 
     Attributes:
-        topology: the network.
-        traffic: the matrices.
+        topology: network.
+        traffic: traffic matrices.
         paths: candidate paths of the demands.
-        matrices: the figures of each matrix, M of them.
-        splits: (M, D, K) share of each demand on each of its paths, float32.
+        matrices: figures of each of the M matrices.
+        splits: (M, D, K) fraction of each demand on each of its paths, float32.
     """
 
     topology: Topology
@@ -210,21 +223,22 @@ class AllocatedHistory:
     splits: Float32Array
 
     def __repr__(self) -> str:
-        """How many matrices, what is satisfied, and the largest gap."""
+        """Return the number of matrices, the range of satisfied demand, and the largest gap."""
         return "\n".join(sentences(self.matrices))
 
     def to_frame(self) -> Any:
-        """A pandas frame of the figures, a row for each matrix."""
+        """Return the figures as a pandas data frame with a row for each matrix."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(matrix) for matrix in self.matrices])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
-        """Write the figures, the candidate paths and the splits to a folder: figures.csv,
-        paths.parquet and part-00000.parquet, as ``teal allocate`` does.
+        """Write figures.csv, paths.parquet and part-00000.parquet (the splits) to a folder.
+
+        The files have the format of ``teal allocate``.
 
         Raises:
-            InputError: there are results in it, and ``overwrite`` is false.
+            InputError: the folder has results already, and ``overwrite`` is false.
         """
         names = [PATHS, FIGURES_FILE, part_file(0)]
         check_out_folder(Path(folder), names, overwrite=overwrite)
@@ -244,7 +258,7 @@ class AllocatedHistory:
 
 
 def allocate(instance: Instance, options: AllocateOptions) -> AllocatedHistory:
-    """Allocate every matrix of an instance, in this process."""
+    """Return the allocation of every matrix of an instance, computed in this process."""
     allocator = HistoryAllocator(instance, options)
     batches = [batch for part in range(allocator.num_parts) for batch in allocator.batches(part)]
     return AllocatedHistory(
@@ -257,10 +271,14 @@ def allocate(instance: Instance, options: AllocateOptions) -> AllocatedHistory:
 
 
 def sentences(matrices: Sequence[AllocatedMatrix]) -> list[str]:
-    """How many matrices have a usable allocation, what is satisfied, and the largest gap."""
+    """Summarise allocated matrices in one or two lines of text.
+
+    The first line counts the matrices and those without a usable allocation.  The second one, if
+    any is usable, has the range of satisfied demand and the largest gap.
+    """
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
-    unusable = len(matrices) - len(usable)
-    lines = [f"{len(matrices):,} matrices, {unusable:,} of them without a usable allocation"]
+    num_unusable = len(matrices) - len(usable)
+    lines = [f"{len(matrices):,} matrices, {num_unusable:,} of them without a usable allocation"]
     if usable:
         gaps, satisfied = (
             np.array([getattr(matrix, name) for matrix in usable])

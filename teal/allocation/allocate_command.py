@@ -34,13 +34,14 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import check_out_folder, remove_files
 
 MANIFEST = "manifest.json"
-# Splits compress to a half, seldom to less than a quarter.
+# Largest expected compression ratio of the splits; 2 is typical.
 _MAX_COMPRESSION = 4
 
 
 def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[AllocatedMatrix]:
-    """Allocate the missing parts, then write all files; an interrupted run leaves its journal and
-    its parts.
+    """Allocate the missing parts of the history, write all files, and return all figures.
+
+    An interrupted run leaves its journal and its finished parts, from which ``--resume`` continues.
 
     Raises:
         InputError: invalid settings, or results in OUT that must not be replaced.
@@ -57,7 +58,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     instance = part_files.allocator.instance
     require_same(journal, instance_key(instance), config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
-    # Allocate the missing parts, and write all figures.
+    # Allocate the missing parts, then collect the figures of all parts from the journal.
     _complete_parts(part_files, journal, notify)
     matrices_of_part = {entry["part"]: entry["found"] for entry in journal.entries("part")}
     results = [
@@ -77,7 +78,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
 
 
 def _earlier_files(out: Path) -> tuple[str, ...]:
-    """Return the names of the files that a run writes, with those of an earlier one."""
+    """Return the names, relative to ``out``, of all files that a run may have written there."""
     files = (
         *out.glob("part-*.parquet"),
         *out.glob(f"{MATRICES}/*"),
@@ -93,8 +94,12 @@ def _earlier_files(out: Path) -> tuple[str, ...]:
 
 
 def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], None]) -> None:
-    """Allocate the parts that are not finished yet, and add them to the journal."""
+    """Allocate the unfinished parts, and add their figures to the journal.
+
+    A part is finished if the journal has its entry and its file exists.
+    """
     allocator = files.allocator
+    # Number of matrices of each finished part.
     finished_parts = {
         entry["part"]: len(entry["found"])
         for entry in journal.entries("part")
@@ -118,7 +123,7 @@ def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], 
 def _allocate_parts(
     files: PartFiles, parts: Sequence[int]
 ) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
-    """Yield the index and the matrices of each part, in order of completion."""
+    """Allocate parts, here or in Ray processes; yield index and figures of each finished part."""
     if files.config.workers == 0:
         for part in parts:
             yield part, files.write_part(part)
@@ -131,60 +136,66 @@ def _allocate_parts(
 def _check_disk_space(
     files: PartFiles, parts: Sequence[int], notify: Callable[[str], None]
 ) -> None:
-    """Report how much will be written, and raise InputError if the disk has no space for it."""
+    """Print the size of the splits to write and the free disk space.
+
+    Raises:
+        InputError: the splits do not fit on the disk, even at the largest expected compression.
+    """
     config = files.config
     paths = files.instance.paths
     if config.figures_only or not parts:
         return
-    needed = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
-    free = shutil.disk_usage(config.out).free
+    # A split takes 1 byte as the weight of a table, else 4 bytes as float32.
+    needed_bytes = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
+    free_bytes = shutil.disk_usage(config.out).free
     notify(
-        f"splits take up to {needed / 1e9:.3g} GB before compression; {free / 1e9:.3g} GB are free "
-        f"in {config.out}"
+        f"splits take up to {needed_bytes / 1e9:.3g} GB before compression; "
+        f"{free_bytes / 1e9:.3g} GB are free in {config.out}"
     )
-    if needed > _MAX_COMPRESSION * free:
-        raise InputError(
+    if needed_bytes > _MAX_COMPRESSION * free_bytes:
+        raise InputError.invalid(
             "--out",
             "",
-            f"space for {needed / 1e9:.3g} GB, or --figures-only",
-            f"{free / 1e9:.3g} GB",
+            f"the splits need {needed_bytes / 1e9:.3g} GB before compression, and "
+            f"{free_bytes / 1e9:.3g} GB are free",
+            "free space, choose another disk, or use --figures-only",
         )
 
 
 def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
-    """`teal allocate`."""
+    """Run `teal allocate` and describe its result."""
     matrices = run_allocate(config, notify)
     # Count unusable matrices, and gaps above the target.
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
     gaps = np.array([matrix.gap for matrix in usable])
-    unusable = len(matrices) - len(usable)
-    above = int((gaps > config.gap).sum())
-    # Summarise the matrices, and the cost of rounding.
-    count, *figures = sentences(matrices)
-    lines = [f"{config.out}: {count}"]
+    num_unusable = len(matrices) - len(usable)
+    num_above_gap = int((gaps > config.gap).sum())
+    # Summarise the matrices, and the change of the value by rounding.
+    count_text, *figure_texts = sentences(matrices)
+    lines = [f"{config.out}: {count_text}"]
     if usable:
         lines.append(
-            f"{figures[0]}, {above:,} matrices above {100 * config.gap:g}%; all figures in "
-            f"{config.out}/{FIGURES_FILE}"
+            f"{figure_texts[0]}, {num_above_gap:,} matrices above {100 * config.gap:g}%; all "
+            f"figures in {config.out}/{FIGURES_FILE}"
         )
         if config.entries or config.min_split:
-            exact, value = (
+            exact_value, value = (
                 sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value")
             )
-            change = (value - exact) / exact if exact else 0.0
+            change = (value - exact_value) / exact_value if exact_value else 0.0
             lines.append(
                 "--min-split and --entries changed the sum of all values by "
                 f"{signed_percent(change)}"
             )
-    satisfied = [matrix.satisfied_demand for matrix in usable]
+    satisfied_demands = [matrix.satisfied_demand for matrix in usable]
     return Outcome(
         text="\n".join(lines),
         data={
             "out": str(config.out),
             "matrices": len(matrices),
-            "unusable": unusable,
+            "unusable": num_unusable,
             "largest_gap": float(gaps.max(initial=0.0)),
-            "mean_satisfied_demand": float(np.mean(satisfied)) if usable else None,
+            "mean_satisfied_demand": float(np.mean(satisfied_demands)) if usable else None,
         },
-        exit_code=EXIT_FAILED if unusable else EXIT_GAP if above else EXIT_OK,
+        exit_code=EXIT_FAILED if num_unusable else EXIT_GAP if num_above_gap else EXIT_OK,
     )

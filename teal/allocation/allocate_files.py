@@ -1,5 +1,7 @@
-"""The files of `teal allocate`: one of each part, written whole or not at all, and those of single
-matrices, in whichever process a part is computed.
+"""Output files of `teal allocate`: one for each part, and optional ones for each matrix.
+
+:class:`PartFiles` loads the instance and writes the files of a part, in any process.  The file of a
+part is written atomically.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ PROOFS = "proofs"
 
 
 class PartFiles:
-    """The parts of a history, and their files.
+    """Allocator of the parts of a history that writes their files.
 
     Args:
-        config: the settings.
-        notify: called with what was assumed and found while loading.
+        config: settings of `teal allocate`.
+        notify: prints one line of text while the instance is loaded.
 
     Raises:
         InputError: invalid user input.
@@ -41,17 +43,17 @@ class PartFiles:
         self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None
     ) -> None:
         self.config = config
-        # A fault of the model shows before anything slow.
+        # Reject an invalid model before the slow load of the instance.
         named_model(config.model, Objective(config.objective))
         self.instance = load_instance(config, notify)
         self.allocator = HistoryAllocator(self.instance, config)
 
     def file(self, part: int) -> Path:
-        """The file of a part."""
+        """Return the path of the file of a part."""
         return self.config.out / part_file(part)
 
     def write_part(self, part: int) -> list[AllocatedMatrix]:
-        """Allocate the matrices of a part and write its file."""
+        """Allocate the matrices of a part, write its files, and return the figures."""
         config = self.config
         results = list[AllocatedMatrix]()
         with atomic_file(self.file(part)) as temporary:
@@ -60,17 +62,18 @@ class PartFiles:
                 splits = batch.allocation.splits
                 file.add(batch.matrices, None if config.figures_only else self._stored_form(splits))
                 if config.each != "none":
-                    self._write_each(batch)
+                    self._write_matrices(batch)
                 if config.prove:
                     self._write_proofs(batch)
                 results += batch.matrices
             file.close()
         return results
 
-    def _write_each(self, batch: AllocatedBatch) -> None:
-        """Write each matrix to a file of its own."""
+    def _write_matrices(self, batch: AllocatedBatch) -> None:
+        """Write the allocation of each matrix to a separate file (--each)."""
         instance = self.instance
         entries = self.config.entries
+        # (B, D, K) splits, and with --entries the integer weights of their split tables.
         splits = batch.allocation.splits
         weights = table_weights(splits, entries).cpu().numpy() if entries else None
         for index, matrix in enumerate(batch.matrices):
@@ -87,7 +90,7 @@ class PartFiles:
             )
 
     def _write_proofs(self, batch: AllocatedBatch) -> None:
-        """Write the proof of each matrix to a folder of its own."""
+        """Write the proof of each matrix to a separate folder (--prove)."""
         for index, matrix in enumerate(batch.matrices):
             write_proof(
                 self.config.out / PROOFS / f"{matrix.index:06d}",
@@ -97,7 +100,7 @@ class PartFiles:
             )
 
     def _stored_form(self, splits: torch.Tensor) -> AnyArray:
-        """Splits as float32, or the weights of a split table as bytes."""
+        """Return splits (B, D, K) as float32, or with --entries their table weights as uint8."""
         entries = self.config.entries
         stored = table_weights(splits, entries).to(torch.uint8) if entries else splits.float()
         return stored.cpu().numpy()

@@ -1,5 +1,8 @@
-"""`teal certify`: anybody's allocation, as a proof that a file without Teal checks; and the proof
-of a solve.
+"""Proofs of allocations: `teal certify`, and `teal solve --prove`.
+
+A proof certifies value and bound of an allocation.  Its checker is a single file that needs only
+Python.  :func:`run_certify` reads the flows of any tool, computes link prices unless they are
+given, and calls :func:`prove`.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import torch
 from torch import Tensor
 
 from teal.allocation.settings import CertifyConfig
-from teal.allocation.solve import capacity_in_force, selected, traffic_up_to_index
+from teal.allocation.solve import select_matrix, surviving_capacity, traffic_up_to_index
 from teal.app.command import Notify, Outcome
 from teal.app.instance import load_instance
 from teal.app.settings import seconds
@@ -36,12 +39,12 @@ _MAX_ROUNDS = 30
 
 @dataclasses.dataclass(frozen=True)
 class Certified:
-    """A proof that was written and checked.
+    """Files of a proof that the checker has accepted.
 
     Attributes:
-        folder: with the files.
-        files: their names.
-        sentences: sentences that the checker prints.
+        folder: folder of the files.
+        files: names of the files.
+        sentences: sentences that the checker prints: what is proved.
     """
 
     folder: Path
@@ -50,38 +53,42 @@ class Certified:
 
     @property
     def command(self) -> str:
-        """The command line, in the folder, that checks the proof."""
+        """Command line that checks the proof; to run in its folder."""
         return " ".join(["python", CHECKER, *(name for name in self.files if name != CHECKER)])
 
 
 def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certified:
-    """Read the allocation, find prices, write the proof and check it.
+    """Read an allocation, compute its link prices, write the proof, and check it.
 
     Raises:
-        InputError: invalid settings or files; a rule that the allocation breaks.
-        SolverError: the checker refuses the proof.
+        InputError: invalid settings or files, or a constraint that the allocation violates.
+        SolverError: the checker rejects the proof.
     """
+    # Load network, candidate paths and the demand (1, D) of the requested matrix.
     if not config.allocation.is_file():
-        raise InputError("--allocation", "", "a file", str(config.allocation))
+        raise InputError.invalid("--allocation", "", f"no file {config.allocation}")
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     instance = load_instance(
-        config, notify, partial(selected, config), lambda _: compile_first(notify), deadline
+        config, notify, partial(select_matrix, config), lambda _: compile_first(notify), deadline
     )
     topology = instance.topology
     demand = instance.traffic.read([config.index])
-    capacity = capacity_in_force(config, topology, notify)
+    # Remove the failed links.
+    capacity = surviving_capacity(config, topology, notify)
     if capacity is not None:
         instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
+    # Read the flows as splits; their paths are added to the candidate paths.
     flows = read_flows(config.allocation, topology)
     classes = instance.traffic.classes
-    where = str(config.allocation)
-    paths, splits = splits_over(flows, topology, instance.paths, demand[0], classes, where)
+    location = str(config.allocation)
+    paths, path_splits = splits_over(flows, topology, instance.paths, demand[0], classes, location)
     problem = dataclasses.replace(instance, paths=paths).problem(demand, capacity=capacity)
-    shares = torch.from_numpy(splits)[None].to(problem.demand)
+    splits = torch.from_numpy(path_splits)[None].to(problem.demand)
+    # Scale infeasible flows down, compute prices, and write the proof.
     if config.repair:
-        shares = project(problem.to(torch.float64), shares, refill=0)
-    allocation = _with_prices(config, problem, shares, notify, instance.end)
+        splits = project(problem.to(torch.float64), splits, refill=0)
+    allocation = _with_prices(config, problem, splits, notify, instance.end)
     return prove(
         config.out, problem, allocation, config.over_all_paths, config.compressed, config.overwrite
     )
@@ -91,16 +98,30 @@ def prove(
     folder: Path,
     problem: Problem,
     allocation: Allocation,
-    over_all: bool,
+    over_all_paths: bool,
     compressed: bool,
     overwrite: bool,
 ) -> Certified:
-    """Write the proof of the allocation of one matrix to a folder; arguments and errors as in
-    :func:`write_proof`.
+    """Write the proof of the allocation of one matrix to a folder, and check it.
+
+    Args:
+        folder: output folder.
+        problem: problem of the matrix, B = 1.
+        allocation: splits, and the link prices that prove the bound.
+        over_all_paths: whether to prove a bound over all paths of the network, not only over the
+            candidate paths.
+        compressed: whether to write proof.txt.gz instead of proof.txt.
+        overwrite: whether to replace the files of an earlier proof.
+
+    Raises:
+        InputError: the allocation violates a constraint, or the folder has a proof already.
+        SolverError: the checker rejects the proof.
     """
     check_out_folder(folder, FILES, overwrite=overwrite)
     remove_files(folder, FILES)
-    sentences = write_proof(folder, problem, allocation, over_all=over_all, compressed=compressed)
+    sentences = write_proof(
+        folder, problem, allocation, over_all=over_all_paths, compressed=compressed
+    )
     return Certified(
         folder, tuple(name for name in FILES if (folder / name).exists()), tuple(sentences)
     )
@@ -109,16 +130,27 @@ def prove(
 def _with_prices(
     config: CertifyConfig,
     problem: Problem,
-    shares: Tensor,
+    splits: Tensor,
     notify: Callable[[str], None],
     end: Deadline,
 ) -> Allocation:
-    """The allocation with prices: those that were given, or PDHG's for the same matrix."""
+    """Return the allocation with link prices that prove a bound.
+
+    The prices are those of ``--prices``, else those of column generation with
+    ``--over-all-paths``, else those of a solve over the candidate paths.
+
+    Args:
+        config: settings of `teal certify`.
+        problem: problem of the matrix, B = 1.
+        splits: (1, D, K) splits to certify.
+        notify: prints one line of text.
+        end: deadline of the search for prices.
+    """
     if config.prices is not None:
         prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(
             problem.demand
         )
-        return Allocation.of_batch(shares, prices, 0.0)
+        return Allocation.of_batch(splits, prices, 0.0)
     if config.over_all_paths:
         last = complete(
             improving(
@@ -128,16 +160,19 @@ def _with_prices(
                 deadline=end,
             )
         )
-        notify(f"prices over all paths: certified gap {100 * float(last.gap_all_paths[0]):.3g}%")
-        return Allocation.of_batch(shares, last.result.prices, 0.0)
+        notify(
+            "link prices over all paths: the solver's allocation has a certified gap of "
+            f"{100 * float(last.gap_all_paths[0]):.3g}%"
+        )
+        return Allocation.of_batch(splits, last.result.prices, 0.0)
     result = solve(problem, gap=config.gap, deadline=end.remaining)
-    reached = 100 * float(result.gap[0])
-    notify(f"prices: the solver's own allocation has the certified gap {reached:.3g}%")
-    return Allocation.of_batch(shares, result.prices, 0.0, result.program_prices)
+    gap_percent = 100 * float(result.gap[0])
+    notify(f"link prices: the solver's allocation has a certified gap of {gap_percent:.3g}%")
+    return Allocation.of_batch(splits, result.prices, 0.0, result.program_prices)
 
 
 def certify_outcome(config: CertifyConfig, notify: Notify) -> Outcome:
-    """`teal certify`."""
+    """Run `teal certify` and describe its result."""
     proof = run_certify(config, notify)
     return Outcome(
         text="\n".join(proof.sentences),

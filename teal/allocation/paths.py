@@ -1,4 +1,4 @@
-"""`teal paths compute` and `teal paths improve`: candidate paths, and their files."""
+"""Candidate paths and their files: `teal paths compute` and `teal paths improve`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
 from teal.solvers.columns import ColumnRound, OverAllPaths, improve
 
-# Matrices for which paths are chosen without --traffic.
+# Traffic for which paths are chosen if --traffic is missing.
 _GENERATED = "gravity:seed=0,count=8"
 
 
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
-    """Compute the paths and, if there is an output file, write them node by node.
+    """Compute the candidate paths of a network; write them to ``--out`` as lists of nodes.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
@@ -39,7 +39,8 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
         config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0)
     )
     if config.choice is not None:
-        # This objective is independent of the scale of the demands.
+        # Choose paths that minimise the largest link utilisation: the choice is independent of the
+        # scale of the demands.
         objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)
         traffic = traffic or load_traffic(_GENERATED, topology, progress=True)
         paths = chosen_paths(config, topology, traffic, paths, objective, None, notify)
@@ -50,7 +51,7 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
 
 
 def _write_csv(file: Path, topology: Topology, paths: PathSet) -> None:
-    """One row a path: source, target, number, and the nodes along it, separated by spaces."""
+    """Write a row for each path: source, target, path index k of the pair, nodes with spaces."""
     names = topology.node_names
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -65,14 +66,19 @@ def _write_csv(file: Path, topology: Topology, paths: PathSet) -> None:
 
 
 class Improvement(NamedTuple):
-    """The paths before column generation, and its last round."""
+    """Result of column generation.
 
-    before: PathSet
-    last: OverAllPaths
+    Attributes:
+        initial_paths: candidate paths before column generation.
+        last_round: paths, allocation and gap after the last round.
+    """
+
+    initial_paths: PathSet
+    last_round: OverAllPaths
 
 
 def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improvement:
-    """Add paths for some training matrices, and write all paths.
+    """Add candidate paths for some training matrices by column generation, and write all paths.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
@@ -94,32 +100,40 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
 
 
 def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
-    """`teal paths improve`."""
-    before, last = run_improve(config, notify)
-    count = int(last.paths.mask.sum())
-    added = int(last.paths.mask.sum()) - int(before.mask.sum())
-    gap = float(last.gap_all_paths.max())
+    """Run `teal paths improve` and describe its result."""
+    initial_paths, last_round = run_improve(config, notify)
+    num_paths = int(last_round.paths.mask.sum())
+    num_added = int(last_round.paths.mask.sum()) - int(initial_paths.mask.sum())
+    gap = float(last_round.gap_all_paths.max())
     return Outcome(
-        text=f"{config.out}: {count:,} paths, {added:,} of them new, at most "
-        f"{last.paths.num_paths} a demand; "
+        text=f"{config.out}: {num_paths:,} paths, {num_added:,} of them new, at most "
+        f"{last_round.paths.num_paths} a demand; "
         f"gap to the optimum over all paths {100 * gap:.2f}%",
-        data={"out": str(config.out), "paths": count, "new_paths": added, "gap_all_paths": gap},
+        data={
+            "out": str(config.out),
+            "paths": num_paths,
+            "new_paths": num_added,
+            "gap_all_paths": gap,
+        },
     )
 
 
 def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
-    """`teal paths compute`."""
+    """Run `teal paths compute` and describe its result: counts and lengths of the paths."""
     topology, paths = run_compute(config, notify)
-    # Number and length of the paths.
-    by_demand = paths.mask.sum(1)
-    count = int(by_demand.sum())
+    # (D,) number of paths of each demand, and number of demands with k paths for k = 0 .. K.
+    paths_per_demand = paths.mask.sum(1)
+    num_paths = int(paths_per_demand.sum())
     longest = int(paths.hops.max())
-    demands = [int((by_demand == k).sum()) for k in range(paths.num_paths + 1)]
+    demands_by_paths = [int((paths_per_demand == k).sum()) for k in range(paths.num_paths + 1)]
     lines = [
         f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "
         f"{paths.num_demands:,} demands",
-        f"paths: {count:,}; longest {longest} links",
-        *(f"  demands with {k} paths: {number:,}" for k, number in enumerate(demands)),
+        f"paths: {num_paths:,}; longest {longest} links",
+        *(
+            f"  demands with {k} paths: {num_demands:,}"
+            for k, num_demands in enumerate(demands_by_paths)
+        ),
         (
             f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: "
             f"{paths.trie.num_nodes:,}"
@@ -131,9 +145,9 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
         data={
             "topology": topology.name,
             "demands": paths.num_demands,
-            "paths": count,
+            "paths": num_paths,
             "longest": longest,
-            "demands_by_paths": demands,
+            "demands_by_paths": demands_by_paths,
             "incidences": paths.num_incidences,
             "trie_nodes": paths.trie.num_nodes,
         },

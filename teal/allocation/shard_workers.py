@@ -1,8 +1,8 @@
-"""Shards of the paths in Ray actors, one or several each.
+"""Sharded solve in Ray actors: each actor holds some shards of the demands and their paths.
 
-A round of the search sends numbers of links to every actor and gathers its sums.  All calls since
-the start are remembered: when an actor has died, another one takes its shards, repeats the calls,
-and is then where the first one was, since every call has one result.
+A round of the solver calls a method on every actor, with arrays over links, and adds up the
+results.  :class:`RayActors` logs all calls that change the state.  If an actor dies, a new one gets
+its shards and replays the log; since every call is deterministic, it then has the same state.
 """
 
 from __future__ import annotations
@@ -29,12 +29,23 @@ from teal.solvers.pdhg.shards.shards import ShardBackend, ShardDemands, ShardWor
 
 # Maximum replacements of each actor.
 _MAX_REPLACEMENTS = 3
-# Share of a machine's free memory for the state of all actors; beyond it, shards are mapped.
+# Share of a machine's free memory for the state of all its actors; a larger state is mapped from
+# disk.
 _MEMORY_SHARE = 0.5
 
 
 class _Actor:
-    """One process with some shards."""
+    """Ray actor with some shards and the state of the iteration on them.
+
+    Args:
+        topology: network.
+        search: settings of the path search.
+        shards: demands of each shard.
+        carries_all: whether all demand must be carried.
+        folder: working folder of the command, to which relative paths refer.
+        threads: number of threads of the process.
+        workers: number of actors, which share the memory.
+    """
 
     def __init__(
         self,
@@ -46,7 +57,7 @@ class _Actor:
         threads: int,
         workers: int,
     ) -> None:
-        # Relative paths refer to the folder of the command.
+        # Ray starts processes in another folder.
         os.chdir(folder)
         limit_threads(threads)
         self._state = ScratchFolder("shards")
@@ -63,22 +74,40 @@ class _Actor:
         each: list[tuple[Any, ...]],
         options: dict[str, Any],
     ) -> Any:
-        """Sums over a shard, as in :meth:`ShardWorker.total`."""
+        """Call a method of ``PathPasses`` on every shard of the actor and add up the results.
+
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments for each shard.
+            options: keyword arguments of all calls.
+
+        Returns:
+            tuple of arrays, the sums over the shards; None if the method returns nothing.
+        """
         writable = [tuple(map(_writable, arguments)) for arguments in each]
         return self._worker.total(name, tuple(map(_writable, shared)), writable, options)
 
     def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
-        """Subsets of all shards, as in :meth:`ShardBackend.subsets`."""
+        """Return the paths of some demands of each shard, by their indices within the shard."""
         return [
-            self._worker.subset(index, _writable(numbers)) for index, numbers in enumerate(demands)
+            self._worker.subset(shard, _writable(shard_demands))
+            for shard, shard_demands in enumerate(demands)
         ]
 
     def apply(
-        self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self, num_shards: int, function: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> list[Any]:
-        """Change all shards, as in :meth:`ShardBackend.apply`."""
+        """Call a function with the allocation of each shard and ``arguments``; return all results.
+
+        Args:
+            num_shards: number of shards of the actor.
+            function: function of the shard's allocation and ``arguments``.
+            arguments: further arguments of all calls.
+        """
         return [
-            self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)
+            self._worker.apply(shard, function, tuple(map(_writable, arguments)))
+            for shard in range(num_shards)
         ]
 
     def close(self) -> None:
@@ -87,20 +116,29 @@ class _Actor:
 
 
 def _writable(value: Any) -> Any:
-    """A copy of an array that Ray has handed over, because kernels are compiled for arrays that can
-    be written to.
+    """Return a writable copy of an array argument, and any other argument unchanged.
+
+    Ray passes read-only arrays, and the kernels are compiled for writable ones.
     """
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 class RayActors:
-    """Shards in Ray actors: a :class:`teal.solvers.pdhg.shards.shards.Backend`.
+    """Backend of a sharded solve whose shards are in Ray actors (a ``ShardBackend``).
 
     Args:
-        ray: the module, connected.
+        ray: module ray, connected to a cluster.
         workers: number of actors, at most one for each shard.
-        topology, search, shards, carries_all: as in :class:`ShardWorker`.
-        notify: called when an actor has been replaced.
+        topology: network.
+        search: settings of the path search.
+        shards: demands of each shard.
+        carries_all: whether all demand must be carried.
+        notify: prints one line of text when an actor has been replaced.
+
+    Attributes:
+        num_shards: number of shards of all actors.
+        sent_bytes: bytes of the arrays sent to and from the actors so far.
+        actors: handle of each actor.
     """
 
     def __init__(
@@ -118,30 +156,32 @@ class RayActors:
         self.num_shards = len(shards)
         self.sent_bytes = 0
         workers = min(workers, len(shards))
-        cuts = np.linspace(0, len(shards), workers + 1).round().astype(int)
-        self._shards_of = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+        # Divide the shards evenly: actor i holds shards[shard_ranges[i]].
+        bounds = np.linspace(0, len(shards), workers + 1).round().astype(int)
+        self._shard_ranges = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         threads = max(1, units(ray, "CPU") // workers)
-        # max_restarts is 0: a restarted actor would have forgotten the calls, which only this
-        # process knows.
-        remote = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
+        # max_restarts is 0: Ray would restart an actor without its state, and only this process
+        # has the log of calls.
+        remote_class = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
 
         def start(worker: int) -> Any:
-            of_worker = list(shards[self._shards_of[worker]])
-            return remote.remote(
-                topology, search, of_worker, carries_all, str(Path.cwd()), threads, workers
+            """Start the actor with an index; return its handle."""
+            worker_shards = list(shards[self._shard_ranges[worker]])
+            return remote_class.remote(
+                topology, search, worker_shards, carries_all, str(Path.cwd()), threads, workers
             )
 
         self._start = start
-        # Calls that changed the state of each actor.
-        self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._shards_of]
-        self._replacements = [0] * workers
+        # Log of each actor: calls that changed its state, in order.
+        self._call_logs: list[list[tuple[Any, ...]]] = [[] for _ in self._shard_ranges]
+        self._num_replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
-        # A call that changes nothing: it ends when all actors have found their paths, and raises
-        # what went wrong there.
+        # Wait until all actors have computed their paths, by a call without effect; it raises the
+        # errors of the constructors.
         self._gather(
             [
-                ("total", "clear", (), [()] * (of_worker.stop - of_worker.start), {})
-                for of_worker in self._shards_of
+                ("total", "clear", (), [()] * (shard_range.stop - shard_range.start), {})
+                for shard_range in self._shard_ranges
             ],
             is_change=False,
         )
@@ -149,34 +189,47 @@ class RayActors:
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Sums over all shards, as in :meth:`ShardBackend.total`."""
+        """Call a method of ``PathPasses`` on all shards and add up the results.
+
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments for each shard; None for no further ones.
+            options: keyword arguments of all calls.
+
+        Returns:
+            tuple of arrays, the sums over all shards; None if the method returns nothing.
+        """
         arguments = list(each or [()] * self.num_shards)
-        results = self._gather(
+        worker_sums = self._gather(
             [
-                ("total", name, shared, arguments[of_worker], options)
-                for of_worker in self._shards_of
+                ("total", name, shared, arguments[shard_range], options)
+                for shard_range in self._shard_ranges
             ],
             is_change=True,
         )
-        if results[0] is None:
+        if worker_sums[0] is None:
             return None
-        return tuple(sum(parts[1:], parts[0]) for parts in zip(*results, strict=True))
+        return tuple(sum(arrays[1:], arrays[0]) for arrays in zip(*worker_sums, strict=True))
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Subsets of all shards, as in :meth:`ShardBackend.subsets`."""
-        results = self._gather(
-            [("subsets", list(demands[of_worker])) for of_worker in self._shards_of],
+        """Return the paths of some demands of every shard, by their indices within the shard."""
+        worker_results = self._gather(
+            [("subsets", list(demands[shard_range])) for shard_range in self._shard_ranges],
             is_change=False,
         )
-        return [paths for part in results for paths in part]
+        return [paths for path_sets in worker_results for paths in path_sets]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Change all shards, as in :meth:`ShardBackend.apply`."""
+        """Call a function with the allocation of every shard and ``arguments``; return all results.
+
+        The calls must not change the state of the iteration: they are not logged.
+        """
         calls = [
-            ("apply", of_worker.stop - of_worker.start, function, arguments)
-            for of_worker in self._shards_of
+            ("apply", shard_range.stop - shard_range.start, function, arguments)
+            for shard_range in self._shard_ranges
         ]
-        return [result for part in self._gather(calls, is_change=False) for result in part]
+        return [result for results in self._gather(calls, is_change=False) for result in results]
 
     def close(self) -> None:
         """End the actors."""
@@ -187,7 +240,11 @@ class RayActors:
             self._ray.kill(actor)
 
     def _gather(self, calls: list[tuple[Any, ...]], *, is_change: bool) -> list[Any]:
-        """Make one call to every actor at once; an actor that died is replaced first.
+        """Call all actors in parallel, wait, and return their results; replace actors that died.
+
+        Args:
+            calls: one call for each actor: name of the method, then its arguments.
+            is_change: whether the calls change the state, so that a replacement must repeat them.
 
         Raises:
             SolverError: an actor died more than three times.
@@ -196,44 +253,48 @@ class RayActors:
         pending = [self._send(worker, call) for worker, call in enumerate(calls)]
         results = []
         for worker, call in enumerate(calls):
+            # Wait for the result; if the actor died, replace it and wait for the new actor.
             while True:
                 try:
                     result = self._ray.get(pending[worker])
                     break
                 except self._ray.exceptions.RayActorError as error:
-                    self._replacements[worker] += 1
-                    if self._replacements[worker] > _MAX_REPLACEMENTS:
+                    self._num_replacements[worker] += 1
+                    if self._num_replacements[worker] > _MAX_REPLACEMENTS:
                         raise cause(
-                            error, f"a worker of the shards died {_MAX_REPLACEMENTS + 1} times"
+                            error, f"shard worker {worker} died {_MAX_REPLACEMENTS + 1} times"
                         ) from None
                     self._notify(
-                        f"worker {worker} of the shards died; another one repeats its calls"
+                        f"shard worker {worker} died; a new worker repeats its "
+                        f"{len(self._call_logs[worker]):,} calls"
                     )
-                    pending[worker] = self._replaced(worker, call)
+                    pending[worker] = self._replace(worker, call)
                 except self._ray.exceptions.RayError as error:
-                    raise cause(error, "a worker of the shards failed") from None
-            self.sent_bytes += _size(call) + _size(result)
+                    raise cause(error, f"shard worker {worker} failed") from None
+            self.sent_bytes += _num_bytes(call) + _num_bytes(result)
             results.append(result)
             if is_change:
-                # The engine writes into its arrays again.
-                self._calls[worker].append(copy.deepcopy(call))
+                # Copy the call: the solver overwrites its arrays in the next round.
+                self._call_logs[worker].append(copy.deepcopy(call))
         return results
 
     def _send(self, worker: int, call: tuple[Any, ...]) -> Any:
+        """Start a call on an actor; return the Ray reference of its result."""
         return getattr(self.actors[worker], call[0]).remote(*call[1:])
 
-    def _replaced(self, worker: int, call: tuple[Any, ...]) -> Any:
-        """Start another actor, let it repeat all calls and make this one; the actor runs them in
-        this order.
+    def _replace(self, worker: int, call: tuple[Any, ...]) -> Any:
+        """Start a new actor, replay its log, and start a call; return the reference of its result.
+
+        The actor runs its calls in order, so only the last one needs a wait.
         """
         self.actors[worker] = self._start(worker)
-        for earlier in self._calls[worker]:
-            self._send(worker, earlier)
+        for logged_call in self._call_logs[worker]:
+            self._send(worker, logged_call)
         return self._send(worker, call)
 
 
-def _size(value: Any) -> int:
-    """Bytes of the arrays in a call or its result."""
+def _num_bytes(value: Any) -> int:
+    """Return the total size of the arrays in a call or its result, in bytes."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, PathSet):
@@ -243,7 +304,7 @@ def _size(value: Any) -> int:
             + value.pairs.nbytes
         )
     if isinstance(value, list | tuple):
-        return sum(map(_size, value))
+        return sum(map(_num_bytes, value))
     return 0
 
 
@@ -251,22 +312,22 @@ def _size(value: Any) -> int:
 def actors(
     workers: int, notify: Callable[[str], None]
 ) -> Iterator[Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend]]:
-    """Make the backend of a :class:`ShardedProblem` in ``workers`` actors.
+    """Connect to Ray; yield a factory of :class:`RayActors`, the backend of a sharded solve.
 
     Args:
         workers: number of actors; 0 for one for each CPU of the cluster.
-        notify: called when an actor has been replaced.
+        notify: prints one line of text when an actor has been replaced.
 
     Raises:
         InputError: more workers than CPUs, or no cluster.
     """
     with connected() as ray:
         require_units(ray, "CPU", workers or 1, "--workers")
-        count = workers or units(ray, "CPU")
+        num_actors = workers or units(ray, "CPU")
 
-        def make(
+        def make_backend(
             topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool
         ) -> RayActors:
-            return RayActors(ray, count, topology, search, shards, carries_all, notify)
+            return RayActors(ray, num_actors, topology, search, shards, carries_all, notify)
 
-        yield make
+        yield make_backend

@@ -1,5 +1,10 @@
-"""One matrix in shards, from settings to measured figures, for `teal solve --shards` and
-`--workers`.
+"""Solve one traffic matrix shard by shard, for `teal solve --shards` and `--workers`.
+
+A shard holds the demands and candidate paths of some source nodes.  :func:`solve_sharded` finds the
+paths, runs PDHG over all shards, and lets each shard evaluate and write its part of the allocation
+(:func:`finish`).  The report sums loads, values and dual bounds of the shards.
+
+Axes: D demands and K paths of a demand of one shard, E links of the whole network.
 """
 
 from __future__ import annotations
@@ -21,8 +26,8 @@ from teal.allocation.solve import (
     STOPPED_BY,
     SolveFigures,
     SolveProgress,
-    capacity_in_force,
-    selected,
+    select_matrix,
+    surviving_capacity,
     traffic_up_to_index,
 )
 from teal.app.instance import given_weights, load_network
@@ -41,7 +46,8 @@ from teal.runtime.progress import progress_bar
 from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
 
-# Makes the backend of a ShardedProblem; given the function that prints messages.
+# Context manager that yields the backend factory of a ShardedProblem.  Arguments: number of Ray
+# processes, and the function that prints a message.
 Workers = Callable[
     [int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., ShardBackend]]
 ]
@@ -49,18 +55,18 @@ Workers = Callable[
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartFigures:
-    """Figures of the part of an allocation that one shard holds.
+    """Figures of the demands of one shard.
 
     Attributes:
-        rows: paths that were written.
-        load: (E,) Gbit/s.
+        rows: number of paths written to the file of the shard.
+        load: (E,) load of each link by the demands of this shard, Gbit/s.
         demand: sum of the demands, Gbit/s.
         carried: sum of the flows, Gbit/s.
-        value: sum of value times flow.
-        least_share: smallest share of a routable demand that is carried.
-        violation: largest violation of a rule other than the capacities.
-        profit: the shard's part of the dual bound.
-        profit_all_paths: the same over all paths of the network.
+        value: objective value of the shard's demands alone.
+        violation: largest violation of the constraints of single demands; capacities, which
+            couple the shards, are checked for the sum of all loads.
+        profit: contribution of the shard's demands to the dual bound of the maximisation.
+        profit_all_paths: contribution to the dual bound over all paths of the network.
     """
 
     rows: int
@@ -75,13 +81,13 @@ class PartFigures:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ShardedReport(SolveFigures):
-    """One matrix in shards, allocated and measured.
+    """Results of the sharded solve of one traffic matrix.
 
     Attributes:
-        shards: their number.
-        rows: paths that were written.
-        rounds: calls to all shards.
-        sent_bytes: to and from other processes, in all rounds.
+        shards: number of shards.
+        rows: number of paths written by all shards.
+        rounds: number of rounds; each calls every shard once.
+        sent_bytes: bytes sent to and from other processes in all rounds.
     """
 
     shards: int
@@ -91,11 +97,11 @@ class ShardedReport(SolveFigures):
 
     @override
     def describe(self) -> str:
-        exchanged = (
+        traffic_text = (
             f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round"
             * bool(self.sent_bytes)
         )
-        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{exchanged}"
+        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{traffic_text}"
 
     @override
     def to_json(self) -> dict[str, float | int | str | None]:
@@ -111,12 +117,12 @@ def solve_sharded(
     notify: Callable[[str], None] = lambda _: None,
     workers: Workers | None = None,
 ) -> ShardedReport:
-    """Load, solve, measure and write shard by shard.
+    """Solve one matrix in shards, write the allocation of each shard, and return the figures.
 
     Args:
-        config: the settings.
-        notify: called with what was assumed and found, and with progress.
-        workers: makes other processes that hold the shards; None for this process.
+        config: settings of `teal solve`.
+        notify: prints one line of text: assumptions, warnings and progress.
+        workers: starts Ray processes that hold the shards; None to keep them in this process.
 
     Raises:
         InputError: invalid user input.
@@ -145,15 +151,15 @@ def solve_sharded(
             )
         build_s = time.perf_counter() - begin
         notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
-        # Solve.
+        # Solve by PDHG over all shards; the deadline includes the path search.
         result = problem.solve(
             gap=config.gap,
             deadline=seconds(config.deadline) - build_s if config.deadline else math.inf,
             max_iterations=config.max_iterations,
             report=SolveProgress(notify),
         )
-        # Measure and write the shards.
-        notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
+        # Validate and write the allocation of each shard, in the process that holds it.
+        notify(f"solved in {result.solve_s:.3g} s; validating and writing the shards")
         begin = time.perf_counter()
         network = problem.network
         parts = problem.apply(
@@ -170,15 +176,15 @@ def solve_sharded(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Program:
-    """Inputs of the program of one matrix.
+    """Network, demands and objective of the requested matrix, before the division into shards.
 
     Attributes:
-        topology: the network.
-        pairs: (D, 2) node pairs.
+        topology: network.
+        pairs: (D, 2) source and target node index of each demand.
         demand: (D,) Gbit/s.
-        objective: the objective.
-        capacity: (E,) without the failed links; None if there are none.
-        weight: weights of the demands, as from :func:`given_weights`.
+        objective: objective with its options.
+        capacity: (E,) Gbit/s, 0 for failed links; None without failed links.
+        weight: (D,) value per Gbit/s of each demand; None if the objective takes no weights.
     """
 
     topology: Topology
@@ -190,7 +196,7 @@ class _Program:
 
 
 def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
-    """Load network and traffic, and note which settings do not apply to shards.
+    """Load network and traffic, and reject or report settings that shards do not support.
 
     Raises:
         InputError: invalid settings, traffic with classes, or path groups.
@@ -198,31 +204,39 @@ def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     topology, traffic = load_network(config.topology, config.traffic, config, notify)
     if traffic.classes is not None:
-        raise InputError("--shards", "", "traffic without classes", "classes")
-    if config.path_groups is not None:
-        raise InputError(
-            "--shards", "", "survivable paths of cables, no --path-groups", config.path_groups
+        raise InputError.invalid(
+            "--shards",
+            "",
+            "the traffic has demand classes",
+            "use traffic without classes, or solve without --shards and --workers",
         )
-    traffic = selected(config, traffic)
+    if config.path_groups is not None:
+        raise InputError.invalid(
+            "--shards",
+            "",
+            f"--path-groups {config.path_groups} is not supported with shards",
+            "drop --path-groups",
+        )
+    traffic = select_matrix(config, traffic)
     objective = Objective(config.objective)
     weight = given_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
-    capacity = capacity_in_force(config, topology, notify)
+    capacity = surviving_capacity(config, topology, notify)
     if config.choice is not None:
         notify(
-            f"candidate paths: {config.first_paths} a demand; choosing further ones needs all "
-            "paths in one process"
+            f"candidate paths: {config.first_paths} a demand; further paths are not chosen, since "
+            "that needs all paths in one process"
         )
     return _Program(topology, traffic.pairs, demand, objective, capacity, weight)
 
 
-# Files of all shards.
+# Glob pattern of the files of all shards.
 PART_FILES = "demands-*.parquet"
 
 
-def part_file(first: int) -> str:
-    """Name of the file of the shard whose first demand has this number."""
-    return PART_FILES.replace("*", f"{first:010d}")
+def part_file(first_demand: int) -> str:
+    """Return the file name of a shard, from the index of its first demand among all demands."""
+    return PART_FILES.replace("*", f"{first_demand:010d}")
 
 
 def finish(
@@ -234,33 +248,38 @@ def finish(
     prices: FloatArray,
     out: Path | None,
 ) -> PartFigures:
-    """Measure the allocation of a shard, independently of the engine, and write it.
+    """Validate the allocation of a shard independently of the solver, and write it to a file.
 
     Args:
-        allocated: what was found.
-        topology: the network.
-        objective: the program.
-        capacity: (E,) in force.
-        link_cost: (E,) value per Gbit/s.
-        prices: (E,) of the result.
+        allocated: paths, demands (D,) and splits (D, K) of the shard.
+        topology: network.
+        objective: objective of the program.
+        capacity: (E,) current capacities, Gbit/s.
+        link_cost: (E,) cost of a Gbit/s on each link, in the unit of the objective.
+        prices: (E,) link prices of the whole solve.
         out: folder of the files; None to write nothing.
     """
     demands = allocated.demands
     splits = allocated.splits
-    # Without values and costs of its own: they are given.
+    # Build the problem of the shard.  Values and costs are those of the whole problem, since the
+    # cost of a link may depend on the paths of all shards.
     problem = Problem.create(
         topology, allocated.paths, Objective(), demands.demand, capacity=capacity
     )
+    # (D,) value per Gbit/s, and (E,) cost per Gbit/s.
     value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
     cost = torch.from_numpy(link_cost)
     problem = dataclasses.replace(problem, objective=objective, demand_value=value, link_cost=cost)
-    tensor = torch.from_numpy(splits)[None]
-    price = torch.from_numpy(prices)[None]
-    solved = problem.solved
-    links_part = _links_part(problem, price)
-    sense = solved.objective.rules.sense
-    measured = violations(problem, tensor)
-    flows = problem.flows(tensor)
+    # (1, D, K) splits and (1, E) prices.
+    batch_splits = torch.from_numpy(splits)[None]
+    batch_prices = torch.from_numpy(prices)[None]
+    # Split the dual bound of the maximisation: links term + sum of profits of the demands.
+    solved_problem = problem.solved
+    link_score = _link_score(problem, batch_prices)
+    sense = solved_problem.objective.rules.sense
+    # Check the constraints of the demands, and write the paths with traffic.
+    violation = violations(problem, batch_splits)
+    flows = problem.flows(batch_splits)
     rows = 0
     if out is not None:
         file = out / part_file(demands.first)
@@ -270,18 +289,25 @@ def finish(
         load=problem.ops.link_sum(flows)[0].numpy(),
         demand=float(problem.demand.sum()),
         carried=float(flows.sum()),
-        value=float(problem.value(tensor)),
-        violation=float(torch.stack([measured.demand, measured.sign, measured.mask]).max()),
-        profit=sense * float(dual_bound(solved, price)) - links_part,
-        profit_all_paths=sense * float(all_paths_bound(solved, price)) - links_part,
+        value=float(problem.value(batch_splits)),
+        violation=float(torch.stack([violation.demand, violation.sign, violation.mask]).max()),
+        profit=sense * float(dual_bound(solved_problem, batch_prices)) - link_score,
+        profit_all_paths=sense * float(all_paths_bound(solved_problem, batch_prices)) - link_score,
     )
 
 
-def _links_part(problem: Problem, prices: Tensor, max_entries: float = 1e6) -> float:
-    """The part of the links in the bound of the program as a maximum, at prices (1, E); the rest is
-    that of demands.
+def _link_score(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> float:
+    """Return the links' term of the dual bound, with the objective as a maximisation.
+
+    The dual bound is this term, the support function of the price set at capacity times price,
+    plus the profits of the demands.
+
+    Args:
+        problem: one matrix.
+        prices: (1, E) link prices, value per Gbit/s.
+        max_ratio: multiple of the largest value per Gbit/s up to which prices stay unchanged.
     """
-    prices = usable_prices(problem, prices, max_entries)
+    prices = usable_prices(problem, prices, max_ratio)
     return float(problem.price_set.support(problem.capacity_value(prices)))
 
 
@@ -293,22 +319,32 @@ def _report(
     build_s: float,
     bound_s: float,
 ) -> ShardedReport:
-    """Return the figures of all shards together."""
-    # Sum the loads and values of all shards.
+    """Combine the figures of all shards into the report of the matrix.
+
+    Args:
+        config: settings of `teal solve`.
+        network: problem of the whole network without demands: capacities, costs, objective.
+        parts: figures of each shard.
+        result: result of the solver.
+        build_s: seconds for the path search.
+        bound_s: seconds to validate and write the shards.
+    """
+    # Sum the loads (1, E) and the values of all shards, and check the capacities.
     objective = network.objective
     load = torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
     value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
-    # Bounds: the part of the links, and the profits of the demands.
-    links_part = _links_part(network, torch.from_numpy(result.prices)[None], max_entries=math.inf)
+    # Dual bounds over the candidate paths and over all paths: the links' term plus the profits of
+    # the demands of all shards.
+    link_score = _link_score(network, torch.from_numpy(result.prices)[None], max_ratio=math.inf)
     bound, bound_all_paths = (
-        float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
+        float(from_score(network, torch.tensor(link_score + sum(profits), dtype=torch.float64)))
         for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
     )
 
-    def certified(limit: float) -> float:
-        return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
+    def certified_gap(upper_bound: float) -> float:
+        return float(gap(network, *torch.tensor([[value], [upper_bound]], dtype=torch.float64)))
 
     # Satisfied demand and feasibility.
     demand = sum(part.demand for part in parts)
@@ -318,17 +354,17 @@ def _report(
         value=value,
         satisfied_demand=carried / demand if demand > 0 else 1.0,
         bound=bound,
-        gap=certified(bound),
+        gap=certified_gap(bound),
         max_link_utilisation=largest_utilisation,
         max_violation=violation,
         objective=objective,
-        gap_all_paths=proven(certified(bound_all_paths)),
+        gap_all_paths=proven(certified_gap(bound_all_paths)),
         iterations=result.iterations,
         build_s=build_s,
         solve_s=result.solve_s,
         bound_s=bound_s,
         status=(Status.FEASIBLE if is_feasible else Status.INFEASIBLE).value,
-        reached=certified(bound) <= config.gap,
+        reached=certified_gap(bound) <= config.gap,
         stopped_by=STOPPED_BY[result.stopped_by],
         shards=len(parts),
         rows=sum(part.rows for part in parts),
@@ -339,7 +375,7 @@ def _report(
 
 @contextlib.contextmanager
 def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar of the shards whose paths are found."""
+    """Show a progress bar of the path search; yield its callback (shards done, all shards)."""
     with progress_bar(total=count, desc="paths", unit="shard") as bar:
 
         def report(num_done: int, total: int) -> None:

@@ -1,11 +1,12 @@
 """Solve one traffic matrix to a certified gap, for `teal solve`.
 
 :func:`solve_matrix` loads network and traffic, solves over the candidate paths (or by column
-generation over all paths), rounds the splits to those that routers can install, and measures the
-allocation.  :func:`keep_within` limits churn after the solve: demands whose splits hardly differ
-from those in force keep them, since each change of a router carries a risk.  Where that would
-overload a link, the demands on it change after all, so that at most D rounds end with a feasible
-allocation.
+generation over all paths), rounds the splits to those that routers can install, and computes the
+figures of the allocation.  :func:`keep_within` limits churn after the solve: a demand whose new
+splits hardly differ from its installed splits keeps the installed ones, since each router change
+carries a risk.
+
+Axes: B matrices, D demands, K candidate paths of a demand, E links.
 """
 
 from __future__ import annotations
@@ -55,13 +56,17 @@ from teal.spec import parse_spec
 
 # Share of a demand; smaller differences of splits are rounding.
 _EQUAL_SPLIT_TOLERANCE = 1e-9
-# Share of a link's capacity by which kept flows may exceed it.
+# Tolerated overload of a link by kept splits, as a share of its capacity.
 _CAPACITY_TOLERANCE = 1e-9
 
 
-def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
-    """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see
-    :func:`keep_within`).
+def changed_demands(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
+    """Return (B, D) whether a demand is positive and its splits differ from the installed ones.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K) new splits.
+        previous: (B, D, K) or (D, K) installed splits; those on failed paths count as 0.
     """
     return (
         (splits - live_part(problem.program, previous)).abs().amax(-1) > _EQUAL_SPLIT_TOLERANCE
@@ -69,92 +74,103 @@ def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
 
 
 def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
-    """Keep the splits in force of every demand that would change by at most ``share`` of its rate.
+    """Return splits in which every demand with a small change keeps its installed splits.
+
+    The change of a demand is max(sum_k (new_k - old_k)+, sum_k (old_k - new_k)+).  Demands with a
+    change of at most ``share`` keep their installed splits.  While a link is overloaded, the kept
+    demands on it take their new splits after all.  The loop ends after at most D rounds, since each
+    round releases a demand and the new splits are feasible.
 
     Args:
         problem: B matrices, under an objective that maximises a value.
-        splits: (B, D, K) feasible.
-        previous: (B, D, K) or (D, K) in force; those on paths that are not live count as 0.
-        share: in [0, 1]; a demand changes by what it sends onto paths, or takes off them, whichever
-            is more.
+        splits: (B, D, K) new splits, feasible.
+        previous: (B, D, K) or (D, K) installed splits; those on failed paths count as 0.
+        share: largest change of a demand that keeps its splits, in [0, 1].
 
     Returns:
-        (B, D, K) splits.
+        (B, D, K) splits, feasible.
 
     Raises:
-        InputError: a side condition other than a limit on churn, which kept splits may break.
+        InputError: a side condition other than a limit on churn; kept splits may violate it.
     """
-    # Other conditions may be violated by splits in force.
+    # The capacities alone are checked below: other side conditions could be violated.
     for condition in problem.conditions:
         if not isinstance(condition, ChurnLimit):
-            raise InputError(
+            raise InputError.invalid(
                 "keep_within",
                 condition.name,
-                "no side condition other than a limit on churn",
-                "one that splits in force may violate",
+                "the installed splits of a demand may violate this side condition",
+                "keep splits only without side conditions, or with a limit on churn",
             )
-    live_splits = live_part(problem.program, previous)
-    difference = splits - live_splits
+    # (B, D, K) installed splits on live paths, and (B, D) change of each demand.
+    installed_splits = live_part(problem.program, previous)
+    difference = splits - installed_splits
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
+    # (B, D) whether a demand keeps its installed splits.
     is_kept = change <= share
-    # Give up the splits in force of demands on overloaded links, until none is overloaded.
+    # Release the kept demands on overloaded links, until no link is overloaded.
     while True:
-        mixed = torch.where(is_kept[..., None], live_splits, splits)
-        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (
+        mixed = torch.where(is_kept[..., None], installed_splits, splits)
+        # (B, E) overloaded links, and (B, D, K) paths over at least one of them.
+        is_overloaded = problem.loads(mixed.to(problem.demand)) > problem.capacity * (
             1 + _CAPACITY_TOLERANCE
         )
-        on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
-        too_much = is_kept & (on_full & (live_splits > 0)).any(-1)
-        if not bool(too_much.any()):
+        is_path_overloaded = problem.ops.path_max(is_overloaded.to(problem.capacity))[0] > 0
+        is_released = is_kept & (is_path_overloaded & (installed_splits > 0)).any(-1)
+        if not bool(is_released.any()):
             return mixed
-        is_kept = is_kept & ~too_much
+        is_kept = is_kept & ~is_released
 
 
-# Satisfied demand and largest utilisation below which units are more likely wrong than networks so
-# loaded.
+# Satisfied fraction of the demand, and largest utilisation, below which a wrong unit is suspected.
 _MIN_SATISFIED = 0.01
 _MIN_UTILISATION = 0.001
-# Maximum rounds of column generation, which ends long before if nothing can be added.
+# Maximum rounds of column generation; it usually ends long before, when no path can be added.
 _MAX_ROUNDS = 1_000
 # Seconds between two progress messages.
 _REPORT_EVERY_S = 2.0
 _ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
-# What ended a search, for messages.
+# Reasons why a search ended, as they follow "stopped by" in messages.
 STOPPED_BY = {
-    Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
+    Stop.GAP: "rounding: the solver reached the gap, but the validated gap is just above it",
     Stop.ROUNDING: "the range of numbers: magnitudes are too far apart for float64",
     Stop.DEADLINE: "the deadline",
     Stop.ITERATIONS: "the iteration limit",
-    Stop.STALLED: "a gap that no longer shrinks",
+    Stop.STALLED: "a stalled search: the gap no longer shrinks",
     Stop.INFEASIBLE: "a proof that not all demand can be carried",
 }
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SolveFigures(Figures):
-    """Figures of one matrix, as `teal solve` prints them (see
-    :class:`teal.problem.assessment.Figures`).
+    """Results of the solve of one traffic matrix, as `teal solve` prints them.
+
+    The base class holds value, satisfied demand, bound, gap, largest link utilisation and largest
+    violation.
 
     Attributes:
-        objective: the program.
-        gap_all_paths: certified gap of the splits that are returned to the optimum over all paths
-            of the network, by the same prices; NaN where these prove nothing over all paths.
+        objective: objective of the program.
+        gap_all_paths: certified gap between the returned splits and the optimum over all paths of
+            the network, from the same link prices; NaN if the prices give no such bound.
         iterations: iterations of PDHG.
         build_s: seconds for paths, problem and model.
         solve_s: seconds to solve.
         bound_s: seconds for ``gap_all_paths``.
         status: feasible, or infeasible (the validator's verdict).
-        reached: whether the target gap was reached, by the splits that are returned.
-        stopped_by: what ended the search if it was not.
-        moved_share: with an allocation in force, share of the routable demand that moves.
-        changed: with an allocation in force, number of demands above 0 whose splits change.
-        latency: latency of the carried flow; None where paths are in parts.
-        lines: certified figures of each class or level, where the objective is a sequence of
+        reached: whether the returned splits reach the target gap.
+        stopped_by: reason why the search ended, for the message if the gap was not reached.
+        moved_share: share of the routable demand that moves to other paths, relative to the
+            installed splits; None without installed splits.
+        changed: number of positive demands whose splits change, relative to the installed splits;
+            None without installed splits.
+        latency: latency of the carried flow; None if the paths are in shards.
+        lines: certified figures of each class or level, if the objective is a sequence of
             programs.
-        without_path: demands without a path that works; None where they are not known.
-        largest_share: share of every demand that the splits carry, and share that no allocation
-            exceeds, where prices prove that not all demand can be carried; None elsewhere.
-        over_all_paths: whether paths were added until the gap to all paths was reached.
+        without_path: positive demands without a live path; None if unknown.
+        largest_share: if prices prove that not all demand can be carried: the common fraction of
+            every demand that the splits carry, and its upper bound; None otherwise.
+        over_all_paths: whether column generation added paths until the gap to the optimum over all
+            paths was reached.
     """
 
     objective: Objective
@@ -180,8 +196,8 @@ class SolveFigures(Figures):
         return Status(self.status).usable
 
     def to_json(self) -> dict[str, Any]:
-        """All figures; numbers that JSON cannot hold become null."""
-        # Figures of all programs.
+        """Return all figures as JSON values; NaN and infinity become null."""
+        # Figures that every objective has.
         names = (
             *FIGURES,
             "gap_all_paths",
@@ -196,39 +212,48 @@ class SolveFigures(Figures):
         if self.lines is not None:
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
         figures = {name: getattr(self, name) for name in names}
-        moved = (
+        churn = (
             {}
             if self.moved_share is None
             else {"moved_share": self.moved_share, "changed": self.changed}
         )
-        # Figures of some programs and options only.
+        # Figures of some objectives and options only.
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         names = ("latency_mean", "latency_99", "largest_stretch")
         latency = {} if self.latency is None else dict(zip(names, self.latency, strict=True))
-        lost = {} if self.without_path is None else {"without_path": self.without_path.to_json()}
+        unserved = (
+            {} if self.without_path is None else {"without_path": self.without_path.to_json()}
+        )
         names = ("largest_share", "largest_share_bound")
         share = (
             {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
         )
-        # All figures in their order.
-        entries = {"objective": self.objective.spec, **figures, **lost, **share, **loss, **latency}
-        return dict(json_value({**entries, **parts, **moved}))
+        # All figures in the documented order.
+        entries = {
+            "objective": self.objective.spec,
+            **figures,
+            **unserved,
+            **share,
+            **loss,
+            **latency,
+        }
+        return dict(json_value({**entries, **parts, **churn}))
 
     def unit_hint(self) -> str:
-        """A hint where demand and capacity seem to be in different units; ``""`` if they do not."""
-        ask = "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
+        """Return a hint if demand and capacity seem to be in different units, else ``""``."""
+        question = "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
         if self.satisfied_demand < _MIN_SATISFIED:
-            return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {ask}"
+            return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {question}"
         if 0 < self.max_link_utilisation < _MIN_UTILISATION:
             return (
                 f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: "
-                f"{ask}"
+                f"{question}"
             )
         return ""
 
     def describe(self) -> str:
-        """The figures in a few lines of text."""
+        """Return the figures as a few lines of text."""
         if self.largest_share is not None:
             return self._describe_share(*self.largest_share)
         unit = self.objective.rules.unit
@@ -237,14 +262,14 @@ class SolveFigures(Figures):
             f"{self.objective.spec}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
             f"{gap_text(self.gap)}"
             + (
-                " (Gbit/s less what latency costs)"
+                " (carried Gbit/s minus the latency penalty)"
                 if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
                 else ""
             ),
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation "
             f"{self.max_violation:.1g}",
-            *self._lost_line(),
+            *self._without_path_line(),
             *self._further_lines(),
             *([] if self.latency is None else [_latency_line(self.latency)]),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
@@ -252,45 +277,54 @@ class SolveFigures(Figures):
         return "\n".join(lines)
 
     def _describe_share(self, share: float, bound: float) -> str:
+        """Return the text of a program for which prices prove that not all demand can be carried.
+
+        Args:
+            share: common fraction of every demand that the splits carry.
+            bound: upper bound on that fraction; 0 if a demand has no path.
+        """
         lines = [f"{self.objective.spec}: infeasible, not all demand can be carried"]
         if bound > 0:
             lines += [
-                f"of every demand at most {percent_at_most(bound)} (proved by prices of the links)",
+                f"of every demand at most {percent_at_most(bound)} (proved by the link prices)",
                 f"the splits carry {percent_at_least(share)} of every demand",
             ]
         lines += [
-            *self._lost_line(),
+            *self._without_path_line(),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
         return "\n".join(lines)
 
-    def _lost_line(self) -> list[str]:
+    def _without_path_line(self) -> list[str]:
+        """Return a line about the demands without a path; an empty list if there are none."""
         if self.without_path is None or not self.without_path.pairs:
             return []
-        is_left_out = self.objective.rules.carries_all and self.largest_share is None
-        left_out = "; value and bound leave them out" if is_left_out else ""
-        return [self.without_path.sentence() + left_out]
+        is_excluded = self.objective.rules.carries_all and self.largest_share is None
+        note = "; value and bound leave them out" if is_excluded else ""
+        return [self.without_path.sentence() + note]
 
     def _further_lines(self) -> list[str]:
+        """Return lines about the loss, the churn, and the classes or the gap over all paths."""
         lines = []
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         if loss_gap is not None:
             label = self.objective.rules.measure_label
             lines.append(
-                f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of what is lost"
+                f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of the loss"
             )
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
+        # A bound over all paths exists for single programs without a limit on churn.
         if self.lines is not None:
             lines += texts(self.lines, 0)
         elif self.moved_share is None:
-            unknown = (
+            hint = (
                 " (--over-all-paths finds prices that do)"
                 if math.isnan(self.gap_all_paths) and not self.over_all_paths
                 else ""
             )
-            lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
+            lines.append(describe_gap_over_all_paths(self.gap_all_paths) + hint)
         return lines
 
 
@@ -303,12 +337,12 @@ def _latency_line(latency: LatencyFigures) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SolveReport(SolveFigures):
-    """One matrix, allocated and measured.
+    """Allocation of one matrix, with its figures.
 
     Attributes:
-        problem: the problem, B = 1.
-        splits: (D, K).
-        allocation: the splits with the prices that prove the bound.
+        problem: problem of the matrix, B = 1.
+        splits: (D, K) splits to install.
+        allocation: splits (1, D, K), and the link prices that prove the bound.
     """
 
     problem: Problem
@@ -321,13 +355,13 @@ def solve_matrix(
     notify: Callable[[str], None] = lambda _: None,
     compile_first: Callable[[int], None] = lambda _: None,
 ) -> SolveReport:
-    """Load, solve, and measure.
+    """Load network and traffic, solve one matrix, and compute the figures of its allocation.
 
     Args:
-        config: the settings.
-        notify: called with what was assumed and found, and with progress.
-        compile_first: called with the number of demands, at most, once the network is known to need
-            kernels that this machine has not compiled.
+        config: settings of `teal solve`.
+        notify: prints one line of text: assumptions, warnings and progress.
+        compile_first: compiles the kernels; called with an upper bound on the number of demands,
+            if the network needs kernels that are not compiled on this machine yet.
 
     Raises:
         InputError: invalid user input.
@@ -335,10 +369,12 @@ def solve_matrix(
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     model = named_model(config.model, Objective(config.objective))
     with contextlib.ExitStack() as kernels:
+        # Column generation always compiles the kernels if the objective may be infeasible.
         rules = Objective(config.objective).rules
         needs_kernels = config.over_all_paths and rules.may_have_no_allocation
 
         def prepare_kernels(topology: Topology) -> None:
+            """Compile the kernels, or let HiGHS solve a small network without them."""
             num_pairs = topology.num_nodes * (topology.num_nodes - 1)
             if needs_kernels:
                 compile_first(num_pairs)
@@ -346,38 +382,47 @@ def solve_matrix(
             kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
             if is_interpreting():
                 notify(
-                    "nothing is compiled on this machine yet: HiGHS solves a network of this size"
+                    "the kernels are not compiled on this machine yet: HiGHS solves this small "
+                    "network"
                 )
 
         deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
         instance = load_instance(
-            config, notify, partial(selected, config), prepare_kernels, deadline
+            config, notify, partial(select_matrix, config), prepare_kernels, deadline
         )
         return _solve_instance(config, instance, notify, model)
 
 
 def _solve_instance(
-    config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None
+    config: SolveConfig,
+    instance: Instance,
+    notify: Callable[[str], None],
+    requested_model: Model | None,
 ) -> SolveReport:
-    """Solve one matrix of a loaded instance, and measure the allocation.
+    """Solve one matrix of a loaded instance, and compute the figures of its allocation.
 
     Args:
-        config: the settings.
+        config: settings of `teal solve`.
         instance: network, candidate paths and traffic.
-        notify: as in :func:`solve_matrix`.
-        named: model to start from; None where the settings name none.
+        notify: prints one line of text.
+        requested_model: model of ``--model``, whose prediction the solver starts from; None for
+            the automatic choice or no model.
 
     Raises:
         InputError: invalid user input.
     """
-    # Build the problem, and choose the start.
+    # Build the problem, and choose the model for the starting point.
     begin = time.perf_counter()
     setup = _build_problem(config, instance, notify)
     _prepare_backend(setup.problem, notify)
-    model = None if config.over_all_paths else starter_for(config.model, named, setup.problem.paths)
+    model = (
+        None
+        if config.over_all_paths
+        else starter_for(config.model, requested_model, setup.problem.paths)
+    )
     build_s = setup.instance.paths_s + time.perf_counter() - begin
     starter = model if takes_starter(setup.problem) else None
-    # Compile and load the kernels, which does not count as solving.
+    # Compile and load the kernels; this does not count as solve time.
     if config.over_all_paths:
         prepare_columns(setup.problem, config.gap)
     else:
@@ -388,12 +433,13 @@ def _solve_instance(
         search = _search_over_all_paths(config, setup, notify)
     else:
         search = _search_over_candidates(config, setup, starter, notify)
+    # Move flow to short paths (--prefer), unless the solve starts from installed splits.
     preferred_splits = search.result.splits
     if search.result.largest_share is None and not config.previous:
         preferred_splits = preferred(search.problem, preferred_splits, config.prefer)
     solve_s = time.perf_counter() - begin
-    # Round the splits to those that routers can install, and measure them.
-    installation = _round_splits(config, search, preferred_splits, setup.in_force, notify)
+    # Round the splits to those that routers can install, and compute the figures.
+    installation = _round_splits(config, search, preferred_splits, setup.installed_splits, notify)
     return _report(
         config,
         search,
@@ -413,32 +459,34 @@ def _report(
     solve_s: float,
     is_rounded: bool,
 ) -> SolveReport:
-    """Measure the allocation, and report its figures.
+    """Return the report of an allocation: value, bound, gap, feasibility and latency.
 
     Args:
-        config: the settings.
-        search: result of the search.
-        installation: splits to install.
+        config: settings of `teal solve`.
+        search: result of the solver.
+        installation: splits to install, rounded.
         build_s: seconds for paths, problem and model.
         solve_s: seconds to solve.
-        is_rounded: whether the splits differ from those of the search.
+        is_rounded: whether rounding changed the splits of the solver.
     """
     problem = search.problem
     result = search.result
+    # (1, D, K) splits to install.
     splits = installation.splits
-    # Measure the allocation, and its gap to the optimum over all paths.
+    # Validate the allocation independently of the solver, and bound the optimum over all paths.
     allocation = dataclasses.replace(
         Allocation.of_batch(splits, result.prices, solve_s, result.program_prices),
         status=result.allocation.status,
     )
     assessment = assess(problem, allocation)
     begin = time.perf_counter()
-    gap_all_paths = _measure_gap_all_paths(search, assessment)
+    gap_all_paths = _certified_gap_all_paths(search, assessment)
     bound_s = time.perf_counter() - begin
-    # Compare the gap with its target, before and after rounding.
+    # Compare the gap with its target, before and after rounding: if only the solver's splits
+    # reach it, rounding is reported as the cause.
     figures = assessment.figures(0)
-    was_reached = bool(search.target_gap[0] <= config.gap)
-    lost_by_rounding = (
+    solver_reached_gap = bool(search.target_gap[0] <= config.gap)
+    rounding_exceeds_gap = (
         is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     )
     stopped_by = STOPPED_BY[result.stopped_by[0]]
@@ -453,8 +501,8 @@ def _report(
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=was_reached and not lost_by_rounding,
-        stopped_by=_ROUNDED if was_reached and lost_by_rounding else stopped_by,
+        reached=solver_reached_gap and not rounding_exceeds_gap,
+        stopped_by=_ROUNDED if solver_reached_gap and rounding_exceeds_gap else stopped_by,
         moved_share=installation.moved_share,
         changed=installation.changed,
         latency=latency_figures(problem, splits[0]),
@@ -474,62 +522,63 @@ def _report(
 
 
 class _Setup(NamedTuple):
-    """Problem of one matrix, with the inputs that it was built from.
+    """Problem of one matrix, with its inputs.
 
     Attributes:
         instance: network, candidate paths and traffic, without the failed links.
-        problem: the problem, B = 1.
-        in_force: (D, K) splits in force; None without ``--previous``.
+        problem: problem of the matrix, B = 1.
+        installed_splits: (D, K) splits of the allocation of ``--previous``; None without one.
     """
 
     instance: Instance
     problem: Problem
-    in_force: Tensor | None
+    installed_splits: Tensor | None
 
 
 def _build_problem(
     config: SolveConfig, instance: Instance, notify: Callable[[str], None]
 ) -> _Setup:
-    """Build the problem of the requested matrix: failed links, splits in force, limit on churn.
+    """Build the problem of the requested matrix: failed links, installed splits, limit on churn.
 
     Raises:
-        InputError: an unknown failed link, an unreadable allocation in force, or an objective that
+        InputError: an unknown failed link, an unreadable installed allocation, or an objective that
             ``--keep-within`` does not support.
     """
     # Remove the failed links.
-    capacity = capacity_in_force(config, instance.topology, notify)
+    capacity = surviving_capacity(config, instance.topology, notify)
     if capacity is not None:
         instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
-    # Add the paths of the allocation in force.
+    # Add the paths of the installed allocation to the candidates.
     stored = None
     location = str(config.previous)
     if config.previous is not None:
         stored = read_allocation(config.previous)
-        # A path in force may be longer than a limit.
+        # With latency limits they are not added, since they may exceed a limit.
         if not config.latency_limits:
             paths = with_stored_paths(
                 stored, instance.topology, instance.paths, location, instance.traffic.classes
             )
             instance = dataclasses.replace(instance, paths=paths)
+    # --carrying reduced the traffic to the requested matrix.
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
     if stored is None:
         return _Setup(instance, problem, None)
-    # Limit the volume that moves away from the splits in force.
-    in_force = torch.from_numpy(
+    # Limit the volume that moves away from the installed splits.
+    installed_splits = torch.from_numpy(
         read_splits(stored, instance.topology, problem.paths, location, problem.classes)
     )
     if config.max_churn is not None:
-        problem = problem.with_churn_limit(in_force, config.max_churn)
+        problem = problem.with_churn_limit(installed_splits, config.max_churn)
     elif problem.objective.rules.carries_all:
         raise InputError(
             "--keep-within", "", "an objective that maximises a value", problem.objective.name
         )
-    return _Setup(instance, problem, in_force)
+    return _Setup(instance, problem, installed_splits)
 
 
 def _prepare_backend(problem: Problem, notify: Callable[[str], None]) -> None:
-    """Report the memory that a GPU needs, or pack the paths for the CPU."""
+    """Report the GPU memory that the solve needs, or pack the paths for the CPU kernels."""
     if problem.ops.backend.name == "cuda":
         matrix_bytes = bytes_needed(problem.paths, torch.float32)
         path_bytes = problem.paths.levels.num_bytes
@@ -544,13 +593,14 @@ def _prepare_backend(problem: Problem, notify: Callable[[str], None]) -> None:
 
 
 class _Search(NamedTuple):
-    """Result of a search, with the problem that it ended with.
+    """Result of the solver, with the problem over the final candidate paths.
 
     Attributes:
-        problem: the problem, B = 1, with the paths that were added.
-        result: splits and prices over its paths.
-        target_gap: (B,) certified gap that ``--gap`` refers to.
-        bound_all_paths: (B,) bound on the optimum over all paths; None if it is still unknown.
+        problem: problem of the matrix, B = 1, including paths of column generation.
+        result: splits and link prices over the paths of ``problem``.
+        target_gap: (1,) certified gap that ``--gap`` limits: to the optimum over all paths with
+            column generation, else to the optimum over the candidate paths.
+        bound_all_paths: (1,) bound on the optimum over all paths; None if not computed yet.
     """
 
     problem: Problem
@@ -598,12 +648,13 @@ def _search_over_candidates(
 
 
 class _Installation(NamedTuple):
-    """Splits that routers can install, and the changes against those in force.
+    """Splits that routers can install, and their changes relative to the installed splits.
 
     Attributes:
-        splits: (1, D, K); the very tensor that the search preferred if nothing was rounded.
-        moved_share: share of the routable demand that moves; None without splits in force.
-        changed: number of demands above 0 whose splits change; None without splits in force.
+        splits: (1, D, K) splits; the same tensor object as the solver's if nothing was rounded.
+        moved_share: share of the routable demand that moves to other paths; None without installed
+            splits.
+        changed: number of positive demands whose splits change; None without installed splits.
     """
 
     splits: Tensor
@@ -615,41 +666,43 @@ def _round_splits(
     config: SolveConfig,
     search: _Search,
     preferred_splits: Tensor,
-    in_force: Tensor | None,
+    installed_splits: Tensor | None,
     notify: Callable[[str], None],
 ) -> _Installation:
     """Apply ``--entries``, ``--min-split`` and ``--keep-within``, and report their cost.
 
     Args:
-        config: the settings.
-        search: result of the search.
-        preferred_splits: (1, D, K) splits of the search, with the preferred paths.
-        in_force: (D, K) splits in force; None if there are none.
-        notify: as in :func:`solve_matrix`.
+        config: settings of `teal solve`.
+        search: result of the solver.
+        preferred_splits: (1, D, K) splits of the solver, moved to short paths by ``--prefer``.
+        installed_splits: (D, K) splits of ``--previous``; None without them.
+        notify: prints one line of text.
     """
     problem = search.problem
-    # Without a feasible allocation, the splits carry a share of all demand and stay unchanged.
+    # Of an infeasible program, the splits carry a common fraction of all demand: no rounding.
     splits = preferred_splits
     if search.result.largest_share is None:
         splits = installable(problem, preferred_splits, config.min_split, config.entries)
     if splits is not preferred_splits:
-        notify(_cost_of(problem, preferred_splits, splits, "--min-split and --entries"))
-    if in_force is None:
+        notify(_describe_cost(problem, preferred_splits, splits, "--min-split and --entries"))
+    if installed_splits is None:
         return _Installation(splits)
-    # Keep splits in force that hardly change.
+    # Demands with a small change keep their installed splits.
     if config.keep_within:
-        steady_splits = keep_within(problem, splits, in_force, config.keep_within)
-        notify(_cost_of(problem, splits, steady_splits, "--keep-within"))
-        splits = steady_splits
+        kept_splits = keep_within(problem, splits, installed_splits, config.keep_within)
+        notify(_describe_cost(problem, splits, kept_splits, "--keep-within"))
+        splits = kept_splits
     return _Installation(
         splits,
-        moved_share=float(share_moved(problem.program, splits.to(problem.demand), in_force)[0]),
-        changed=int(changes(problem, splits, in_force).sum()),
+        moved_share=float(
+            share_moved(problem.program, splits.to(problem.demand), installed_splits)[0]
+        ),
+        changed=int(changed_demands(problem, splits, installed_splits).sum()),
     )
 
 
-def _measure_gap_all_paths(search: _Search, assessment: Assessment) -> float:
-    """Return the certified gap to the optimum over all paths; NaN where no bound is known."""
+def _certified_gap_all_paths(search: _Search, assessment: Assessment) -> float:
+    """Return the certified gap to the optimum over all paths; NaN if no bound is known."""
     problem = search.problem
     bound = search.bound_all_paths
     if bound is None and not problem.objective.rules.is_sequence and not problem.conditions:
@@ -660,23 +713,27 @@ def _measure_gap_all_paths(search: _Search, assessment: Assessment) -> float:
 
 
 def signed_percent(share: float) -> str:
-    """A change as text, with its sign: ``+1.250%``; a change of nothing has none."""
+    """Return a relative change as text with its sign: ``+1.250%``; ``0.000%`` if it rounds to 0."""
     change = round(100 * share, 3)
     return f"{change:+.3f}%" if change else "0.000%"
 
 
-def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
-    old = float(problem.value(before)[0])
-    new = float(problem.value(after)[0])
-    change = (new - old) / old if old else 0.0
+def _describe_cost(problem: Problem, old_splits: Tensor, new_splits: Tensor, options: str) -> str:
+    """Return a line with the change of the objective value from old to new splits (1, D, K)."""
+    old_value = float(problem.value(old_splits)[0])
+    new_value = float(problem.value(new_splits)[0])
+    change = (new_value - old_value) / old_value if old_value else 0.0
     unit = problem.objective.rules.unit
-    return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({signed_percent(change)})"
+    return (
+        f"{options}: the value changes from {old_value:.6g}{unit} to {new_value:.6g}{unit} "
+        f"({signed_percent(change)})"
+    )
 
 
-def capacity_in_force(
+def surviving_capacity(
     config: SolveConfig | CertifyConfig, topology: Topology, notify: Callable[[str], None]
 ) -> FloatArray | None:
-    """(E,) capacities without the failed links; None if there are none."""
+    """Return the capacities (E,) in Gbit/s, 0 for the links of ``--fail``; None without any."""
     if not config.fail:
         return None
     failed = topology.links_named(config.fail, "--fail")
@@ -685,21 +742,24 @@ def capacity_in_force(
 
 
 class SolveProgress:
-    """Prints a message about a long search from time to time."""
+    """Progress callback of the solver that prints a line every few seconds."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._progress = seldom(notify)
 
     def __call__(self, iterations: int, gap: float) -> None:
-        """Show a step, as ``report`` of :func:`teal.solvers.pdhg.solve`."""
+        """Print the iteration count and the certified gap, a fraction, if the last line is old."""
         self._progress(
             f"{iterations} iterations" + (f": gap {100 * gap:.3g}%" if math.isfinite(gap) else "")
         )
 
 
 def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
-    """The traffic as specified; a generator without a count makes only the matrices up to the
-    requested one.
+    """Return the ``--traffic`` specification, limited to the matrices up to ``--index``.
+
+    ``gravity`` without ``count`` gets ``count=INDEX + 1``, so that no further matrices are
+    generated.  All other specifications stay, and all with ``--calibrate``, which needs every
+    matrix.
     """
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic
@@ -708,8 +768,8 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
     return f"{config.traffic}{',' if ':' in config.traffic else ':'}count={config.index + 1}"
 
 
-def selected(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
-    """The traffic with the requested matrix, and with its demands alone if ``config`` says so."""
+def select_matrix(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+    """Check ``--index``; with ``--carrying``, reduce the traffic to that matrix and its demands."""
     if config.index >= traffic.num_matrices:
         raise InputError(
             "--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index

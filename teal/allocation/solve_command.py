@@ -1,4 +1,4 @@
-"""`teal solve`: one matrix, and the file of its allocation."""
+"""Command `teal solve`: solve one matrix, write its allocation and proof, describe the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from teal.solvers.split_table import table_weights
 
 
 def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
-    """Solve the matrix and, if there is an output file, write the allocation.
+    """Solve the matrix; write the allocation to ``--out`` and the proof to ``--prove``.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
@@ -34,7 +34,7 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
         num_paths = _write_allocation(config.out, report, config.entries)
         notify(f"{config.out}: {num_paths:,} paths that carry traffic")
     if config.prove and report.largest_share is not None:
-        notify(f"{config.prove}: no proof: there is no allocation of all demand")
+        notify(f"{config.prove}: no proof is written, since not all demand can be carried")
     elif config.prove:
         proof = prove(
             config.prove,
@@ -55,8 +55,9 @@ def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
 
     Args:
         file: output file.
-        report: the solved matrix.
-        entries: number of entries of a split table, for integer weights; 0 for none.
+        report: result of the solve.
+        entries: number of entries of a demand's split table, for integer weights; 0 to write
+            fractions.
     """
     problem = report.problem
     demand = problem.demand[0].cpu().numpy()
@@ -77,11 +78,17 @@ def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
 
 
 def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
-    """Solve in shards, each of which is written to a file of its own."""
+    """Solve shard by shard, and write a file for each shard to the folder ``--out``.
+
+    Raises:
+        InputError: invalid settings, or an output folder that must not be replaced.
+    """
     if config.out:
         if config.out.suffix.lower() in ALLOCATION_SUFFIXES:
-            raise InputError(
-                str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name)
+            raise InputError.invalid(
+                str(config.out),
+                "out",
+                "this is the name of a file; with --shards and --workers it must be a folder",
             )
         earlier_files = sorted(file.name for file in config.out.glob(PART_FILES))
         check_out_folder(
@@ -101,7 +108,7 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
 
 
 def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
-    """`teal solve`: one matrix."""
+    """Run `teal solve` and describe its result."""
     report = run_solve(config, notify)
     if hint := report.unit_hint():
         notify(hint)

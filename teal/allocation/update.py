@@ -1,25 +1,26 @@
-r"""Hitless updates: from one allocation to another in steps, with no link above its capacity at any
-time.
+r"""Hitless updates: steps from one allocation to another that never overload a link.
 
-Within a step routers change at times of their own, so that each path may carry its old or its new
-flow, in any combination.  With f_a[p] the flow of path p after step a, no combination overloads a
-link if
+Within a step, routers change at different times: each path carries its old or its new flow, in any
+combination.  With f_a[p] the flow of path p after step a, no combination overloads a link if
 
     load[e](max(f_{a-1}, f_a)) <= c[e]      for every link e and step a,
 
-as in SWAN (Hong et al., SIGCOMM 2013, section 4.3).  For s steps the flows between the first and
-the last allocation are found by a linear program, which keeps as much of every demand as it can
-while the update lasts:
+as in SWAN (Hong et al., SIGCOMM 2013, section 4.3).  For s steps, f_0 are the old flows, f_s the
+new ones.  A linear program computes the flows f_1 .. f_{s-1} between them.  Its other variables are
+m_a, the larger flow of each path in step a, and rho, the fraction of every demand that is served
+throughout the update:
 
     max rho <= 1
-    s.t.  sum of f_a over the paths of d >= rho min(carried before, carried after)
-          for every d and a < s,
-    m_a >= f_{a-1}, m_a >= f_a, load(m_a) <= c.
+    s.t.  sum of f_a over the paths of d >= rho min(flow of d under f_0, flow of d under f_s)
+          for every demand d and 0 < a < s,
+          m_a >= f_{a-1}, m_a >= f_a, load(m_a) <= c      for every step a.
 
-Where both allocations fill a link there may be no way with rho = 1: something must be shed for a
-moment, the less the more steps there are.  The fewest steps with rho = 1 are found by trying s = 1,
-2, ...; if there are none, the s with the best rho.  The result of the program is repaired and
-measured in float64: its steps fit whatever the solver's tolerance, and rho is what they keep.
+If both allocations fill a link, rho = 1 may be impossible: traffic must be shed for a moment, less
+with more steps.  :func:`plan_update` tries s = 1, 2, ... and returns the first update with rho = 1,
+else the one with the largest rho.  The flows of the program are scaled down to the capacities in
+float64, so that they are feasible whatever the solver's tolerance; rho is recomputed from them.
+
+Axes: P paths of D demands, E links, s steps.
 """
 
 from __future__ import annotations
@@ -42,52 +43,60 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import solve_lp
 from teal.runtime.storage import atomic_file, check_out_folder, remove_files
 
+# Default of the largest number of steps.
 MAX_STEPS = 6
-# Values of rho from which nothing counts as shed.
-_WHOLE_SHARE = 1 - 1e-6
-# Share of a capacity by which a given allocation may exceed it.
+# Values of rho from here on count as 1: no traffic is shed.
+_FULLY_SERVED = 1 - 1e-6
+# Tolerated overload of a link by the old or new flows, as a share of its capacity.
 _CAPACITY_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class NamedPaths:
-    """P paths of D demands over E links.
+class PathIncidence:
+    """Links and demand of each of P paths, and the capacities of E links.
 
     Attributes:
-        through: (E, P) 1 where a path uses a link.
-        demand: (P,) number of each path's demand.
-        capacity: (E,) Gbit/s.
+        incidence: (E, P) sparse matrix, 1 where a path uses a link.
+        demand: (P,) index of the demand of each path.
+        capacity: (E,) capacity of each link, Gbit/s; 0 for failed links.
     """
 
-    through: sp.csr_array
+    incidence: sp.csr_array
     demand: Int64Array
     capacity: FloatArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Update:
-    """The steps of an update.
+    """Path flows after each step of an update.
 
     Attributes:
-        flows: (s + 1, P) Gbit/s: before, after each step, and at the end.
-        kept: rho, the share of what both allocations carry that every demand keeps all the time,
-            measured.
+        flows: (s + 1, P) Gbit/s; row a are the flows after step a, row 0 the old flows.
+        min_served_fraction: rho, the smallest fraction of a demand that is served throughout the
+            update, relative to the smaller of its old and new flow; 1 if nothing is shed.
     """
 
     flows: FloatArray
-    kept: float
+    min_served_fraction: float
 
     @property
     def steps(self) -> int:
-        """S."""
+        """Number of steps s."""
         return len(self.flows) - 1
 
 
-def worst_utilisation(paths: NamedPaths, before: FloatArray, after: FloatArray) -> float:
-    """Largest load over capacity of a link in any combination of old and new flows; infinite over a
-    failed link.
+def worst_utilisation(paths: PathIncidence, old_flows: FloatArray, new_flows: FloatArray) -> float:
+    """Return the largest utilisation of a link in any combination of old and new path flows.
+
+    It is max over links e of load[e](max(old, new)) / c[e]; infinite if a failed link carries
+    traffic.
+
+    Args:
+        paths: links of each path, and capacities.
+        old_flows: (P,) Gbit/s before the step.
+        new_flows: (P,) Gbit/s after the step.
     """
-    load = paths.through @ np.maximum(before, after)
+    load = paths.incidence @ np.maximum(old_flows, new_flows)
     live = paths.capacity > 0
     if (load[~live] > 0).any():
         return float("inf")
@@ -95,138 +104,192 @@ def worst_utilisation(paths: NamedPaths, before: FloatArray, after: FloatArray) 
 
 
 def plan_update(
-    paths: NamedPaths, before: FloatArray, after: FloatArray, max_steps: int = MAX_STEPS
+    paths: PathIncidence, old_flows: FloatArray, new_flows: FloatArray, max_steps: int = MAX_STEPS
 ) -> Update:
-    """The fewest steps of a hitless update, or those that keep most.
+    """Return the hitless update with the fewest steps, or with the largest served fraction.
 
     Args:
-        paths: paths of both allocations.
-        before: (P,) flows in force, Gbit/s, within the capacities.
-        after: (P,) flows at the end, likewise.
-        max_steps: most steps that are tried.
+        paths: links of the paths of both allocations, and capacities.
+        old_flows: (P,) installed flows, Gbit/s, within the capacities.
+        new_flows: (P,) flows to install, Gbit/s, within the capacities.
+        max_steps: largest number of steps.
 
     Raises:
-        SolverError: one of the two allocations overloads a link.
+        SolverError: one of the two allocations overloads a link, or ``max_steps`` is 1 and one step
+            may overload a link.
     """
-    for name, flows in (("before", before), ("after", after)):
+    for name, flows in (("before", old_flows), ("after", new_flows)):
         if worst_utilisation(paths, flows, flows) > 1 + _CAPACITY_TOLERANCE:
             raise SolverError(f"update: the allocation {name} the update overloads a link")
-    if worst_utilisation(paths, before, after) <= 1 + _CAPACITY_TOLERANCE:
-        return Update(np.stack([before, after]), 1.0)
+    # One step suffices if the larger flows of all paths fit.
+    if worst_utilisation(paths, old_flows, new_flows) <= 1 + _CAPACITY_TOLERANCE:
+        return Update(np.stack([old_flows, new_flows]), 1.0)
+    # Increase the number of steps until nothing is shed; keep the best update.
     best: Update | None = None
     for steps in range(2, max_steps + 1):
-        update = _in_steps(paths, before, after, steps)
-        if best is None or update.kept > best.kept * (1 + 1e-6):
+        update = _update_in_steps(paths, old_flows, new_flows, steps)
+        # A better rho must pay for a further step.
+        if best is None or update.min_served_fraction > best.min_served_fraction * (1 + 1e-6):
             best = update
-        if update.kept >= _WHOLE_SHARE:
+        if update.min_served_fraction >= _FULLY_SERVED:
             break
     if best is None:
-        raise SolverError(f"update: not possible in {max_steps} step")
+        raise SolverError(
+            "update: a single step may overload a link; allow at least 2 steps (--max-steps)"
+        )
     return best
 
 
-def _in_steps(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int) -> Update:
-    """Solve the program of the module for s steps, repair the flows, and measure them."""
-    middle = _solve_program(paths, before, after, steps)
-    if middle is None:
-        middle = np.stack([np.minimum(before, after)] * (steps - 1))
-    flows = np.vstack([before, _within_capacities(paths, before, middle, after), after])
-    return Update(flows, _carried_share(paths, flows))
+def _update_in_steps(
+    paths: PathIncidence, old_flows: FloatArray, new_flows: FloatArray, steps: int
+) -> Update:
+    """Return the update of s steps from the linear program, with repaired flows and their rho.
+
+    If the program is not solved, the intermediate flows are min(old, new), which always fit.
+    """
+    inner_flows = _solve_program(paths, old_flows, new_flows, steps)
+    if inner_flows is None:
+        inner_flows = np.stack([np.minimum(old_flows, new_flows)] * (steps - 1))
+    inner_flows = _scale_to_capacities(paths, old_flows, inner_flows, new_flows)
+    flows = np.vstack([old_flows, inner_flows, new_flows])
+    return Update(flows, _min_served_fraction(paths, flows))
 
 
-def _by_demand(paths: NamedPaths) -> sp.csr_array:
-    """(D, P) 1 where a path belongs to a demand."""
-    count = len(paths.demand)
-    demands = int(paths.demand.max(initial=-1)) + 1
-    return sp.csr_array((np.ones(count), (paths.demand, np.arange(count))), shape=(demands, count))
+def _demand_incidence(paths: PathIncidence) -> sp.csr_array:
+    """Return the sparse matrix (D, P) that is 1 where a path belongs to a demand."""
+    num_paths = len(paths.demand)
+    num_demands = int(paths.demand.max(initial=-1)) + 1
+    return sp.csr_array(
+        (np.ones(num_paths), (paths.demand, np.arange(num_paths))), shape=(num_demands, num_paths)
+    )
 
 
-def _carried_share(paths: NamedPaths, flows: FloatArray) -> float:
-    """Rho of flows (s + 1, P), in float64."""
-    carried = (_by_demand(paths) @ flows.T).T
-    min_carried = np.minimum(carried[0], carried[-1])
-    counts = min_carried > 0
-    return float(np.minimum(1.0, carried[1:-1, counts] / min_carried[counts]).min(initial=1.0))
+def _min_served_fraction(paths: PathIncidence, flows: FloatArray) -> float:
+    """Return rho of flows (s + 1, P) in Gbit/s: the smallest fraction of a demand that is served.
+
+    rho = min(1, min over 0 < a < s and d of F_a[d] / min(F_0[d], F_s[d])), with F_a[d] the flow of
+    demand d after step a; demands with a zero denominator do not count.
+    """
+    # (s + 1, D) flow of each demand, Gbit/s.
+    demand_flow = (_demand_incidence(paths) @ flows.T).T
+    min_end_flow = np.minimum(demand_flow[0], demand_flow[-1])
+    is_counted = min_end_flow > 0
+    return float(
+        np.minimum(1.0, demand_flow[1:-1, is_counted] / min_end_flow[is_counted]).min(initial=1.0)
+    )
 
 
-def _within_capacities(
-    paths: NamedPaths, before: FloatArray, middle: FloatArray, after: FloatArray
+def _scale_to_capacities(
+    paths: PathIncidence, old_flows: FloatArray, inner_flows: FloatArray, new_flows: FloatArray
 ) -> FloatArray:
-    """``middle`` (s - 1, P) lowered until no combination of two steps overloads a link, whatever a
-    solver's tolerance.
+    """Return the intermediate flows, scaled down so that no step can overload a link.
 
-    A path gets the share that the most overloaded of its links allows; lowering a flow relieves all
-    links.
+    The program's solution may violate capacities within the solver's tolerance.  The factor of a
+    path is that of its most overloaded link; smaller flows never increase a load.
+
+    Args:
+        paths: links of the paths, and capacities.
+        old_flows: (P,) f_0, Gbit/s.
+        inner_flows: (s - 1, P) f_1 .. f_{s-1}, Gbit/s.
+        new_flows: (P,) f_s, Gbit/s.
     """
-    middle = middle.copy()
-    for step, flows in ((0, before), (-1, after)):
-        unchanged = np.minimum(middle[step], flows)
-        increase = np.maximum(middle[step] - flows, 0)
-        residual = np.maximum(paths.capacity - paths.through @ flows, 0)
-        middle[step] = unchanged + increase * _share(paths, residual, increase)
-    for step in range(len(middle) - 1):
-        share = _share(paths, paths.capacity, np.maximum(middle[step], middle[step + 1]))
-        middle[step : step + 2] *= share
-    return middle
+    inner_flows = inner_flows.copy()
+    # First and last step: f_0 and f_s are fixed, so only the increase above them is scaled, to the
+    # capacity that they leave.
+    for step, end_flows in ((0, old_flows), (-1, new_flows)):
+        common_flow = np.minimum(inner_flows[step], end_flows)
+        increase = np.maximum(inner_flows[step] - end_flows, 0)
+        residual = np.maximum(paths.capacity - paths.incidence @ end_flows, 0)
+        inner_flows[step] = common_flow + increase * _fitting_factor(paths, residual, increase)
+    # Steps between: scale both flows of the step.
+    for step in range(len(inner_flows) - 1):
+        larger_flow = np.maximum(inner_flows[step], inner_flows[step + 1])
+        inner_flows[step : step + 2] *= _fitting_factor(paths, paths.capacity, larger_flow)
+    return inner_flows
 
 
-def _share(paths: NamedPaths, residual: FloatArray, flows: FloatArray) -> FloatArray:
-    """Return (P,) the share of the flow of each path at which all loads are at most ``residual``
-    (E,).
+def _fitting_factor(paths: PathIncidence, residual: FloatArray, flows: FloatArray) -> FloatArray:
+    """Return (P,) factors in [0, 1] of path flows with which no load exceeds the residual capacity.
+
+    The factor of link e is min(1, residual[e] / load[e]), that of a path the minimum of its links.
+
+    Args:
+        paths: links of the paths.
+        residual: (E,) residual capacity, Gbit/s.
+        flows: (P,) Gbit/s.
     """
-    load = paths.through @ flows
-    of_link = np.where(load > residual, residual / np.where(load > 0, load, 1), 1.0)
-    share = np.ones(len(flows))
-    link, path = paths.through.nonzero()
-    np.minimum.at(share, path, of_link[link])
-    return share
+    load = paths.incidence @ flows
+    link_factor = np.where(load > residual, residual / np.where(load > 0, load, 1), 1.0)
+    factor = np.ones(len(flows))
+    # Minimum of link_factor over the links of each path.
+    link, path = paths.incidence.nonzero()
+    np.minimum.at(factor, path, link_factor[link])
+    return factor
 
 
 def _solve_program(
-    paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int
+    paths: PathIncidence, old_flows: FloatArray, new_flows: FloatArray, steps: int
 ) -> FloatArray | None:
-    """Solve the linear program for (s - 1, P) intermediate flows; None if it was not solved.
+    """Solve the linear program of an update in s steps for its intermediate flows.
 
-    Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are
-    shares of the larger of what the demand carries before and after, loads shares of the capacity.
+        max rho <= 1
+        s.t.  load(m_a) <= c,  m_a >= f_{a-1},  m_a >= f_a       for a = 1 .. s,
+              sum of f_a over the paths of d >= rho min(F_0[d], F_s[d])
+              for every demand d and a = 1 .. s - 1,
+
+    with f_0 the old and f_s the new flows, F their sums over the paths of each demand.  Variables
+    are f_1 .. f_{s-1}, m_1 .. m_s (P each) and rho.  Solvers have absolute tolerances, so flows are
+    in units of max(F_0[d], F_s[d]) and loads in units of the link capacity.
+
+    Args:
+        paths: links of the paths, and capacities.
+        old_flows: (P,) f_0, Gbit/s.
+        new_flows: (P,) f_s, Gbit/s.
+        steps: number of steps s >= 2.
+
+    Returns:
+        (s - 1, P) f_1 .. f_{s-1}, Gbit/s; None if the program was not solved.
     """
-    num_paths = len(before)
+    num_paths = len(old_flows)
     num_inner = steps - 1
-    paths_of_demand = _by_demand(paths)
-    carried = np.stack([paths_of_demand @ before, paths_of_demand @ after])
-    volume = carried.max(0)
-    # Gbit/s of each path's variables.
+    # Units of the variables: (P,) Gbit/s of the path's demand, and its inverse (0 for no demand).
+    demand_incidence = _demand_incidence(paths)
+    demand_flow = np.stack([demand_incidence @ old_flows, demand_incidence @ new_flows])
+    volume = demand_flow.max(0)
     unit = volume[paths.demand]
-    per_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
-    through = _scaled_loads(paths, unit)
+    inverse_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
+    utilisation = _scaled_loads(paths, unit)
     variables = _Variables(num_paths, num_inner, steps)
+    # Blocks of rows A x <= b.
     a_ub = []
     b_ub = []
-    # Load of the larger flows of each step, which are at least the flows before and after it.
     eye = sp.eye_array(num_paths, format="csr")
     for step in range(steps):
-        a_ub.append(variables.larger_flow(through, step))
-        # The flows before may exceed a capacity by rounding.
-        b_ub.append(np.maximum(1, through @ (before * per_unit)))
-        for flow, end_flow in ((step - 1, before), (step, after)):
-            if 0 <= flow < num_inner:
-                a_ub.append(variables.flow(eye, flow) - variables.larger_flow(eye, step))
+        # load(m) <= c; the old flows may exceed a capacity by rounding.
+        a_ub.append(variables.larger_flow(utilisation, step))
+        b_ub.append(np.maximum(1, utilisation @ (old_flows * inverse_unit)))
+        # f - m <= 0 for the flows before and after the step; f_0 and f_s are constants.
+        for flow_index, fixed_flow in ((step - 1, old_flows), (step, new_flows)):
+            if 0 <= flow_index < num_inner:
+                a_ub.append(variables.flow(eye, flow_index) - variables.larger_flow(eye, step))
                 b_ub.append(np.zeros(num_paths))
             else:
                 a_ub.append(-variables.larger_flow(eye, step))
-                b_ub.append(-end_flow * per_unit)
-    # Every demand keeps the share rho of what both allocations carry.
+                b_ub.append(-fixed_flow * inverse_unit)
+    # rho min(F_0, F_s) - sum of f_a over the paths of the demand <= 0; rho is the last variable.
     num_demands = len(volume)
-    min_share = np.where(volume > 0, carried.min(0) / np.where(volume > 0, volume, 1), 0)
-    rho_column = (np.arange(num_demands), np.full(num_demands, variables.num_variables - 1))
-    rho_rows = sp.csr_array((min_share, rho_column), shape=(num_demands, variables.num_variables))
+    min_fraction = np.where(volume > 0, demand_flow.min(0) / np.where(volume > 0, volume, 1), 0)
+    rho_entries = (np.arange(num_demands), np.full(num_demands, variables.num_variables - 1))
+    rho_rows = sp.csr_array(
+        (min_fraction, rho_entries), shape=(num_demands, variables.num_variables)
+    )
     for step in range(num_inner):
-        a_ub.append(sp.csr_array(-variables.flow(paths_of_demand, step) + rho_rows))
+        a_ub.append(sp.csr_array(-variables.flow(demand_incidence, step) + rho_rows))
         b_ub.append(np.zeros(num_demands))
-    # Maximise rho; paths over failed links carry nothing.
+    # Maximise rho <= 1; flows of paths over failed links are fixed at 0.
     cost = np.zeros(variables.num_variables)
     cost[-1] = -1.0
-    is_usable = (unit > 0) & ~_is_broken(paths)
+    is_usable = (unit > 0) & ~_uses_failed_link(paths)
     upper = np.append(np.tile(np.where(is_usable, np.inf, 0), num_inner + steps), 1.0)
     result = solve_lp(cost, (sp.vstack(a_ub, format="csr"), np.concatenate(b_ub)), high=upper)
     if result.x is None or not result.is_solved:
@@ -235,35 +298,38 @@ def _solve_program(
     return np.maximum(flows, 0) * unit
 
 
-def _scaled_loads(paths: NamedPaths, unit: FloatArray) -> sp.csr_array:
-    """Return the matrix of loads as shares of the capacities of the live links.
+def _scaled_loads(paths: PathIncidence, unit: FloatArray) -> sp.csr_array:
+    """Return the matrix from path variables (P,) to utilisations of the live links.
+
+    Entry (e, p) is unit[p] / c[e] if path p uses link e; rows of failed links are dropped.
 
     Args:
-        paths: P paths.
-        unit: (P,) Gbit/s of each path's variables.
+        paths: links of the paths, and capacities.
+        unit: (P,) Gbit/s of a path's variable with value 1.
     """
     is_live = paths.capacity > 0
-    inverse = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
-    return sp.csr_array(paths.through.multiply(inverse[:, None]).multiply(unit[None]))[is_live]
+    inverse_capacity = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
+    utilisation = paths.incidence.multiply(inverse_capacity[:, None]).multiply(unit[None])
+    return sp.csr_array(utilisation)[is_live]
 
 
-def _is_broken(paths: NamedPaths) -> BoolArray:
+def _uses_failed_link(paths: PathIncidence) -> BoolArray:
     """Return (P,) whether a path uses a failed link."""
-    has_failed = ~(paths.capacity > 0)
-    if not has_failed.any():
+    is_failed = ~(paths.capacity > 0)
+    if not is_failed.any():
         return np.zeros(len(paths.demand), dtype=bool)
-    is_broken: BoolArray = paths.through[has_failed].sum(0) > 0
-    return is_broken
+    uses_failed_link: BoolArray = paths.incidence[is_failed].sum(0) > 0
+    return uses_failed_link
 
 
 @dataclasses.dataclass(frozen=True)
 class _Variables:
-    """Variables of the program, in the order f_1 .. f_{s-1}, m_1 .. m_s, rho.
+    """Layout of the variables of the program: f_1 .. f_{s-1}, m_1 .. m_s (P each), then rho.
 
     Attributes:
-        num_paths: P, the number of variables of an f or m.
-        num_inner: s - 1.
-        steps: s.
+        num_paths: P.
+        num_inner: s - 1, the number of intermediate flows f.
+        steps: s, the number of larger flows m.
     """
 
     num_paths: int
@@ -276,60 +342,72 @@ class _Variables:
         return self.num_paths * (self.num_inner + self.steps) + 1
 
     def flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
-        """Return the matrix with ``rows`` (n, P) on the variables of f_{index + 1}."""
+        """Return constraint rows over all variables: ``rows`` (n, P) on f_{index + 1}, else 0."""
         num_blocks = self.num_inner + self.steps
         selector = sp.csr_array(([1.0], ([0], [index])), shape=(1, num_blocks))
         return sp.csr_array(sp.hstack([sp.kron(selector, rows), sp.csr_array((rows.shape[0], 1))]))
 
     def larger_flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
-        """Return the matrix with ``rows`` (n, P) on the variables of m_{index + 1}."""
+        """Return constraint rows over all variables: ``rows`` (n, P) on m_{index + 1}, else 0."""
         return self.flow(rows, self.num_inner + index)
 
 
+# Files of the steps.
 _PATTERN = "step-*.json"
-# Share of a path's largest flow; smaller flows are not written to the file of a step.
-_MIN_SHARE = 1e-9
+# Smaller flows, relative to the path's largest flow of any step, are not written.
+_MIN_RELATIVE_FLOW = 1e-9
 
-# Router, target, class ("" for none).
+# Source router, target router, class ("" without classes).
 _Demand = tuple[str, str, str]
-# Demand, links of a path.
-_Key = tuple[_Demand, tuple[int, ...]]
+# Path: its demand, and the indices of its links in order.
+_PathKey = tuple[_Demand, tuple[int, ...]]
 
 
 def run_update(config: UpdateConfig) -> Update:
-    """Read, plan, write.
+    """Read both allocations, plan the update, and write the allocation after each step.
 
     Raises:
         InputError: invalid settings or an invalid file.
-        SolverError: an allocation that overloads a link, or no way in so many steps.
+        SolverError: an allocation overloads a link, or ``max_steps`` does not suffice.
     """
-    earlier = tuple(file.name for file in config.out.glob(_PATTERN))
-    check_out_folder(config.out, earlier or ("step-1.json",), overwrite=config.overwrite)
+    earlier_files = tuple(file.name for file in config.out.glob(_PATTERN))
+    check_out_folder(config.out, earlier_files or ("step-1.json",), overwrite=config.overwrite)
+    # Read the flows; the P paths are those of either allocation.
     topology = topology_of(config)
-    before, after = (_flows(file, topology) for file in (config.before, config.after))
-    keys = list(dict.fromkeys([*before, *after]))
-    names = list(dict.fromkeys(demand for demand, _ in keys))
-    number = {name: d for d, name in enumerate(names)}
-    rows = np.array([link for _, links in keys for link in links], dtype=np.int64)
-    columns = np.repeat(np.arange(len(keys)), [len(links) for _, links in keys])
-    through = sp.csr_array(
-        (np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(keys))
+    old_flow_by_path, new_flow_by_path = (
+        _read_flows(file, topology) for file in (config.before, config.after)
     )
-    paths = NamedPaths(
-        through, np.array([number[demand] for demand, _ in keys], dtype=np.int64), topology.capacity
+    path_keys = list(dict.fromkeys([*old_flow_by_path, *new_flow_by_path]))
+    demands = list(dict.fromkeys(demand for demand, _ in path_keys))
+    demand_index = {demand: d for d, demand in enumerate(demands)}
+    # Sparse (E, P) incidence matrix of links and paths.
+    rows = np.array([link for _, links in path_keys for link in links], dtype=np.int64)
+    columns = np.repeat(np.arange(len(path_keys)), [len(links) for _, links in path_keys])
+    incidence = sp.csr_array(
+        (np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(path_keys))
     )
-    start, end = (np.array([flows.get(key, 0.0) for key in keys]) for flows in (before, after))
-    update = plan_update(paths, start, end, config.max_steps)
-    remove_files(config.out, earlier)
+    paths = PathIncidence(
+        incidence,
+        np.array([demand_index[demand] for demand, _ in path_keys], dtype=np.int64),
+        topology.capacity,
+    )
+    # Plan the update from (P,) old to new flows, 0 for paths of the other allocation.
+    old_flows, new_flows = (
+        np.array([flow_by_path.get(key, 0.0) for key in path_keys])
+        for flow_by_path in (old_flow_by_path, new_flow_by_path)
+    )
+    update = plan_update(paths, old_flows, new_flows, config.max_steps)
+    # Write a file for each step.
+    remove_files(config.out, earlier_files)
     for step in range(1, update.steps + 1):
-        written = _as_json(topology, keys, update.flows[step], update, step)
+        document = _step_document(topology, path_keys, update.flows[step], update, step)
         with atomic_file(config.out / f"step-{step}.json") as temporary:
-            temporary.write_text(json.dumps(written) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(document) + "\n", encoding="utf-8")
     return update
 
 
-def _flows(file: Path, topology: Topology) -> dict[_Key, float]:
-    """Gbit/s of each path of an allocation."""
+def _read_flows(file: Path, topology: Topology) -> dict[_PathKey, float]:
+    """Read the flow of each path of an allocation file, Gbit/s."""
     names = topology.node_names
     return {
         ((names[source], names[target], name), links): rate
@@ -340,51 +418,67 @@ def _flows(file: Path, topology: Topology) -> dict[_Key, float]:
     }
 
 
-def _as_json(
-    topology: Topology, keys: list[_Key], flows: FloatArray, update: Update, step: int
+def _step_document(
+    topology: Topology, path_keys: list[_PathKey], flows: FloatArray, update: Update, step: int
 ) -> dict[str, Any]:
-    """One step as `teal solve --out X.json` writes allocations; splits are shares of what is
-    carried in this step.
+    """Return the allocation after a step as a JSON document, in the format of `teal solve --out`.
+
+    Splits are fractions of the demand's flow in this step.
+
+    Args:
+        topology: network.
+        path_keys: demand and links of each of P paths.
+        flows: (P,) flows after the step, Gbit/s.
+        update: whole update.
+        step: number of the step, from 1.
     """
-    names = topology.link_names()
-    nodes = topology.node_names
-    largest = update.flows.max(0)
-    carried: dict[_Demand, list[dict[str, Any]]] = {}
-    for (demand, links), rate, max_rate in zip(keys, flows.tolist(), largest.tolist(), strict=True):
-        paths_of = carried.setdefault(demand, [])
-        if rate > _MIN_SHARE * max_rate:
-            along = [
-                nodes[topology.link_source[links[0]]],
-                *(nodes[topology.link_target[link]] for link in links),
+    # Paths with traffic, by demand.
+    link_names = topology.link_names()
+    node_names = topology.node_names
+    max_flows = update.flows.max(0)
+    paths_by_demand: dict[_Demand, list[dict[str, Any]]] = {}
+    for (demand, links), rate, max_rate in zip(
+        path_keys, flows.tolist(), max_flows.tolist(), strict=True
+    ):
+        demand_paths = paths_by_demand.setdefault(demand, [])
+        if rate > _MIN_RELATIVE_FLOW * max_rate:
+            path_nodes = [
+                node_names[topology.link_source[links[0]]],
+                *(node_names[topology.link_target[link]] for link in links),
             ]
-            paths_of.append(
-                {"nodes": along, "links": [names[link] for link in links], "rate": rate}
+            demand_paths.append(
+                {"nodes": path_nodes, "links": [link_names[link] for link in links], "rate": rate}
             )
+    # Demands by source router.
     routers: dict[str, list[dict[str, Any]]] = {}
-    for (router, target, name), paths in carried.items():
+    for (router, target, class_name), paths in paths_by_demand.items():
         total = sum(path["rate"] for path in paths)
         for path in paths:
             path["split"] = path["rate"] / total
         entry = {"target": target, "demand": total, "admitted": total, "shed": 0.0}
         routers.setdefault(router, []).append(
-            entry | ({"class": name} if name else {}) | {"paths": paths}
+            entry | ({"class": class_name} if class_name else {}) | {"paths": paths}
         )
-    figures = {"step": step, "steps": update.steps, "kept": update.kept}
+    figures = {"step": step, "steps": update.steps, "kept": update.min_served_fraction}
     return {"topology": topology.name, "unit": "Gbit/s", "figures": figures, "routers": routers}
 
 
 def update_outcome(config: UpdateConfig, _: Notify) -> Outcome:
-    """`teal update`."""
-    planned = run_update(config)
-    shed = (
+    """Run `teal update` and describe its result."""
+    update = run_update(config)
+    shed_text = (
         ""
-        if planned.kept >= 1 - 1e-6
-        else f"; up to {100 * (1 - planned.kept):.3g}% of a demand is shed meanwhile"
+        if update.min_served_fraction >= 1 - 1e-6
+        else f"; up to {100 * (1 - update.min_served_fraction):.3g}% of a demand is shed meanwhile"
     )
     return Outcome(
         text=(
-            f"{config.out}: {planned.steps} step{'s' if planned.steps > 1 else ''}, no link above "
-            f"its capacity{shed}"
+            f"{config.out}: {update.steps} step{'s' if update.steps > 1 else ''}, no link above "
+            f"its capacity{shed_text}"
         ),
-        data={"out": str(config.out), "steps": planned.steps, "kept": planned.kept},
+        data={
+            "out": str(config.out),
+            "steps": update.steps,
+            "kept": update.min_served_fraction,
+        },
     )

@@ -1,7 +1,11 @@
-"""Calls of the API, shared by both clients: method, path, content, and how to read the response.
+"""Requests of the service's HTTP API, for the synchronous and the asynchronous client.
 
-Each public function builds a :class:`Call`; :mod:`teal.client.clients` turns them into methods, and
+Each public function builds a :class:`Call`: HTTP method, path, content, and decoder of the
+response.  :mod:`teal.client.clients` turns the functions into methods of the clients, and
 :func:`answer_of` decodes the response.
+
+Axes: B matrices, D pairs of nodes (demands), C demand classes, K paths of a demand, E links, N
+nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 ZIP = "application/zip"
-# Columns with a number per matrix.
+# Columns of an Arrow response with a number for each matrix.
 _FIGURES = (
     "value",
     "bound",
@@ -51,14 +55,14 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Call(Generic[T]):
-    """Request to the service.
+    """Request to the service, with the decoder of its response.
 
     Attributes:
         method: HTTP method.
         path: path of the URL.
-        read: decodes a successful response.
-        content: further arguments of httpx's ``request``.
-        deadline_s: time that the answer may take, s; 0 if the service answers at once.
+        read: decoder of a successful response.
+        content: keyword arguments of httpx's ``request``: body, query parameters, headers.
+        deadline_s: time limit of the computation, s, added to the timeout; 0 without computation.
         media_type: media type of a successful response; "" without content.
     """
 
@@ -71,32 +75,34 @@ class Call(Generic[T]):
 
 
 def answer_of(call: Call[T], response: httpx.Response) -> T:
-    """Result of a call, from its response.
+    """Check and decode the response to a call.
 
     Raises:
-        ServiceFault: an error of the service, or a response that the API does not define, for
-            instance of a proxy.
+        ServiceFault: an error of the service, or a response that the API does not define, such as
+            that of a proxy.
     """
-    content = checked(response)
-    content_type = content.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    successful_response = checked(response)
+    content_type = (
+        successful_response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    )
     try:
         if content_type != call.media_type:
             raise ValueError(
-                f"{call.media_type or 'no content'} expected, not {content_type or 'no media type'}"
+                f"Content-Type is {content_type or 'missing'}, not {call.media_type or 'empty'}"
             )
-        return call.read(content)
+        return call.read(successful_response)
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         text = f"the response is not from this service: {' '.join(str(error).split())[:200]}"
         raise ServiceFault(response.status_code, "http", text) from None
 
 
 class LinkOptions(TypedDict, total=False):
-    """A change of the links between two nodes; ``restore`` must be given alone.
+    """Change of the links between two nodes; ``restore`` excludes the other options.
 
     Attributes:
         up: False takes the links down, True takes them up again.
         capacity: new capacity of each link, Gbit/s.
-        restore: give every link its registered capacity and take it up.
+        restore: True resets the links to their registered capacity and takes them up.
     """
 
     up: bool | None
@@ -105,7 +111,7 @@ class LinkOptions(TypedDict, total=False):
 
 
 class AllocationOptions(TypedDict, total=False):
-    """Options of an allocation.
+    """Options of an allocation request.
 
     Attributes:
         gap: certified relative gap at which to stop; default: value of the registration.
@@ -113,13 +119,13 @@ class AllocationOptions(TypedDict, total=False):
         objective: name of the objective; default: value of the registration.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
         latency_limits_ms: largest path latency, ms, by name of a class; default: none.
-        max_churn: largest fraction of the demand with a working path that may move from its paths
+        max_churn: largest fraction of the demand with a live path that may move away from its paths
             in ``previous``.
         previous: ``id`` of the installed answer.
         solver: model (the service's model alone), model-pdhg (PDHG warm-started from the model),
-            pdhg (PDHG from the last allocation) or auto (default: pdhg; model-pdhg where there is
-            no last allocation and the model saves time).
-        protect: cables or groups: flows are promises that survive the failure of any one of them.
+            pdhg (PDHG warm-started from the last allocation) or auto (default: pdhg; model-pdhg if
+            there is no last allocation and the model saves time).
+        protect: cables or groups: every flow survives the failure of any single cable or group.
         prove: whether to prove value and bound of one matrix; :meth:`proof` returns the zip file.
         key: idempotency key; a repeated request with the same key and rates gets the same answer
             without another solve.
@@ -139,22 +145,26 @@ class AllocationOptions(TypedDict, total=False):
 
 
 def _network_path(name: str, *subpath: str) -> str:
-    """URL path of a network or of one of its resources; each name is quoted as one path segment.
+    """Return the URL path of a network or of one of its resources.
+
+    Each name is quoted as one path segment.
 
     Raises:
-        InvalidRequest: a name that cannot be a path segment, which would address another resource.
+        InvalidRequest: a name ("", "." or "..") that would address another resource.
     """
     parts = name, *subpath
     for part in parts:
         if part in ("", ".", ".."):
             raise InvalidRequest(
-                422, "invalid_request", f"expected a name of letters and digits, not {part!r}"
+                422,
+                "invalid_request",
+                f"{part!r} cannot be a name in a URL; use a name of letters and digits",
             )
     return "/v1/networks/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
 
 
 def networks() -> Call[list[str]]:
-    """Names of all registered networks."""
+    """Return the names of all registered networks."""
     return Call("GET", "/v1/networks", lambda response: list(response.json()["networks"]))
 
 
@@ -166,8 +176,9 @@ def put_network(
     Args:
         name: name of the network in the service.
         topology: a Topology, networkx node-link data, or a name such as b4 or topohub:GROUP/NAME.
-        settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective,
-            gap, groups (of cables, by name), weights and functions (of demands) of the network.
+        settings: further fields of the registration: num_paths (auto, or a number), max_paths,
+            path_method, path_weight, objective, gap, groups (shared-risk groups: cables by name),
+            weights and functions (bandwidth functions) of demands.
     """
     description = topology if isinstance(topology, str | dict) else _node_link(topology)
     return Call(
@@ -184,7 +195,7 @@ def _node_link(topology: Topology) -> dict[str, Any]:
 
 
 def network(name: str) -> Call[Network]:
-    """State, nodes and links of a network."""
+    """Return state, nodes and links of a network."""
     return Call("GET", _network_path(name), _read_network)
 
 
@@ -196,14 +207,13 @@ def delete_network(name: str) -> Call[None]:
 def change_link(
     name: str, source: str, target: str, **change: Unpack[LinkOptions]
 ) -> Call[Network]:
-    """Change the links between two nodes, in both directions: down or up, another capacity, or
-    restored.
+    """Change the links between two nodes, in both directions.
 
     Args:
         name: name of the network.
         source: name of a node.
         target: name of another node.
-        change: see :class:`LinkOptions`.
+        change: up (False: down), capacity (Gbit/s), or restore (registered capacity, up).
     """
     return change_links(name, [{"source": source, "target": target, **change}])
 
@@ -213,8 +223,8 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
 
     Args:
         name: name of the network.
-        changes: objects with ``source``, ``target``, those of :class:`LinkOptions`, and ``both``
-            (False: one way).
+        changes: for each pair of nodes ``source``, ``target``, the change (``up``, ``capacity`` in
+            Gbit/s, or ``restore``), and ``both`` (False: only from source to target).
     """
     return Call(
         "PATCH",
@@ -225,8 +235,9 @@ def change_links(name: str, changes: Sequence[Mapping[str, Any]]) -> Call[Networ
 
 
 def paths(name: str) -> Call[Paths]:
-    """Pairs of nodes in the order of rates and splits, and the candidate paths of each pair as
-    lists of nodes.
+    """Return the pairs of nodes in the order of rates and splits, and their candidate paths.
+
+    A path is the list of its nodes.
     """
 
     def read(response: httpx.Response) -> Paths:
@@ -243,19 +254,19 @@ def allocate(
 
     Args:
         name: name of the network.
-        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row
-            by row, Gbit/s; or such rates for each class by its name, the highest priority first:
-            the answer then has C D demands.
-        options: see :class:`AllocationOptions`.
+        rates: Gbit/s; (B, D) for all pairs of nodes in the order of :meth:`paths`, or (B, N * N)
+            for all entries of the matrix, row by row.  With classes: such an array for each class
+            name, the highest priority first; the answer then has C * D demands.
+        options: gap, deadline_ms and the further fields of :class:`AllocationOptions`.
     """
-    # Stack the matrices of classes, class by class.
+    # With classes, send (B * C, D): the C classes of each matrix one after another.
     key = options.get("key", "")
     entries = options.get("entries", 0)
     params = {option: value for option, value in options.items() if option != "key"}
     if isinstance(rates, Mapping):
         params["classes"] = ",".join(rates)
-        parts = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
-        rates = np.stack(parts, 1).reshape(-1, parts[0].shape[1])
+        class_rates = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
+        rates = np.stack(class_rates, 1).reshape(-1, class_rates[0].shape[1])
     # Encode the options as query parameters.
     limits = options.get("latency_limits_ms", {})
     params["latency_limits_ms"] = ",".join(
@@ -277,12 +288,12 @@ def allocate(
 
 
 def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
-    """Answer of an earlier :meth:`allocate`, while the service keeps it.
+    """Return the answer of an earlier allocation request, while the service keeps it.
 
     Args:
         name: name of the network.
         number: ``id`` of the answer.
-        entries: requested entries.
+        entries: number of entries of its split tables; 0 without tables.
     """
     path = _network_path(name, "allocations", number)
     return Call(
@@ -291,8 +302,9 @@ def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocatio
 
 
 def proof(name: str, number: str) -> Call[bytes]:
-    """Proof of an answer that was requested with ``prove``, while the answer is kept: a zip file
-    with a checker.
+    """Return the proof of an answer as the bytes of a zip file, which includes a checker.
+
+    The answer must have been requested with ``prove``, and the service must still keep it.
 
     Args:
         name: name of the network.
@@ -309,13 +321,14 @@ def proof(name: str, number: str) -> Call[bytes]:
 def measure(
     name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0
 ) -> Call[Measured]:
-    """Send measured traffic; the service then allocates for the following interval.
+    """Send measured traffic matrices; the service can then allocate for the following interval.
 
     Args:
         name: name of the network.
-        rates: (B, D) or (B, N x N) as in :meth:`allocate`, Gbit/s.
+        rates: Gbit/s; (B, D) for all pairs of nodes in the order of :meth:`paths`, or (B, N * N)
+            for all entries of the matrix, row by row.
         time: time of the first matrix; UTC without a time zone.
-        interval_s: seconds between matrices, if there are several.
+        interval_s: seconds between consecutive matrices; 0 for a single matrix.
     """
     content = {
         "content": _encode_rates(rates),
@@ -339,21 +352,22 @@ def measure_counters(
     rates: Array | None = None,
     deadline_ms: float | None = None,
 ) -> Call[Measured]:
-    """Send the byte counters of an interval; the service estimates its matrix, or checks the
-    ``rates`` sent with them.
+    """Send interface counters of an interval, from which the service estimates the traffic matrix.
+
+    With ``rates``, the service checks that matrix against the counters and stores it.
 
     Args:
         name: name of the network.
-        time: time of the interval; UTC if it names no zone.
+        time: time of the interval; UTC without a time zone.
         links: for each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s;
-            ``number`` where links are parallel.
+            ``number`` distinguishes parallel links.
         nodes: for each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
-        routing: routing in use in the interval: ``igp``, or ``allocation``, the latest answer for
-            the next interval.
-        rates: (1, D) matrix, Gbit/s, in the order of :meth:`allocate`, to check and to keep instead
-            of an estimate.
-        deadline_ms: ms from the arrival of the request, after which it fails with 503 (overloaded);
-            None for 10,000.
+        routing: routing during the interval: ``igp`` (shortest paths), or ``allocation`` (the
+            latest answer of :meth:`allocate_next`).
+        rates: (1, D) matrix in the order of the pairs of :meth:`paths`, Gbit/s; None to estimate
+            it.
+        deadline_ms: time limit, ms; afterwards the request fails with 503 (overloaded).  None for
+            10,000.
     """
     body: dict[str, Any] = {
         "time": _iso_time(time),
@@ -373,14 +387,14 @@ def measure_counters(
 
 
 def _iso_time(time: np.datetime64 | datetime) -> str:
-    """Time in ISO 8601; UTC without a time zone."""
+    """Return a time in ISO 8601 format; a time without a time zone is UTC."""
     if isinstance(time, np.datetime64):
         return f"{time.astype('datetime64[s]')}Z"
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
 def measured(name: str) -> Call[Measured]:
-    """Number and times of the measured matrices that the service stores."""
+    """Return the number and times of the measured matrices that the service stores."""
     return Call(
         "GET", _network_path(name, "measurements"), lambda response: Measured.of(response.json())
     )
@@ -392,14 +406,16 @@ def forget_measured(name: str) -> Call[None]:
 
 
 def model() -> Call[dict[str, Any]]:
-    """Model of the service: ``model``, ``loaded_version``, ``loaded_at`` (seconds since 1970) and
-    ``last_error``.
+    """Return the description of the service's model for warm starts.
+
+    Fields: ``model`` (name or folder), ``loaded_version``, ``loaded_at`` (seconds since 1970) and
+    ``last_error`` (reason why a newer version is not used).
     """
     return Call("GET", "/v1/model", lambda response: dict(response.json()))
 
 
 def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAllocation]:
-    """Allocate for the interval after the newest measured matrix, whose traffic is unknown.
+    """Allocate for the interval after the newest measured matrix; its traffic is unknown yet.
 
     Args:
         name: name of the network.
@@ -418,12 +434,12 @@ def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAl
 
 
 def _read_network(response: httpx.Response) -> Network:
-    """Network in a JSON response."""
+    """Decode the network in a JSON response."""
     return Network.of(response.json())
 
 
 def _encode_rates(rates: Array) -> bytes:
-    """Matrices as an Arrow IPC stream."""
+    """Encode rates (B, D) or (D,) as an Arrow IPC stream with a list column ``rates``."""
     rates = np.atleast_2d(np.asarray(rates, np.float64))
     column = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1]
@@ -436,36 +452,49 @@ def _encode_rates(rates: Array) -> bytes:
 
 
 def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocation:
-    """Decode the allocation in an Arrow response; ``entries`` is the size of the split tables."""
+    """Decode the allocation in an Arrow response.
+
+    The table has a row for each of the B matrices: number columns (value, gap, ...), and list
+    columns with the flattened arrays of a matrix (splits or weights (D, K), utilisation (E,)).
+    Figures of the whole request are JSON in the schema metadata ``teal``.
+
+    Args:
+        response: successful response with an Arrow IPC stream.
+        entries: number of entries of the requested split tables; 0 without tables.
+    """
     with pa.ipc.open_stream(pa.BufferReader(response.content)) as stream:
         table = stream.read_all()
     metadata = json.loads(table.schema.metadata[b"teal"])
-    # Split ratios, or integer weights and served fractions.
+    # (B, D, K)
     shape = table.num_rows, metadata["demands"], metadata["paths"]
 
-    def numbers(name: str) -> Array:
+    def flat_values(name: str) -> Array:
+        """Return the values of a list column, all rows one after another."""
         return np.asarray(
             table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False)
         )
 
-    weights = numbers("weights").reshape(shape) if "weights" in table.column_names else None
+    # Splits, or with entries integer weights: splits = weights / entries * served fraction.
+    weights = flat_values("weights").reshape(shape) if "weights" in table.column_names else None
     if weights is None:
         admitted_share = None
-        splits = numbers("splits").reshape(shape)
+        splits = flat_values("splits").reshape(shape)
     else:
-        admitted_share = numbers("admitted_share").reshape(shape[:2])
+        admitted_share = flat_values("admitted_share").reshape(shape[:2])
         splits = weights / np.float32(max(1, entries)) * admitted_share[..., None]
+    # Limit of an answer for the next interval: ratio, probability (level), last realised ratio.
     limit = metadata.get("limit") or {}
 
-    def optional(name: str) -> Any:
+    def optional_column(name: str) -> Any:
+        """Return a number column (B,); None if the response does not have it."""
         return table.column(name).to_numpy() if name in table.column_names else None
 
-    # Columns and metadata, as fields.
+    # Collect columns and metadata.
     return ServedAllocation(
         splits=splits,
         weights=weights,
         admitted_share=admitted_share,
-        utilisation=numbers("utilisation").reshape(table.num_rows, -1),
+        utilisation=flat_values("utilisation").reshape(table.num_rows, -1),
         status=tuple(table.column("status").to_pylist()),
         queue_ms=metadata["queue_ms"],
         solve_ms=metadata["solve_ms"],
@@ -483,7 +512,7 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         levels=tuple(
             tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()
         ),
-        moved=optional("moved"),
-        largest_share=optional("largest_share"),
+        moved=optional_column("moved"),
+        largest_share=optional_column("largest_share"),
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

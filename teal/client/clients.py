@@ -1,4 +1,8 @@
-"""Synchronous and asynchronous client, made from the calls of :mod:`teal.client.calls`."""
+"""Synchronous and asynchronous client of the service.
+
+Their methods are made from the functions of :mod:`teal.client.calls`, which build a request and
+know how to decode its response.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,17 @@ from teal.client.calls import Call, answer_of
 from teal.client.faults import NotReady, ServiceFault, Unauthorised, as_faults
 from teal.client.results import Network
 
-# Poll interval of a network's state.
+# Interval at which wait_ready polls the state of a network.
 _POLL_INTERVAL_S = 0.1
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
-    """Method of the synchronous client for a call."""
+    """Turn a function that builds a call into a method of the synchronous client.
+
+    The method builds the call, sends the request, and returns the decoded response.
+    """
 
     @functools.wraps(build_call)
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -41,7 +48,10 @@ def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], 
 def _async(
     build_call: Callable[P, Call[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Method of the asynchronous client for a call."""
+    """Turn a function that builds a call into a coroutine method of the asynchronous client.
+
+    The method builds the call, sends the request, and returns the decoded response.
+    """
 
     @functools.wraps(build_call)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
@@ -56,12 +66,14 @@ def _async(
 
 
 class Client:
-    """Synchronous client. Every method raises a ServiceFault of the type of the error.
+    """Synchronous client of the service.
+
+    Every method raises the subclass of ServiceFault that belongs to the error.
 
     Args:
         address: URL of the service, such as http://127.0.0.1:8000.
         token: bearer token; empty if the service requires none.
-        timeout_s: timeout of a request, s; for allocations in addition to their deadline.
+        timeout_s: timeout of a request, s, in addition to the deadline of an allocation.
         http: further arguments of httpx.Client, such as ``verify`` or ``transport``.
 
     Raises:
@@ -123,8 +135,16 @@ class Client:
 
 
 class AsyncClient:
-    """Asynchronous client with the methods and arguments of :class:`Client`; ``http`` goes to
-    httpx.AsyncClient.
+    """Asynchronous client of the service; methods as in :class:`Client`, as coroutines.
+
+    Args:
+        address: URL of the service, such as http://127.0.0.1:8000.
+        token: bearer token; empty if the service requires none.
+        timeout_s: timeout of a request, s, in addition to the deadline of an allocation.
+        http: further arguments of httpx.AsyncClient, such as ``verify`` or ``transport``.
+
+    Raises:
+        ServiceFault: invalid address or token.
     """
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
@@ -150,7 +170,16 @@ class AsyncClient:
     allocate_next = _async(calls.allocate_next)
 
     async def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
-        """Wait until the paths of a network are computed; see :meth:`Client.wait_ready`."""
+        """Wait until the paths of a network are computed; return its state, nodes and links.
+
+        Args:
+            name: name of the network.
+            timeout_s: longest time to wait, s.
+
+        Raises:
+            NotReady: the paths are not computed after ``timeout_s``.
+            ServiceFault: the paths cannot be computed.
+        """
         end_s = time.monotonic() + timeout_s
         while not _is_ready(network := await self.network(name), end_s):
             await asyncio.sleep(_POLL_INTERVAL_S)
@@ -173,21 +202,26 @@ class AsyncClient:
 
 
 def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
-    """Timeout of a call: its deadline, plus time for queue, transfer, and path search after a
-    restart.
+    """Return the function from a call to its HTTP timeout, s: the call's deadline + ``timeout_s``.
+
+    ``timeout_s`` covers queue, transfer, and a path search after a restart of the service.
     """
     return lambda call: call.deadline_s + timeout_s
 
 
 def _connection(address: str, token: str) -> dict[str, Any]:
-    """Arguments of httpx's clients; loopback addresses bypass proxies of the environment.
+    """Return the arguments of httpx's clients: URL, authorisation header, use of proxies.
+
+    Requests to loopback addresses bypass the proxies of the environment variables.
 
     Raises:
-        Unauthorised: a token that no header can contain.
+        Unauthorised: the token has characters that a header cannot contain.
     """
     if not (token.isascii() and all(char.isprintable() and char != " " for char in token)):
         raise Unauthorised(
-            0, "unauthorised", "invalid token: expected visible ASCII characters without spaces"
+            0,
+            "unauthorised",
+            "invalid token: only visible ASCII characters without spaces are allowed",
         )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return {
@@ -206,11 +240,23 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_ready(network: Network, end_s: float) -> bool:
-    """Whether the paths of a network are computed; raises if they failed, or after ``end_s`` on the
-    monotonic clock.
+    """Return whether the paths of a network are computed.
+
+    Args:
+        network: current state of the network.
+        end_s: time limit of the wait, by ``time.monotonic()``.
+
+    Raises:
+        ServiceFault: the computation of the paths failed.
+        NotReady: the paths are not computed, and the time limit has passed.
     """
     if network.state == "failed":
         raise ServiceFault(409, "failed", network.error or "")
     if network.state != "ready" and time.monotonic() > end_s:
-        raise NotReady(503, "not_ready", f"{network.name} is still {network.state}")
+        raise NotReady(
+            503,
+            "not_ready",
+            f"network {network.name} is still {network.state} at the end of the timeout; wait "
+            "longer",
+        )
     return network.state == "ready"

@@ -1,5 +1,6 @@
-"""Exceptions for requests that the service refuses or fails, one per kind; :func:`checked` raises
-them.
+"""Exceptions of the clients: one class for each kind of failed request.
+
+:func:`checked` raises them for error responses, :func:`as_faults` for failed connections.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from teal.errors import TealError
 
 
 class ServiceFault(TealError):
-    """The service refused or failed a request; the subclasses name the causes.
+    """Failed request to the service; the subclasses name the causes.
 
     Attributes:
         status: HTTP status; 0 if there was no response.
         code: error code of the service, such as unknown_network.
-        retry_after_s: time after which to repeat the request, s; 0 if repeating does not help.
+        retry_after_s: seconds to wait before a retry; 0 if a retry does not help.
     """
 
     def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
@@ -31,33 +32,31 @@ class ServiceFault(TealError):
 
 
 class InvalidRequest(ServiceFault):
-    """The request is malformed or inconsistent with the network."""
+    """Malformed request, or one that does not fit the network."""
 
 
 class Unauthorised(ServiceFault):
-    """The token is missing or wrong."""
+    """Missing or wrong token."""
 
 
 class UnknownNetwork(ServiceFault):
-    """No network of this name is registered."""
+    """Unknown name of a network."""
 
 
 class NotReady(ServiceFault):
-    """The candidate paths of the network are still being computed."""
+    """Request for a network whose candidate paths are still being computed."""
 
 
 class Overloaded(ServiceFault):
-    """Too many requests are waiting, or no engine is available; repeat the request after
-    ``retry_after_s``.
-    """
+    """Too many requests are queued, or no solver is available; retry after ``retry_after_s``."""
 
 
 class LateMeasurement(ServiceFault):
-    """A measured matrix is older than the newest one that the service has."""
+    """Measured matrix that is older than the newest one of the service."""
 
 
 class Unreachable(ServiceFault):
-    """The service did not respond: connection refused, broken or timed out."""
+    """Missing response of the service: connection refused, broken or timed out."""
 
 
 _FAULT_TYPES: dict[str, type[ServiceFault]] = {
@@ -73,18 +72,18 @@ _FAULT_TYPES: dict[str, type[ServiceFault]] = {
 
 @contextlib.contextmanager
 def as_faults() -> Iterator[None]:
-    """Raise connection errors and invalid content as a ServiceFault."""
+    """Convert connection errors of httpx and content that JSON cannot hold to a ServiceFault."""
     try:
         yield
     except (httpx.RequestError, httpx.InvalidURL) as error:
         raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
-    # NaN, or an invalid string, which JSON cannot represent.
+    # JSON cannot represent NaN and invalid strings.
     except ValueError as error:
         raise InvalidRequest(0, "invalid_request", str(error)) from None
 
 
 def checked(response: httpx.Response) -> httpx.Response:
-    """Return a successful response; raise the ServiceFault of any other."""
+    """Return a successful response; raise the ServiceFault subclass of an error response."""
     if response.is_success:
         return response
     try:
@@ -93,7 +92,7 @@ def checked(response: httpx.Response) -> httpx.Response:
         message = error["message"]
     except (ValueError, LookupError, TypeError):
         code = None
-    # Not a response of the service, but for instance of a proxy.
+    # The response is not from the service, but for example from a proxy.
     if not isinstance(code, str):
         code = "http"
         message = response.text[:200]
@@ -104,7 +103,7 @@ def checked(response: httpx.Response) -> httpx.Response:
 
 
 def _retry_after_s(retry_after: str) -> float:
-    """Seconds in a Retry-After header, a number or a date (RFC 9110, 10.2.3); 0 if invalid."""
+    """Parse a Retry-After header, seconds or a date (RFC 9110, 10.2.3); return s, 0 if invalid."""
     if retry_after.isascii() and retry_after.isdigit():
         return float(retry_after)
     try:

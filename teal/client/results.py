@@ -1,4 +1,4 @@
-"""Responses of the service as dataclasses."""
+"""Dataclasses of the service's responses: networks, measurements, allocations."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Network:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Network:
-        """Network in a response body; unknown fields are ignored."""
+        """Build a network from a JSON response; unknown fields of newer services are ignored."""
         field_names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in body.items() if name in field_names}
         values["nodes"] = tuple(
@@ -112,11 +112,11 @@ class Measured:
 
     Attributes:
         matrices: number of matrices.
-        first, last: time of the oldest and of the newest, UTC; None without matrices.
-        interval_s: median seconds between matrices; 0 if unknown.
-        most: maximum number of matrices.
-        counted: estimate from counters, if they were sent: found_by, total_gbps, unexplained,
-            replaced, alarm, suspects, kept.
+        first, last: time of the oldest and of the newest matrix, UTC; None without matrices.
+        interval_s: median interval between matrices, seconds; 0 if unknown.
+        most: maximum number of matrices that the service stores.
+        counted: figures of the estimate, if counters were sent (fields found_by, total_gbps,
+            unexplained, replaced, alarm, suspects, kept); None otherwise.
     """
 
     matrices: int
@@ -128,7 +128,7 @@ class Measured:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Measured:
-        """Measured matrices in a response body."""
+        """Build the result from a JSON response."""
         first, last = (
             None if body[name] is None else utc(body[name]) for name in ("first", "last")
         )
@@ -138,18 +138,19 @@ class Measured:
 
 
 def utc(text: str) -> np.datetime64:
-    """Time of the service, which ends with Z."""
+    """Parse a UTC time of the service, such as ``2024-01-31T12:00:00Z``."""
     return np.datetime64(text.removesuffix("Z"), "s")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartResult:
-    """Certified figures of a part of the demands, a class or a level.
+    """Certified figures of the demands of a class or level.
 
     Attributes:
-        demand: Gbit/s.
+        demand: total demand, Gbit/s.
         value: carried rate, Gbit/s.
-        bound: certified bound on the value, next to the allocations of preceding parts, Gbit/s.
+        bound: certified upper bound on the carried rate, given the allocations of all preceding
+            classes or levels, Gbit/s.
         gap: certified relative gap between ``value`` and ``bound``.
     """
 
@@ -160,7 +161,7 @@ class PartResult:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Self:
-        """Figures in a response; the name of a class is its field ``class``."""
+        """Build the figures from a JSON response; its field ``class`` is the name of a class."""
         return cls(
             **{
                 field.name: body["class" if field.name == "name" else field.name]
@@ -182,13 +183,13 @@ class ClassResult(PartResult):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LevelResult(PartResult):
-    """Figures of the demands that a level of fair rates limits; preceding levels are lower.
+    """Certified figures of the demands with the same max-min fair rate; levels are ascending.
 
     Attributes:
-        level: Gbit/s.
+        level: fair rate of each of these demands, Gbit/s.
         demands: number of demands at this level.
-        growth: certified bound: no allocation gives all of them more than this multiple of the
-            level; None without a bound.
+        growth: certified bound: no allocation gives all of these demands more than this multiple of
+            the level; None without a bound.
     """
 
     level: float
@@ -198,16 +199,16 @@ class LevelResult(PartResult):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedAllocation:
-    """Allocation of one request.
+    """Allocation of the matrices of one request, with certified figures.
 
-    B is the number of matrices, D of demands, K of paths per demand, E of directed links.
+    Axes: B matrices, D demands, K candidate paths of a demand, E directed links.
 
     Attributes:
-        splits: (B, D, K) split ratios of each demand; ``weights`` / entries * ``admitted_share`` if
-            weights were requested.
-        weights: (B, D, K) integers that sum to ``entries`` or 0; None unless ``entries`` was given.
-        admitted_share: (B, D) served fraction of each demand, which the weights divide; None
-            without weights.
+        splits: (B, D, K) fraction of each demand on each of its paths; if ``entries`` was given,
+            ``weights`` / entries * ``admitted_share``.
+        weights: (B, D, K) integer weights of the paths, which sum to ``entries`` or 0; None unless
+            ``entries`` was given.
+        admitted_share: (B, D) served fraction of each demand; None without weights.
         utilisation: (B, E) load / capacity of each link.
         value: (B,) value of the objective; Gbit/s for total flow.
         bound: (B,) certified bound of the optimal value, in the unit of ``value``.
@@ -216,24 +217,24 @@ class ServedAllocation:
         max_link_utilisation: (B,) largest link utilisation.
         status: (B,) "gap" if the requested gap was reached; else the reason why the search ended:
             "deadline", "iterations", "rounding" if only rounding misses the gap, or "model" if the
-            gap of the model alone is larger; "next" for an interval that is not known yet, with the
-            figures of the splits on the newest measured matrix.
+            gap of the model alone is larger.  "next" for the interval after the newest measured
+            matrix; the figures are then those of the splits on that matrix.
         queue_ms: time in the queue, ms.
         solve_ms: time of the solver, ms.
-        solver: model, model-pdhg, pdhg, or hedge for an interval that is not known yet.
+        solver: model, model-pdhg, pdhg, or hedge (allocation for the next interval).
         batch: number of matrices solved in the same batch.
-        id: identifier of the request; the service repeats the answer under it for a while.
-        time: time of the interval of the splits, UTC; None if matrices were sent.
-        limit: limit of realised over optimal largest utilisation in that interval, which holds with
-            probability ``level``; None if unknown.
-        level: see ``limit``.
-        realised: realised over optimal largest utilisation in the last allocated interval; None if
-            unknown.
+        id: identifier of the answer; the service keeps the answer under it for a while.
+        time: time of the next interval, UTC; None if matrices were sent.
+        limit: upper limit on the ratio of realised to optimal largest utilisation in the next
+            interval; None if unknown.
+        level: probability with which ``limit`` holds.
+        realised: ratio of realised to optimal largest utilisation in the last allocated interval;
+            None if unknown.
         classes: figures of the classes of each matrix, the highest priority first; empty without
             classes.
-        levels: under max_min, the levels of fair rates with most flow of each matrix, ascending;
+        levels: under max_min, the fair-rate levels with the largest flow of each matrix, ascending;
             else empty.
-        moved: (B,) moved fraction of the demand with a working path; None without a churn limit.
+        moved: (B,) moved fraction of the demand with a live path; None without a churn limit.
         largest_share: (B,) under least_cost, largest common served fraction, NaN where all demand
             is carried; None under other objectives.
     """

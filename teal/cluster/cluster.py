@@ -14,8 +14,10 @@ from teal.errors import InputError, SolverError, TealError
 
 @contextlib.contextmanager
 def connected(extra: str = "ray") -> Iterator[Any]:
-    """Yield the module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on
-    the loopback address.
+    """Connect to Ray while the block runs; yield the module ray.
+
+    The cluster is that of ``RAY_ADDRESS``, or a new local one on the loopback address. A connection
+    that exists already is used and stays open.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
@@ -27,7 +29,9 @@ def connected(extra: str = "ray") -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise InputError("Ray", "", f"its package: pip install 'teal-te[{extra}]'", error) from None
+        raise InputError.invalid(
+            "Ray", "", f"not installed ({error})", f"pip install 'teal-te[{extra}]'"
+        ) from None
     must_connect = not ray.is_initialized()
     with contextlib.ExitStack() as stack:
         if must_connect:
@@ -40,8 +44,11 @@ def connected(extra: str = "ray") -> Iterator[Any]:
 
 
 def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
-    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files are deleted with
-    ``stack``.
+    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one.
+
+    Args:
+        ray: module ray.
+        stack: stack that deletes the files of a local cluster when it is closed.
 
     Raises:
         InputError: the cluster is unreachable.
@@ -53,9 +60,9 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
         "configure_logging": False,
     }
     if not address:
-        # A private folder: in Ray's own, which is world-writable, a log could be replaced by a
-        # link.
-        # Its name is short because it contains sockets, whose paths have at most 107 characters.
+        # Use a private folder: Ray's default folder is world-writable, so that others could replace
+        # a log by a symbolic link.  Its name is short, since it contains sockets, whose paths have
+        # at most 107 characters.
         folder = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True)
         )
@@ -71,8 +78,11 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         if not address:
             raise
-        raise InputError(
-            "RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}"
+        raise InputError.invalid(
+            "RAY_ADDRESS",
+            "",
+            f"no Ray cluster at {address}: {error}",
+            "set it to the address of a running cluster, or unset it to start a local one",
         ) from None
 
 
@@ -82,20 +92,29 @@ def units(ray: Any, kind: str) -> int:
 
 
 def require_units(ray: Any, kind: str, count: int, option: str) -> None:
-    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait
-    forever.
+    """Raise InputError unless the cluster has enough CPUs or GPUs; Ray would wait forever.
+
+    Args:
+        ray: module ray, connected to a cluster.
+        kind: CPU or GPU.
+        count: required number of units.
+        option: option that requests them, for the message.
     """
     available = units(ray, kind)
     if available < count:
-        hint = " (or --device cpu)" if kind == "GPU" else ""
-        raise InputError(
-            option, "", f"at most {available}, the {kind}s of the cluster{hint}", count
+        hint = " or --device cpu" if kind == "GPU" else ""
+        raise InputError.invalid(
+            option,
+            "",
+            f"{count} is more than the {available} {kind}s of the cluster",
+            f"use at most {available}{hint}",
         )
 
 
 def cause(error: BaseException, text: str) -> TealError:
-    """Return the error of Teal that Ray has wrapped in ``error``; else a SolverError with
-    ``text``.
+    """Return the Teal error in the chain of causes of an error of Ray.
+
+    Without one, return a SolverError with ``text`` and the message of ``error``.
     """
     inner: BaseException | None = error
     while inner is not None:

@@ -16,13 +16,15 @@ def guard() -> Path | None:
     Returns:
         token file, readable by its owner only; None if ``RAY_ADDRESS`` names a cluster.
     """
-    # The user's cluster has its own configuration.
+    # A cluster of the user is configured by the user.
     if os.environ.get("RAY_ADDRESS"):
         return None
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    # On a busy machine Ray Serve's HTTP proxy takes longer than Ray's 5 and 10 s.
+    # On a busy machine Ray Serve's HTTP proxy takes longer to start than Ray's defaults of 5 and
+    # 10 s.
     for setting in ("READY", "HEALTH"):
         os.environ.setdefault(f"RAY_SERVE_PROXY_{setting}_CHECK_TIMEOUT_S", "60")
+    # Create the token at the first start; later processes read the same file.
     file = cache_dir("serve") / "ray-token"
     with (
         contextlib.suppress(FileExistsError),

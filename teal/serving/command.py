@@ -8,7 +8,7 @@ from teal.serving.settings import ServeConfig
 
 
 def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
-    """Serve until the process is told to end.
+    """Run the service until a signal ends it.
 
     Raises:
         InputError: invalid settings, or missing optional packages.
@@ -19,18 +19,18 @@ def serve_outcome(config: ServeConfig, notify: Notify) -> Outcome:
         else:
             from teal.cluster.guard import guard
 
-            # Set environment variables before Ray is imported.
+            # Set Ray's environment variables before Ray is imported.
             guard()
             from teal.app.warm_up import compile_all_first
             from teal.serving.deployment import run_service
 
             compile_all_first(notify)
     except ImportError as error:
-        raise InputError(
+        raise InputError.invalid(
             "teal serve",
             "",
-            "the optional packages of the service: pip install 'teal-te[serve]'",
-            str(error),
+            f"packages of the service are not installed ({error})",
+            "pip install 'teal-te[serve]'",
         ) from None
     run_service(config, notify)
     return Outcome(data={})

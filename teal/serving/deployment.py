@@ -1,4 +1,4 @@
-"""Ray Serve deployment: HTTP ingresses, allocation engines, and a retry between them.
+"""Service in several processes with Ray Serve: HTTP ingresses and allocation engines.
 
 :class:`Ingress` serves HTTP over :class:`_RemoteBackend`, which calls :class:`Engine` replicas.
 :func:`running` starts both on this machine; :func:`build` builds them for a Serve config. Call
@@ -39,18 +39,18 @@ from teal.serving.start import (
 )
 from teal.solvers.pdhg import MAX_LANES
 
-# Ray Serve applications: HTTP ingress, and engines.
+# Names of the Ray Serve applications: HTTP ingress, and engines.
 APP = "teal"
 ENGINES = "teal-engines"
-# Time for requests in flight at shutdown: longer than the maximum deadline.
+# Time limit for requests in flight at shutdown: longer than the maximum deadline.
 _DRAIN_TIMEOUT_S = 620.0
-# Timeout of look-ups; a terminating engine neither answers nor refuses calls.
+# Timeout of calls without computation; a terminating engine neither answers nor refuses calls.
 _LOOK_UP_TIMEOUT_S = 10.0
-# Poll interval of terminating applications.
+# Interval at which the end of terminating applications is polled.
 _POLL_INTERVAL_S = 0.2
-# Time for a new engine to compute the paths of registered networks.
+# Maximum wait of a new engine for the paths of the registered networks.
 _START_PATIENCE_S = 60.0
-# Methods of the backend.
+# Methods of the backend that ingresses call on engines.
 _REMOTE_METHODS = (
     "names",
     "warnings",
@@ -69,7 +69,7 @@ _REMOTE_METHODS = (
     "measured",
     "forget_measured",
 )
-# Methods without computation.
+# Methods of these without computation.
 _LOOK_UP_METHODS = (
     "names",
     "warnings",
@@ -80,7 +80,13 @@ _LOOK_UP_METHODS = (
 
 
 class Engine(AllocationEngine):
-    """Allocation engine as a Ray Serve deployment."""
+    """Allocation engine as a Ray Serve deployment.
+
+    Args:
+        folder: state folder.
+        log_file: path of the log file; "" for none.
+        settings: further arguments of AllocationEngine.
+    """
 
     def __init__(self, folder: str, log_file: str, settings: dict[str, Any]) -> None:
         if log_file:
@@ -90,13 +96,13 @@ class Engine(AllocationEngine):
         self._is_new = True
 
     async def check_health(self) -> None:
-        """Health check of Ray Serve, before the first request and every two seconds: prepare new
-        networks.
+        """Prepare networks that other processes have registered.
 
-        Every replica thus computes the paths of every network before a request needs them. A new
-        replica waits a limited time for them; longer searches continue in the background.
+        Ray Serve calls this health check before the first request and every two seconds, so that
+        each replica computes the paths of every network before a request needs them. A new replica
+        waits a limited time for them; longer searches continue in the background.
         """
-        # Never raises: a replacement engine would not be better.
+        # This never raises: the replacement of an engine would have the same state folder.
         preparing = await self.try_sync_with_store()
         if self._is_new and preparing:
             await asyncio.wait(preparing, timeout=_START_PATIENCE_S)
@@ -104,7 +110,11 @@ class Engine(AllocationEngine):
 
 
 class _RemoteBackend:
-    """Backend over the engine deployment; a call is retried once if its engine dies."""
+    """Backend that forwards each call to an engine; retried once if the engine dies.
+
+    Args:
+        handle: Ray Serve handle of the engine deployment.
+    """
 
     def __init__(self, handle: Any) -> None:
         for name in _REMOTE_METHODS:
@@ -118,9 +128,18 @@ class _RemoteBackend:
 
     @staticmethod
     def _call(method: Any, timeout_s: float | None) -> Callable[..., Any]:
-        """Remote call with timeout and one retry; maps Ray errors to service errors."""
+        """Return a coroutine function that calls a method of an engine.
+
+        It retries once if the engine dies or does not answer in time, and converts errors of Ray to
+        errors of the API.
+
+        Args:
+            method: remote method of the engine handle.
+            timeout_s: timeout of an attempt, seconds; None for none.
+        """
 
         async def call(*arguments: Any) -> Any:
+            """Call the method of an engine, at most twice; return its result."""
             for may_retry in (True, False):
                 try:
                     async with asyncio.timeout(timeout_s):
@@ -143,7 +162,13 @@ class _RemoteBackend:
 
 
 class Ingress:
-    """HTTP ingress in front of the engines."""
+    """HTTP ingress in front of the engines, as a Ray Serve deployment.
+
+    Args:
+        engines: Ray Serve handle of the engine deployment.
+        log_file: path of the log file; "" for none.
+        settings: further arguments of ``make_app``.
+    """
 
     def __init__(self, engines: Any, log_file: str, **settings: Any) -> None:
         self._engines = engines
@@ -156,7 +181,7 @@ class Ingress:
 
 
 def _shared_options(config: ServeConfig) -> dict[str, Any]:
-    """Options of both deployments."""
+    """Return the Ray Serve options of both deployments."""
     max_requests = 4 * config.max_waiting
     return {
         "ray_actor_options": {"num_cpus": 0},
@@ -167,17 +192,17 @@ def _shared_options(config: ServeConfig) -> dict[str, Any]:
 
 
 def _log_file(config: ServeConfig) -> str:
-    """Log file of all processes; "" for none."""
+    """Return the absolute path of the log file; "" for none."""
     return str(config.log_file.resolve()) if config.log_file else ""
 
 
 def _engine_deployment(config: ServeConfig, folder: Path) -> Any:
-    """Engine deployment, bound to its settings."""
+    """Return the engine deployment, bound to its settings."""
     deployment = serve.deployment(Engine).options(
         name="Engine",
         num_replicas=config.replicas,
         health_check_period_s=2,
-        # A long solve is healthy.
+        # Longer than the longest solve, during which the check does not run.
         health_check_timeout_s=600,
         **_shared_options(config),
     )
@@ -185,7 +210,7 @@ def _engine_deployment(config: ServeConfig, folder: Path) -> Any:
 
 
 def _ingress_deployment(config: ServeConfig, engines: Any) -> Any:
-    """Ingress deployment, bound to its settings and the engines or their handle."""
+    """Return the ingress deployment, bound to its settings and the engines or their handle."""
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, **_shared_options(config)
     )
@@ -193,14 +218,15 @@ def _ingress_deployment(config: ServeConfig, engines: Any) -> Any:
         engines,
         _log_file(config),
         **app_settings(config),
-        # Queued requests, and one batch in the solver.
+        # Queued requests and one batch in the solver of every engine, divided among the ingresses.
         max_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),
     )
 
 
 def build(args: dict[str, Any]) -> Any:
-    """Build the application for an existing cluster; ``import_path`` of a Serve config
-    (deploy/serve.yaml).
+    """Build the Ray Serve application for an existing cluster.
+
+    The ``import_path`` of a Serve config (deploy/serve.yaml) names this function.
 
     Args:
         args: settings of :class:`~teal.serving.settings.ServeConfig`; ``state`` is a folder shared
@@ -216,25 +242,34 @@ def build(args: dict[str, Any]) -> Any:
     try:
         config = ServeConfig(**{"host": "0.0.0.0", **args, **paths})
     except TypeError as error:
-        raise InputError("args", "", "the options of teal serve", error) from None
+        raise InputError.invalid(
+            "args", "", f"not options of teal serve: {error}", "see teal serve --help"
+        ) from None
     if config.state is None:
-        raise InputError("args", "state", "a folder that all nodes share", "none")
+        raise InputError.invalid(
+            "args", "state", "missing", "name a folder that all nodes of the cluster share"
+        )
     return _ingress_deployment(config, _engine_deployment(config, prepare_folder(config)))
 
 
 @contextlib.contextmanager
 def running(config: ServeConfig, notify: Callable[[str], None] = lambda _: None) -> Iterator[str]:
-    """Run the service while the block is active; yields its address once it responds.
+    """Run the service on this machine while the block runs; yield its URL once it responds.
+
+    Args:
+        config: settings of `teal serve`.
+        notify: prints one line of text.
 
     Raises:
         InputError: invalid settings.
     """
     if os.environ.get("RAY_ADDRESS"):
-        expected = (
-            "unset, since this command starts its own cluster; on an existing cluster use "
-            "serve deploy deploy/serve.yaml"
+        raise InputError.invalid(
+            "RAY_ADDRESS",
+            "",
+            f"set to {os.environ['RAY_ADDRESS']}, but this command starts its own cluster",
+            "unset it; on an existing cluster use serve deploy deploy/serve.yaml",
         )
-        raise InputError("RAY_ADDRESS", "", expected, os.environ["RAY_ADDRESS"])
     # Validate the settings before Ray starts.
     folder = prepare_folder(config).resolve()
     with connected("serve"), _graceful_shutdown():
@@ -242,7 +277,7 @@ def running(config: ServeConfig, notify: Callable[[str], None] = lambda _: None)
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
         )
-        # Two applications: the ingress terminates first and uses the engines until then.
+        # Two applications, so that the ingress can terminate before the engines, which it uses.
         engines = serve.run(_engine_deployment(config, folder), name=ENGINES, route_prefix=None)
         serve.run(_ingress_deployment(config, engines), name=APP, route_prefix="/")
         notify(start_message(config, folder))
@@ -251,14 +286,14 @@ def running(config: ServeConfig, notify: Callable[[str], None] = lambda _: None)
 
 @contextlib.contextmanager
 def _graceful_shutdown() -> Iterator[None]:
-    """Finish the requests in flight, then shut down Ray Serve."""
+    """After the block, finish the requests in flight, then shut down Ray Serve."""
     try:
         yield
     finally:
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         for name in (APP, ENGINES):
             with contextlib.suppress(Exception):
-                # Blocking deletion would wait for a minute at most.
+                # Poll for the end, since a blocking deletion waits for a minute at most.
                 serve.delete(name, _blocking=False)
                 while name in serve.status().applications and time.monotonic() < deadline:
                     time.sleep(_POLL_INTERVAL_S)
@@ -269,7 +304,7 @@ def run_service(config: ServeConfig, notify: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C; finish the requests in flight."""
     stop_requested = threading.Event()
     with running(config, notify):
-        # Replace Ray's handlers, which would drop requests in flight.
+        # Replace Ray's signal handlers, which would drop the requests in flight.
         for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signal_number, lambda *_: stop_requested.set())
         while not stop_requested.wait(0.5):

@@ -1,5 +1,7 @@
-"""Start-up shared by both forms of the service, one process and Ray Serve: settings to arguments,
-state folder, first network.
+"""Start-up of the service, for one process and for Ray Serve.
+
+Converts the settings of `teal serve` to arguments of application and engine, prepares the state
+folder, and registers the network of ``--topology``.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.store import Store
 from teal.serving.settings import ServeConfig
 
-# Name of the network that the command registers.
+# Name of the network of --topology.
 DEFAULT_NETWORK = "default"
 
 
 def app_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :func:`teal.serving.http.app.make_app`."""
+    """Return the arguments of :func:`teal.serving.http.app.make_app`, without its backend."""
     tokens = config.tokens()
     return {
         "tokens": tokens,
-        "most_bytes": config.max_body << 20,
-        # Without tokens, the host name protects against pages of other sites; with tokens, a proxy
-        # may use any name.
+        "max_bytes": config.max_body << 20,
+        # Without tokens, only the names of this machine are accepted, as a protection against pages
+        # of other sites (DNS rebinding); with tokens, a proxy may use any name.
         "hosts": (config.host, "127.0.0.1", "localhost", "[::1]")
         if config.loopback and not tokens
         else (),
@@ -36,45 +38,49 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
 
 
 def engine_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :class:`teal.serving.engine.engine.AllocationEngine`, without its folder."""
+    """Return the arguments of AllocationEngine, without state folder and kernels."""
     return {
-        "most_waiting": config.max_waiting,
+        "max_queued": config.max_waiting,
         "model": resolve_model(config),
         "default_solver": config.default_solver,
-        "most_networks": config.max_networks,
-        "most_path_s": seconds(config.max_path_time),
-        "most_deadline_s": seconds(config.max_deadline),
+        "max_networks": config.max_networks,
+        "max_path_s": seconds(config.max_path_time),
+        "max_deadline_s": seconds(config.max_deadline),
         "vary": config.vary,
     }
 
 
 def resolve_model(config: ServeConfig) -> str:
-    """Model name, or absolute path of a model folder, since other processes have other working
-    folders.
+    """Return the model of the settings; a folder as absolute path.
+
+    Other processes of the service have other working folders.
     """
     folder = Path(config.model)
     return str(folder.resolve()) if folder.is_dir() else config.model
 
 
 def service_url(config: ServeConfig) -> str:
-    """URL of the service."""
+    """Return the URL of the service."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{config.port}"
 
 
 def start_message(config: ServeConfig, folder: Path) -> str:
-    """Message that the service has started."""
+    """Return the message that the service has started: URL, state folder, default solver."""
     address = service_url(config)
     model_text = "" if config.model in ("auto", "none") else f" from {config.model}"
     return (
-        f"{address} answers; its API is described at {address}/docs, networks are kept in "
-        f"{folder}; requests are solved by {config.default_solver}{model_text} unless they name "
-        "another"
+        f"{address} answers; its API is described at {address}/docs, networks are stored in "
+        f"{folder}; the default solver is {config.default_solver}{model_text}"
     )
 
 
 def prepare_folder(config: ServeConfig) -> Path:
-    """State folder, after validation of all settings."""
+    """Validate the settings, register the network of ``--topology``; return the state folder.
+
+    Raises:
+        InputError: invalid tokens, model or topology.
+    """
     config.tokens()
     folder = config.state or cache_dir("networks")
     named_model(config.model)
@@ -84,7 +90,11 @@ def prepare_folder(config: ServeConfig) -> Path:
 
 
 def _register(config: ServeConfig, folder: Path) -> None:
-    """Store the network of ``--topology``."""
+    """Store the network of ``--topology`` in the state folder.
+
+    Raises:
+        InputError: unknown topology, or invalid settings of the network.
+    """
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(
@@ -95,8 +105,10 @@ def _register(config: ServeConfig, folder: Path) -> None:
             objective=config.objective,
         )
     except ValueError as error:
-        raise InputError(
-            "teal serve", "", "settings of a network", " ".join(str(error).split())
+        raise InputError.invalid(
+            "teal serve",
+            "--topology",
+            f"invalid settings of the network: {' '.join(str(error).split())}",
         ) from None
     store = Store(folder)
     settings = spec.to_json()

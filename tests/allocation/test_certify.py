@@ -171,7 +171,7 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--allocation", "nowhere.json"], "--allocation: expected a file"),
+        (["--allocation", "nowhere.json"], "--allocation: no file nowhere.json"),
         (["--allocation", "flows.csv", "--index", "7"], "--index: expected a matrix from 0"),
         (["--allocation", "flows.csv", "--prices", "prices.csv"], "prices.csv, line 2: link"),
         (

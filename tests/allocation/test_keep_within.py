@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import teal
-from teal.allocation.solve import changes, keep_within
+from teal.allocation.solve import changed_demands, keep_within
 from teal.testing import make_topology, random_problem
 
 
@@ -36,7 +36,9 @@ def test_what_is_kept_is_what_was_and_nothing_is_overloaded(
     moved = (splits - previous).abs().sum(-1)
     assert bool((is_new | (moved <= 2 * share + 1e-9)).all()), "only small changes are suppressed"
     is_changed = (found - previous).abs().amax(-1) > 1e-9
-    assert bool((changes(problem, found, previous) == (is_changed & (problem.demand > 0))).all())
+    assert bool(
+        (changed_demands(problem, found, previous) == (is_changed & (problem.demand > 0))).all()
+    )
 
 
 def test_a_change_that_a_link_needs_is_made_by_hand() -> None:
@@ -51,10 +53,10 @@ def test_a_change_that_a_link_needs_is_made_by_hand() -> None:
     previous, splits = torch.ones(1, 2, 1), torch.tensor([[[0.9], [5.5 / 6]]], dtype=torch.float64)
     found = keep_within(problem, splits, previous, 0.2)
     assert found.flatten().tolist() == pytest.approx([0.9, 5.5 / 6])
-    assert changes(problem, found, previous).tolist() == [[True, True]]
+    assert changed_demands(problem, found, previous).tolist() == [[True, True]]
     wide = problem.with_capacity(torch.tensor([11.0, 100.0]))
     found = keep_within(wide, splits, previous, 0.2)
     assert found.flatten().tolist() == [1.0, 1.0]
-    assert changes(wide, found, previous).tolist() == [[False, False]]
+    assert changed_demands(wide, found, previous).tolist() == [[False, False]]
     found = keep_within(wide, splits, previous, 0.09)
     assert found.flatten().tolist() == pytest.approx([0.9, 1.0])

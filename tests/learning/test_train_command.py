@@ -140,4 +140,4 @@ def test_more_workers_than_cpus_are_refused(
     assert main(_command(tmp_path / "run", "--workers", "5000")[3:]) == 2
     errors = capsys.readouterr().err
     assert "--workers" in errors
-    assert "the CPUs of the cluster" in errors
+    assert "CPUs of the cluster" in errors

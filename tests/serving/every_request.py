@@ -189,7 +189,7 @@ async def send_all(folder: Path, networks: list[str]) -> None:
         solver = AllocationEngine(folder, kernels=KernelStatus(), model="auto", grow_every_s=0.0)
         solver.prepare()
         solver.kernels.finish()
-        transport = httpx.ASGITransport(make_app(solver, most_bytes=64 << 20))
+        transport = httpx.ASGITransport(make_app(solver, max_bytes=64 << 20))
         async with httpx.AsyncClient(
             transport=transport, base_url="http://test", timeout=PATIENCE_S
         ) as client:

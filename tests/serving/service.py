@@ -36,8 +36,8 @@ TOKEN = "a-token-of-some-length"
 async def service(
     folder: Path,
     token: str = "",
-    most_waiting: int = 128,
-    most_bytes: int = 1 << 20,
+    max_queued: int = 128,
+    max_bytes: int = 1 << 20,
     sent: str = "",
     patience_s: float = 5.0,
     solver: AllocationEngine | None = None,
@@ -48,15 +48,15 @@ async def service(
     Args:
         folder: state folder.
         token: required token.
-        most_waiting, patience_s: as in :class:`AllocationEngine`.
-        most_bytes: maximum body size.
+        max_queued, patience_s: as in :class:`AllocationEngine`.
+        max_bytes: maximum body size.
         sent: token of the client, if not the right one.
         solver: allocation engine, instead of a new one.
         tokens: accepted tokens, instead of one.
     """
     known = tokens or ((token,) if token else ())
     app = make_app(
-        solver or AllocationEngine(folder, most_waiting, patience_s=patience_s), known, most_bytes
+        solver or AllocationEngine(folder, max_queued, patience_s=patience_s), known, max_bytes
     )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncClient("http://test", sent or token, transport=transport) as client:
@@ -192,12 +192,12 @@ def queued(solver: AllocationEngine, name: str) -> list[int]:
 
 
 @contextmanager
-def listening(folder: Path, most_bytes: int = 1 << 20, token: str = "") -> Iterator[str]:
+def listening(folder: Path, max_bytes: int = 1 << 20, token: str = "") -> Iterator[str]:
     """Address of a fresh service on a port of this machine, without Ray."""
     import uvicorn
 
     port = free_port()
-    app = make_app(AllocationEngine(folder), (token,) if token else (), most_bytes)
+    app = make_app(AllocationEngine(folder), (token,) if token else (), max_bytes)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -195,8 +195,10 @@ def test_later_matrices_of_a_job_say_what_moves_too() -> None:
     whole, later = (
         network_state.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3))
     )
-    np.testing.assert_array_equal(later.of_conditions["moved"], whole.of_conditions["moved"][1:])
-    assert (whole.of_conditions["moved"] <= 0.1 + 1e-9).all()
+    np.testing.assert_array_equal(
+        later.condition_figures["moved"], whole.condition_figures["moved"][1:]
+    )
+    assert (whole.condition_figures["moved"] <= 0.1 + 1e-9).all()
 
 
 @pytest.mark.system
@@ -397,8 +399,8 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
 
 # Status, words of the answer, query and body of requests whose options do not fit together.
 UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
-    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
-    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
+    (422, "use one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
+    (422, "use one of gold", "", {"classes": ["gold"], "demands": [{}]}),
     (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
     (
         422,
@@ -444,7 +446,7 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
     ),
     (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
     (422, "cannot be combined with the next interval", "?previous=ID", {"for": "next"}),
-    (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
+    (422, "only deadline_ms and form may be given", "", {"for": "next", "protect": "cables"}),
     (422, "protect", "", {"protect": "ducts", "demands": []}),
     (422, "without groups", "", {"protect": "groups", "demands": []}),
     (

@@ -61,7 +61,7 @@ def _answer(seed: int, matrices: int, *, has_weights: bool, is_moving: bool) -> 
         solve_ms=float(10 ** random.uniform(-2, 5)),
         batch=matrices,
         solver="pdhg",
-        of_conditions={"moved": random.random(matrices)} if is_moving else {},
+        condition_figures={"moved": random.random(matrices)} if is_moving else {},
     )
 
 
@@ -85,11 +85,11 @@ def test_an_answer_is_what_pyarrow_reads(
         assert metadata["id"] == f"{number:08d}"
         assert metadata["solve_ms"] == answer.solve_ms
         assert table["status"].to_pylist() == list(answer.status)
-        for name in (*FIGURES, *answer.of_conditions):
+        for name in (*FIGURES, *answer.condition_figures):
             expected = getattr(answer, name, None)
-            expected = answer.of_conditions[name] if expected is None else expected
+            expected = answer.condition_figures[name] if expected is None else expected
             np.testing.assert_array_equal(table[name].to_numpy(), expected)
-        name, shares = answer.shares
+        name, shares = answer.splits_or_weights
         flat = table[name].combine_chunks().flatten().to_numpy()
         np.testing.assert_array_equal(flat, shares.reshape(-1))
         used = table["utilisation"].combine_chunks().flatten().to_numpy()

@@ -55,7 +55,7 @@ _LATER_MS = 60_000  # a deadline that even a busy machine keeps
 @pytest.mark.parametrize(
     ("topology", "words"),
     [
-        ("nowhere", "node-link data, b4 or topohub"),
+        ("nowhere", "unknown network 'nowhere'; use node-link data, b4 or topohub"),
         ("/etc/passwd", "node-link data, b4 or topohub"),
         ("topohub:sndlib/nowhere", "topohub"),
         ({"nodes": []}, "links"),
@@ -176,7 +176,7 @@ def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs
 def test_too_many_are_turned_away_and_the_others_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = AllocationEngine(tmp_path, most_waiting=5)  # four of one client
+    solver = AllocationEngine(tmp_path, max_queued=5)  # four of one client
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:

@@ -42,7 +42,7 @@ LINE = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with listening(tmp_path_factory.mktemp("networks"), most_bytes=1 << 16) as url:
+    with listening(tmp_path_factory.mktemp("networks"), max_bytes=1 << 16) as url:
         yield url
 
 
@@ -219,7 +219,7 @@ ODD_BODIES = [
 
 def test_odd_bodies_are_faults_of_the_caller(tmp_path: Path) -> None:
     async def work() -> None:
-        async with b4_service(tmp_path, most_bytes=8 << 20) as client:
+        async with b4_service(tmp_path, max_bytes=8 << 20) as client:
             for method, address, body in ODD_BODIES:
                 response = await client._http.request(
                     method,
@@ -275,7 +275,7 @@ def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> Non
     that send nothing."""
 
     async def work() -> None:
-        with listening(tmp_path, most_bytes=16 << 20) as url:
+        with listening(tmp_path, max_bytes=16 << 20) as url:
             host, port = url.removeprefix("http://").split(":")
             with Client(url) as client:
                 client.put_network("b4", "b4")

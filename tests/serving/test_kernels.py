@@ -118,7 +118,10 @@ def test_the_remaining_time_is_measured_and_never_0_before_the_end() -> None:
     kernels.num_done = 20
     for _ in range(40):
         message = str(kernels.not_ready_error())
-        assert "all 20 parts are compiled, and are being loaded, less than a minute left" in message
+        assert (
+            "all 20 parts of the kernels are compiled and being loaded, less than a minute left"
+            in message
+        )
         assert kernels.not_ready_error().retry_after_s >= 1
         clock.now_s += 5
     kernels.finish()

@@ -33,7 +33,7 @@ def test_ten_times_the_load_is_answered_or_refused(
     rates = rates_of()
     answers: collections.Counter[str] = collections.Counter()
     memory: list[int] = []
-    solver = AllocationEngine(tmp_path, most_waiting=WAITING)
+    solver = AllocationEngine(tmp_path, max_queued=WAITING)
 
     async def work() -> None:
         async with b4_service(tmp_path, solver=solver) as client:

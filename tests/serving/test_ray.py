@@ -236,7 +236,7 @@ def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--host", "0.0.0.0"], "--host: expected a loopback address, or a --token-file"),
+        (["--host", "0.0.0.0"], "use a loopback address, or give a --token-file"),
         (["--token-file", "nowhere"], "--token-file"),
         (["--token-file", "open"], "chmod 600"),
         (["--token-file", "short"], "16 characters"),

@@ -105,9 +105,7 @@ def test_paths_that_would_take_too_long_are_refused(
     )
 
     async def work() -> None:
-        async with service(
-            tmp_path, solver=AllocationEngine(tmp_path, most_path_s=350.0)
-        ) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, max_path_s=350.0)) as client:
             with pytest.raises(InvalidRequest, match=r"about 400 s, at most 350 are allowed"):
                 await client.put_network("x", RING)
             assert await client.networks() == []
@@ -246,7 +244,7 @@ def test_a_change_of_links_that_is_stored_stays_in_force(tmp_path: Path) -> None
 
 def test_there_are_no_more_networks_than_allowed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path, solver=AllocationEngine(tmp_path, most_networks=2)) as client:
+        async with service(tmp_path, solver=AllocationEngine(tmp_path, max_networks=2)) as client:
             for name in ("a", "b", "a"):
                 await client.put_network(name, "b4")
             with pytest.raises(ServiceFault, match="delete one first"):

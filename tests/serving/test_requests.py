@@ -70,11 +70,11 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
     (422, "Arrow IPC", b"rubbish", {"Content-Type": ARROW}),
     (
         422,
-        "'source': expected numbers",
+        "'source': unsupported type",
         _arrow({"source": _empty(10), "target": _empty(10), "rate": _empty(10)}),
         {"Content-Type": ARROW},
     ),
-    (422, "'rates': expected numbers", _arrow({"rates": _empty(10)}), {"Content-Type": ARROW}),
+    (422, "'rates': unsupported type", _arrow({"rates": _empty(10)}), {"Content-Type": ARROW}),
     (422, "columns", _arrow({"x": [1]}), {"Content-Type": ARROW}),
     (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
     (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),
@@ -85,10 +85,10 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
         _arrow({"rates": pa.array([], pa.list_(pa.float64()))}),
         {"Content-Type": ARROW},
     ),
-    (422, "'rates': expected numbers", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
+    (422, "'rates': unsupported type", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
     (
         422,
-        "'rate': expected numbers",
+        "'rate': unsupported type",
         _arrow({"source": ["1"], "target": ["2"], "rate": [None]}),
         {"Content-Type": ARROW},
     ),
@@ -113,7 +113,7 @@ MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
     ),
     (
         422,
-        "'rates': expected numbers",
+        "'rates': unsupported type",
         _arrow({"rates": _nulls(1_000_000)}),
         {"Content-Type": ARROW},
     ),
@@ -193,7 +193,7 @@ def test_a_demand_of_rate_0_stays_in_the_answer_and_can_be_in_force(
 
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
     async def work() -> None:
-        async with b4_service(tmp_path, most_bytes=4 << 20) as client:
+        async with b4_service(tmp_path, max_bytes=4 << 20) as client:
             body = b'{"rates": [[' + b"0," * 600_000 + b"0]]}"
             answer = await client._http.post(
                 "/v1/networks/b4/allocations", content=body, headers=JSON_TYPE

@@ -262,7 +262,7 @@ def test_one_client_leaves_places_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
-        solver = AllocationEngine(tmp_path, most_waiting=8)
+        solver = AllocationEngine(tmp_path, max_queued=8)
         async with service(tmp_path, solver=solver, tokens=_TOKENS, sent=_TOKENS[0]) as hog:
             await hog.put_network("b4", "b4")
             await hog.wait_ready("b4")

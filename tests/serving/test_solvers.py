@@ -151,9 +151,9 @@ def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_p
             tmp_path / "some", solver=AllocationEngine(tmp_path / "some", model="universal")
         ) as client:
             await _put(client)
-            with pytest.raises(InvalidRequest, match="no model knows"):
+            with pytest.raises(InvalidRequest, match="models do not support"):
                 await client.allocate("b4", _RATES, solver="model", objective="max_min")
-            with pytest.raises(InvalidRequest, match="no model knows"):
+            with pytest.raises(InvalidRequest, match="models do not support"):
                 await client.allocate("b4", {"gold": _RATES, "iron": _RATES}, solver="model-pdhg")
             with pytest.raises(InvalidRequest, match="survive failures"):
                 await client.allocate("b4", _RATES, solver="model", protect="cables")

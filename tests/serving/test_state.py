@@ -351,7 +351,7 @@ def test_weights_come_with_what_may_be_sent(tmp_path: Path) -> None:
 def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
     async def work() -> None:
         async with b4_service(
-            tmp_path, solver=AllocationEngine(tmp_path, most_deadline_s=2.0)
+            tmp_path, solver=AllocationEngine(tmp_path, max_deadline_s=2.0)
         ) as client:
             with pytest.raises(ServiceFault, match=r"at most 2,000"):
                 await client.allocate("b4", rates_of(1), deadline_ms=2_001)

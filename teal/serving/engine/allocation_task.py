@@ -4,6 +4,9 @@
 latency limits of demand classes, side conditions, solver). Requests with equal tasks are solved in
 one batch. :class:`DemandValues` holds the registered weights and bandwidth functions of the
 demands.
+
+Axes: B matrices, D pairs of nodes, C demand classes, K candidate paths of a pair. With classes,
+arrays over demands have C * D rows, class by class.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ class DemandValues:
     """Registered values of demands.
 
     Attributes:
-        weight: (D,) weight of each demand; None for weight 1.
-        functions: bandwidth functions; None without.
+        weight: (D,) value per Gbit/s of each demand; None for 1.
+        functions: bandwidth functions of the demands; None without functions.
     """
 
     weight: FloatArray | None = None
@@ -46,7 +49,7 @@ class DemandValues:
 
 
 def resolve_demand_values(topology: Topology, paths: PathSet, spec: NetworkSpec) -> DemandValues:
-    """Weights and bandwidth functions of a registration.
+    """Return the weights and bandwidth functions of a registration, in the order of the demands.
 
     Raises:
         ServiceError: unknown node, repeated pair, a function that is not concave, or a demand
@@ -60,7 +63,12 @@ def resolve_demand_values(topology: Topology, paths: PathSet, spec: NetworkSpec)
 def _demand_weight(
     topology: Topology, paths: PathSet, pair_specs: Sequence[WeightSpec]
 ) -> FloatArray:
-    """(D,) weights; 1 for demands without a record.
+    """Return the weights (D,) of the demands; 1 for pairs of nodes that are not listed.
+
+    Args:
+        topology: topology of the network.
+        paths: candidate paths, with the pairs of nodes of the demands.
+        pair_specs: weights of pairs of nodes, by name.
 
     Raises:
         ServiceError: unknown node, or repeated pair.
@@ -77,7 +85,8 @@ def _demand_weight(
         demand = demand_index.get((node_index.get(source, -1), node_index.get(target, -1)))
         if demand is None:
             raise wrong(
-                f"weights: expected two nodes of the network, not {source[:80]} and {target[:80]}"
+                f"weights: {source[:80]!r} and {target[:80]!r} are not two different nodes of the "
+                "network"
             )
         weight[demand] = value
     return weight
@@ -86,24 +95,30 @@ def _demand_weight(
 def _demand_functions(
     topology: Topology, paths: PathSet, pair_specs: Sequence[FunctionSpec]
 ) -> BandwidthFunctions:
-    """Bandwidth functions of all demands.
+    """Return the bandwidth functions of all demands, from listed ones and the default.
+
+    Args:
+        topology: topology of the network.
+        paths: candidate paths, with the pairs of nodes of the demands.
+        pair_specs: functions of pairs of nodes, by name; one without nodes is the default.
 
     Raises:
         ServiceError: unknown node, repeated pair, a function that is not concave, or a demand
             without a function.
     """
-    # Check the pairs of nodes.
+    # Reject repeated pairs, and pairs of a node with itself.
     function_pairs = [(pair_spec.source, pair_spec.target) for pair_spec in pair_specs]
     if len(set(function_pairs)) < len(function_pairs):
         raise wrong(
-            "functions: repeated pair of nodes; list each pair once, one default without nodes"
+            "functions: repeated pair of nodes; list each pair once, and at most one default "
+            "without nodes"
         )
     if self_pairs := [source for source, target in function_pairs if source and source == target]:
         raise wrong(
-            f"functions: expected two different nodes, not {self_pairs[0][:80]} and "
-            f"{self_pairs[0][:80]}"
+            f"functions: source and target are both {self_pairs[0][:80]!r}; name two different "
+            "nodes"
         )
-    # Parse the functions.
+    # Convert the functions, which must be concave.
     function_records = [
         pair_spec.model_dump(exclude_none=True, mode="json") for pair_spec in pair_specs
     ]
@@ -113,8 +128,8 @@ def _demand_functions(
         raise wrong(str(error)[:300]) from None
 
 
-# Work per matrix under max_min or a side condition, relative to a program without, until it is
-# measured on the network; on GEANT, UsCarrier and Kdl it was 2 to 6. Assumed for a model, too.
+# Assumed work per matrix under max_min, a side condition or a model, relative to a plain program,
+# until it is measured on the network; on GEANT, UsCarrier and Kdl it was 2 to 6.
 _DEFAULT_RELATIVE_WORK = 6.0
 
 
@@ -123,18 +138,18 @@ class AllocationTask:
     """Requested program; requests with equal tasks are solved in one batch.
 
     Attributes:
-        objective: objective with its options.
-        limits: largest path latency of each demand class, ms, infinite for no limit; () without
-            classes.
-        conditions: side conditions for B = 1, over the rows of these classes.
-        words: (option, word) of the options that requested conditions by a word.
-        solver: one of :data:`teal.serving.engine.solvers.SOLVERS`.
+        objective: name of the objective with its options.
+        limits: (C,) largest path latency of each demand class, ms, infinite for no limit; ()
+            without classes.
+        conditions: side conditions for one matrix, over the C * D demands of the classes.
+        condition_words: (option, word) of each side condition that was requested by a word.
+        solver: requested solver: auto, model, model-pdhg or pdhg.
     """
 
     objective: str
     limits: tuple[float, ...] = ()
     conditions: tuple[Condition, ...] = ()
-    words: tuple[tuple[str, str], ...] = ()
+    condition_words: tuple[tuple[str, str], ...] = ()
     solver: str = AUTO
 
     @property
@@ -144,12 +159,16 @@ class AllocationTask:
 
     @property
     def network(self) -> AllocationTask:
-        """Task without conditions and solver: it determines rows and candidate paths."""
+        """Same task without conditions and solver: the key of the problem without demand."""
         return AllocationTask(self.objective, self.limits)
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a search can be warm-started from splits and prices of an earlier one."""
+        """Whether a search can continue from the splits and prices of an earlier one.
+
+        It cannot for sequences of programs, and for side conditions with variables that the splits
+        do not determine.
+        """
         is_sequence = bool(self.limits) or self.parsed_objective.rules.is_sequence
         return not is_sequence and all(
             condition.splits_determine_shares for condition in self.conditions
@@ -157,17 +176,16 @@ class AllocationTask:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Key of the service-time estimate: tasks of one kind take about the same time on a
-        network.
-        """
+        """Key of the service-time estimate: tasks of one kind take similar time on a network."""
         name = self.objective if self.parsed_objective.rules.is_sequence else ""
         solver = "" if self.solver == AUTO else self.solver
         return len(self.limits), name, solver, *(condition.name for condition in self.conditions)
 
     @functools.cached_property
     def default_relative_work(self) -> float:
-        """Assumed work per matrix until measured, relative to a single program without classes and
-        conditions.
+        """Assumed work per matrix relative to a plain program, until it is measured.
+
+        A plain program has no classes, conditions and model; the work grows with the classes.
         """
         is_fair = self.parsed_objective.rules.is_sequence and not self.limits
         has_model = self.solver in (MODEL, MODEL_PDHG)
@@ -176,11 +194,11 @@ class AllocationTask:
         )
 
     def problem(self, network: Problem, rates: FloatArray) -> Problem:
-        """Problem of a batch of matrices under the conditions.
+        """Return the problem of a batch of matrices with the side conditions.
 
         Args:
-            network: zero-demand problem of the classes, B = 1, with current capacities.
-            rates: (B, D) Gbit/s.
+            network: problem of the classes without demand, B = 1, with current capacities.
+            rates: (B, C * D) Gbit/s.
         """
         problem = network.with_demand(torch.from_numpy(rates))
         for condition in self.conditions:
@@ -188,22 +206,28 @@ class AllocationTask:
         return problem
 
     def figures(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
-        """(B,) figures of the conditions for splits (B, D, K), by name."""
-        by_name: dict[str, FloatArray] = {}
+        """Return the figures (B,) of the side conditions, by name, such as the moved fraction.
+
+        Args:
+            problem: B matrices.
+            splits: (B, D, K) allocated splits.
+        """
+        figures_by_name: dict[str, FloatArray] = {}
         for condition in problem.conditions:
             for name, row_values in condition.figures(problem.program, splits).items():
-                by_name[name] = row_values.cpu().numpy()
-        return by_name
+                figures_by_name[name] = row_values.cpu().numpy()
+        return figures_by_name
 
 
 def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
-    """Precompute the data of each side condition, by the name of its option.
-
-    The value is an InputError where the network does not support a condition.
+    """Precompute the data of each side condition that a request may name.
 
     Args:
-        network: zero-demand problem over the paths of all pairs.
-        groups: registered shared-risk link groups.
+        network: problem without demand, over the paths of all pairs.
+        groups: link indices of each registered shared-risk group.
+
+    Returns:
+        option -> data of the condition, or the InputError why the network does not support it.
     """
     inputs_by_word = {"cables": network.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
@@ -225,21 +249,22 @@ def resolve_request(
     prepared: Mapping[str, Any],
     previous: FloatArray | None,
 ) -> AllocationTask:
-    """Resolve the options of a request against a network.
+    """Return the program that the options of a request ask for on a network.
 
     Args:
         options: options of the request.
         spec: settings of the registration.
         topology: topology of the network.
         paths: candidate paths of the network.
-        prepared: data of side conditions, see :func:`prepare_conditions`.
+        prepared: option of a side condition -> its precomputed data, or the InputError why the
+            network does not support it.
         previous: (D, K) installed splits, or (C * D, K) those of each class; None if the request
             names none.
 
     Raises:
         ServiceError: options that exclude each other.
     """
-    # Resolve objective and latency limits.
+    # Resolve objective and latency limits of the classes.
     limits = (
         tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
     )
@@ -248,7 +273,8 @@ def resolve_request(
         spec.require_data(task.objective)
     except ValueError as error:
         raise wrong(f"objective: {error}") from None
-    # List the side conditions that the request names; some need the installed splits.
+    # Collect the requested side conditions by option. The installed splits must be given if and
+    # only if one of these conditions needs them.
     requested = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
     options_needing_previous = [
         name for name, condition_type in OFFERS.items() if condition_type.needs_previous
@@ -259,7 +285,7 @@ def resolve_request(
             f"{names}: must be used together with the query parameter previous, the id of the "
             "installed answer"
         )
-    # Build the conditions, then check that they can be combined.
+    # Build the conditions, then check that they can be combined with objective and each other.
     splits = None if previous is None else _splits_by_class(previous, topology, paths, task)
     conditions: dict[str, Condition] = {}
     for name, value in requested.items():
@@ -270,14 +296,18 @@ def resolve_request(
         other_conditions = [each for each in conditions.values() if each is not condition]
         if expected := condition.refuses(task.parsed_objective, other_conditions):
             raise wrong(f"{name}: expected {expected}")
-    words = tuple((name, value) for name, value in requested.items() if isinstance(value, str))
-    return dataclasses.replace(task, conditions=tuple(conditions.values()), words=words)
+    condition_words = tuple(
+        (name, value) for name, value in requested.items() if isinstance(value, str)
+    )
+    return dataclasses.replace(
+        task, conditions=tuple(conditions.values()), condition_words=condition_words
+    )
 
 
 def _splits_by_class(
     previous: FloatArray, topology: Topology, paths: PathSet, task: AllocationTask
 ) -> torch.Tensor:
-    """(C * D, K) installed splits, in the path columns of the classes.
+    """Return the installed splits (C * D, K), in the path columns of the classes.
 
     Args:
         previous: (D, K) installed splits, or (C * D, K) those of each class.
@@ -311,7 +341,8 @@ def _build_condition(
     Args:
         name: option of the condition.
         value: value of the option.
-        prepared_data: data of the condition, see :func:`prepare_conditions`.
+        prepared_data: precomputed data of the condition, or the InputError why the network does not
+            support it.
         splits: (C * D, K) installed splits; None if the request names none.
         limits: (C,) latency limits of the classes, ms; empty without classes.
 
@@ -335,10 +366,10 @@ def _build_condition(
 
 
 def single_program_task(objective: str) -> AllocationTask:
-    """Task of an objective that is a single program; total_flow instead of a sequence of programs.
+    """Return the task of an objective; total_flow replaces an objective of several programs.
 
-    Used for allocations for the next interval, since max_min would need its demands, and to
-    calibrate service times.
+    Used to calibrate service times, and for allocations for the next interval, whose demands (which
+    max_min needs) are unknown.
     """
     return AllocationTask(
         ObjectiveName.TOTAL_FLOW if Objective.of(objective).rules.is_sequence else objective
@@ -346,7 +377,7 @@ def single_program_task(objective: str) -> AllocationTask:
 
 
 def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
-    """Link indices of each registered shared-risk group.
+    """Return the link indices of each registered shared-risk group.
 
     Raises:
         ServiceError: unknown cable.
@@ -363,12 +394,12 @@ def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
 def zero_demand_problem(
     topology: Topology, paths: PathSet, task: AllocationTask, demand_values: DemandValues
 ) -> Problem:
-    """Zero-demand problem of a task, B = 1; with classes, rows class by class, each over all pairs.
+    """Build the problem of a task without demand, B = 1, over C * D demands, class by class.
 
     Args:
         topology: topology as registered.
         paths: candidate paths of all pairs of nodes.
-        task: task of the request.
+        task: requested program.
         demand_values: weights and bandwidth functions.
     """
     num_classes = max(1, len(task.limits))
@@ -395,9 +426,14 @@ def zero_demand_problem(
 
 
 def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> IntArray | None:
-    """(C * D, K) index into ``paths`` of the path of each split of a class; None for the identity.
+    """Return the column in ``paths`` (C * D, K) of each path of a class; None if unchanged.
 
-    A latency limit removes paths and moves the remaining ones to the front.
+    A latency limit removes the paths that exceed it and moves the others to the front.
+
+    Args:
+        topology: topology of the network.
+        paths: candidate paths of the network.
+        task: task with the latency limit of each class.
     """
     if all(np.isinf(limit) for limit in task.limits):
         return None
@@ -409,8 +445,12 @@ def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> In
 
 
 def to_network_columns(splits: torch.Tensor, path_index: IntArray | None) -> torch.Tensor:
-    """(B, C * D, K) splits scattered to the columns of the network's paths; see
-    :func:`path_columns`.
+    """Return splits (B, C * D, K) in the columns of the network's path set.
+
+    Args:
+        splits: (B, C * D, K) in the path columns of the classes.
+        path_index: (C * D, K) column in the network's path set of each path of a class; None if
+            the columns are the same.
     """
     if path_index is None:
         return splits
@@ -419,8 +459,13 @@ def to_network_columns(splits: torch.Tensor, path_index: IntArray | None) -> tor
 
 
 def records_with_class_names(lines: Lines, row: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Line records of one matrix, with the class names of the request; tasks of a batch may name
-    classes differently.
+    """Return the figures of each class or level of one matrix, as response fields.
+
+    Args:
+        lines: figures of the classes or levels of a batch.
+        row: index of the matrix in the batch.
+        names: class names of the request, since requests of a batch may name classes differently;
+            empty without classes.
     """
     row_records = records(lines, row)
     return (

@@ -1,4 +1,7 @@
-"""Measured answer to the matrices of a request: :class:`Answer`, before it is encoded."""
+"""Validated answer to the matrices of a request: :class:`Answer`, before it is encoded.
+
+Axes: B matrices, D demands, K candidate paths of a demand, E links.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,30 @@ FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answer:
-    """Results of the matrices of a request.
+    """Allocation and certified figures of the B matrices of a request.
 
     Attributes:
-        value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
+        value: (B,) value of the objective.
+        bound: (B,) certified bound on the optimum.
+        gap: (B,) certified relative gap between value and bound.
+        satisfied_demand: (B,) served fraction of the demand.
+        max_link_utilisation: (B,) largest link utilisation.
         utilisation: (B, E) link utilisation.
-        splits: (B, D, K) float32; weights: (B, D, K) integers instead, if requested.
-        status: "gap" if it was reached; else the reason why the search ended with the incumbent:
-            "deadline", "iterations", "rounding" or "model"; or "next", see
-            :mod:`teal.serving.engine.parts`.
-        lines: certified figures of classes or levels of each matrix, by ``classes`` or ``levels``
-            (see :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
-        of_conditions: (B,) figures of side conditions, by name (see
-            :meth:`teal.problem.condition.Condition.figures`).
-        words: words of the options that requested conditions.
-        prices: (B, E) dual prices that prove the bounds; (0, 0) if not from a solver.
-        queue_ms, solve_ms: time in the queue and in the solver; batch: number of matrices solved
-            together.
-        solver: model, model-pdhg, pdhg or hedge (:mod:`teal.serving.engine.solvers`).
+        splits: (B, D, K) fraction of each demand on each of its paths.
+        weights: (B, D, K) integer weights of the paths; None unless split tables were requested.
+        status: (B,) "gap" if the requested gap was reached; else the reason why the search ended
+            with the incumbent: "deadline", "iterations", "rounding" or "model"; "infeasible" or
+            another fault of an unusable allocation; "next" for the next interval, with figures on
+            the newest measured matrix.
+        queue_ms: time in the queue, ms.
+        solve_ms: time in the solver, ms.
+        batch: number of matrices solved together.
+        solver: model, model-pdhg, pdhg or hedge.
+        lines: under ``classes`` or ``levels``, a tuple with the certified figures of each class or
+            level of each matrix, as fields of the response.
+        condition_figures: (B,) figures of the side conditions, by their names in responses.
+        condition_words: option -> word, for side conditions that were requested by a word.
+        prices: (B, E) link prices that prove the bounds; (0, 0) if not from a solver.
     """
 
     value: FloatArray
@@ -51,13 +60,13 @@ class Answer:
     batch: int
     solver: str
     lines: dict[str, tuple[list[dict[str, Any]], ...]] = dataclasses.field(default_factory=dict)
-    of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
-    words: dict[str, str] = dataclasses.field(default_factory=dict)
+    condition_figures: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
+    condition_words: dict[str, str] = dataclasses.field(default_factory=dict)
     prices: FloatArray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Times, solver and batch size, by their names in responses."""
+        """Queue and solve time, solver and batch size, by their names in responses."""
         return {
             "queue_ms": self.queue_ms,
             "solve_ms": self.solve_ms,
@@ -67,29 +76,36 @@ class Answer:
 
     @property
     def admitted_share(self) -> npt.NDArray[np.float32]:
-        """(B, D) served fraction of each demand; weights say how it is divided among paths."""
+        """(B, D) served fraction of each demand: min(1, sum of its splits)."""
         return np.minimum(1, self.splits.sum(-1, dtype=np.float64)).astype(np.float32)
 
     @property
-    def shares(self) -> tuple[str, npt.NDArray[Any]]:
-        """Weights if requested, else splits, with their name in responses."""
+    def splits_or_weights(self) -> tuple[str, npt.NDArray[Any]]:
+        """Name in responses, and array (B, D, K), of the weights if requested, else the splits."""
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
 
-    def further(self, row: int) -> dict[str, Any]:
-        """Figures of one matrix that only some programs have."""
+    def further_figures(self, row: int) -> dict[str, Any]:
+        """Return the figures of one matrix that only some programs have.
+
+        These are the figures of side conditions, and the lists of classes or levels.
+        """
         figures: dict[str, Any] = {
-            name: plain(values[row]) for name, values in self.of_conditions.items()
+            name: plain(values[row]) for name, values in self.condition_figures.items()
         }
         return figures | {parts: values[row] for parts, values in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """Cost and result: largest gap, mean satisfied demand; utilisation and lines of the last
-        matrix.
+        """Summarise the request for log, metrics and cache, by names in responses.
+
+        Has the largest gap, the mean satisfied demand, times and solver; side conditions, classes,
+        levels and largest utilisation are those of the last matrix.
         """
         extra_figures: dict[str, Any] = {
-            name: plain(values[-1]) for name, values in self.of_conditions.items()
+            name: plain(values[-1]) for name, values in self.condition_figures.items()
         }
-        extra_figures |= {parts: values[-1] for parts, values in self.lines.items()} | self.words
+        extra_figures |= {
+            parts: values[-1] for parts, values in self.lines.items()
+        } | self.condition_words
         other_reasons = [status for status in self.status if status != "gap"]
         return {
             **extra_figures,
@@ -103,7 +119,7 @@ class Answer:
 
 
 def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
-    """Answer of a request from those of its chunks, by index of their first matrix."""
+    """Concatenate the answers of a request's chunks, by the index of their first matrix."""
     answers = [answers_by_row[first] for first in sorted(answers_by_row)]
     if len(answers) == 1:
         return answers[0]
@@ -123,15 +139,15 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
             part: tuple(row for answer in answers for row in answer.lines[part])
             for part in answers[0].lines
         },
-        of_conditions={
-            name: np.concatenate([answer.of_conditions[name] for answer in answers])
-            for name in answers[0].of_conditions
+        condition_figures={
+            name: np.concatenate([answer.condition_figures[name] for answer in answers])
+            for name in answers[0].condition_figures
         },
-        words=answers[0].words,
+        condition_words=answers[0].condition_words,
     )
 
 
 def plain(x: Any) -> float | None:
-    """Number for JSON; None if infinite or NaN."""
+    """Convert a number to a JSON value; None if it is infinite or NaN."""
     value = float(x)
     return value if math.isfinite(value) else None

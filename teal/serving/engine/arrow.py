@@ -37,9 +37,9 @@ from teal.serving.engine.request_rates import (
 )
 from teal.serving.engine.requests import MAX_MATRICES
 
-# Size of a template cache.
+# Maximum number of templates in a cache.
 _MAX_TEMPLATES = 64
-# Maximum constant bytes of a template; usual heads have some hundred bytes, 8 more per column.
+# Maximum constant bytes of a template; usual streams have some hundred, and 8 more per column.
 _MAX_TEMPLATE_BYTES = 16 << 10
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -49,8 +49,9 @@ class StreamTemplate(NamedTuple):
     """Constant bytes of a stream, with slots for its numbers.
 
     Attributes:
-        constant_parts: bytes before the first slot, between slots, and after the last one.
-        slot_sizes: bytes of each slot.
+        constant_parts: constant bytes before the first slot, between two slots, and after the last
+            one; one more than slots.
+        slot_sizes: number of bytes of each slot.
         num_rows: number of rows of the table.
     """
 
@@ -60,12 +61,12 @@ class StreamTemplate(NamedTuple):
 
     @classmethod
     def of(cls, stream: bytes, slots: Sequence[tuple[int, int]], num_rows: int) -> StreamTemplate:
-        """Template of a stream.
+        """Build the template of a stream.
 
         Args:
             stream: all bytes.
             slots: first byte and number of bytes of each slot, ascending.
-            num_rows: number of rows of its table.
+            num_rows: number of rows of the table.
         """
         ends = [0, *(first + num_bytes for first, num_bytes in slots)]
         starts = [*(first for first, _ in slots), len(stream)]
@@ -73,7 +74,7 @@ class StreamTemplate(NamedTuple):
         return cls(constant_parts, tuple(num_bytes for _, num_bytes in slots), num_rows)
 
     def fill(self, numbers: Sequence[bytes | memoryview]) -> bytes | None:
-        """Stream with these numbers; None if their sizes differ."""
+        """Return the stream with numbers in its slots; None if their sizes do not fit."""
         if tuple(map(len, numbers)) != self.slot_sizes:
             return None
         pieces: list[bytes | memoryview] = [self.constant_parts[0]]
@@ -82,8 +83,9 @@ class StreamTemplate(NamedTuple):
         return b"".join(pieces)
 
     def locate(self, stream: bytes) -> tuple[int, int] | None:
-        """First byte and number of bytes of the numbers in a stream with one slot; None if its
-        constant bytes differ.
+        """Return first byte and number of bytes of the numbers in a stream with one slot.
+
+        None if the constant bytes of the stream differ from those of the template.
         """
         head, tail = self.constant_parts
         (slot_size,) = self.slot_sizes
@@ -94,17 +96,17 @@ class StreamTemplate(NamedTuple):
 
 
 class TemplateCache(Generic[_Key]):
-    """Cache of templates by kind of stream."""
+    """Cache of templates, by a key of streams with the same constant bytes."""
 
     def __init__(self) -> None:
         self._templates: dict[_Key, StreamTemplate] = {}
 
     def get(self, key: _Key) -> StreamTemplate | None:
-        """Template of a kind; None if not cached."""
+        """Return the template with a key; None if it is not cached."""
         return self._templates.get(key)
 
     def add(self, key: _Key, template: StreamTemplate) -> None:
-        """Cache a template unless it is large; clear a full cache first."""
+        """Cache a template unless it is too large; a full cache is cleared first."""
         if sum(map(len, template.constant_parts)) > _MAX_TEMPLATE_BYTES:
             return
         if len(self._templates) >= _MAX_TEMPLATES:
@@ -113,17 +115,17 @@ class TemplateCache(Generic[_Key]):
 
 
 def _byte_range(column: Any, stream: Any) -> tuple[int, int] | None:
-    """Position of a column's numbers in the stream from which it was read.
+    """Return the position of a column's numbers in the stream from which it was read.
 
     Args:
-        column: pyarrow array of numbers or of lists of numbers, without a copy.
+        column: pyarrow array of numbers or of lists of numbers, which shares the stream's memory.
         stream: pyarrow buffer of the stream.
 
     Returns:
         first byte and number of bytes; None if the numbers are not contiguous in the stream.
     """
     values = column
-    # Unwrap lists.
+    # Get the flat array of numbers inside the lists.
     while hasattr(values, "values"):
         values = values.values
     numbers = values.buffers()[-1]
@@ -135,18 +137,23 @@ def _byte_range(column: Any, stream: Any) -> tuple[int, int] | None:
 
 
 def _byte_view(array: npt.NDArray[Any]) -> memoryview:
-    """Bytes of a contiguous array."""
+    """Return the bytes of a contiguous array, without a copy."""
     return array.reshape(-1).view("u1").data
 
 
-# Templates of requests with lists of rates, by their length.
+# Templates of requests with lists of rates, by the number of bytes of the stream.
 _request_templates: TemplateCache[int] = TemplateCache()
-# Templates of answers, by column types, status and length of the metadata.
+# Templates of answers, by column types and shapes, status, and length of the metadata.
 _response_templates: TemplateCache[tuple[Any, ...]] = TemplateCache()
 
 
 def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
-    """Decode (B, D) rates, Gbit/s.
+    """Decode the rates (B, D) of an Arrow stream, Gbit/s, class by class.
+
+    Args:
+        body: bytes of the stream.
+        topology: topology of the network.
+        classes: names of the demand classes; empty without classes.
 
     Raises:
         ServiceError: another table, content that may be larger than the body, or an invalid rate.
@@ -158,7 +165,10 @@ def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> 
 
 
 def _rates_by_template(body: bytes) -> FloatArray | None:
-    """Rates of a stream by its cached template; None without one."""
+    """Return the rates of a stream that matches a cached template, without pyarrow; else None.
+
+    The result (rows, n) is a read-only view of the body.
+    """
     template = _request_templates.get(len(body))
     slot = None if template is None else template.locate(body)
     if template is None or slot is None:
@@ -168,20 +178,31 @@ def _rates_by_template(body: bytes) -> FloatArray | None:
 
 
 def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> FloatArray:
-    """Rates of any stream by pyarrow; see :func:`from_arrow`."""
+    """Decode the rates (B, D) of any stream by pyarrow, and cache its template.
+
+    Args:
+        body: bytes of the stream.
+        topology: topology of the network.
+        classes: names of the demand classes; empty without classes.
+
+    Raises:
+        ServiceError: another table, or content that may be larger than the body.
+    """
     import pyarrow as pa
 
     try:
-        # Read the table, after checks that its content is no larger than the body.
+        # Refuse content that may be larger than the body, then read the table.
         refuse_compressed(body)
         buffer = pa.py_buffer(body)
         with pa.ipc.open_stream(buffer) as stream:
             _check_types(stream.schema)
             table = stream.read_all()
         if table.num_rows > MAX_RATES:
-            raise wrong(f"rates: at most {MAX_RATES:,} a request")
+            raise wrong(
+                f"rates: more than {MAX_RATES:,} rows in a request; send fewer demands or matrices"
+            )
         table.validate(full=True)
-        # Lists of rates, or demands by name.
+        # Decode a list of rates for each matrix, or a row for each demand.
         if "rates" in table.column_names:
             rates = _listed_rates(table)
             _cache_request_template(body, buffer, table, rates)
@@ -202,17 +223,21 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
 
 
 def _listed_rates(table: Any) -> FloatArray:
-    """(B, D or N x N) rates of a table with a list for each matrix."""
+    """Return the rates (rows, n) of a table with a list of n rates in each row.
+
+    Raises:
+        ServiceError: no list column, null entries, different lengths, or too many rates.
+    """
     import pyarrow.compute as pc
 
     if not 1 <= table.num_rows <= MAX_MATRICES:
-        raise wrong(f"rates: 1 to {MAX_MATRICES} matrices, not {table.num_rows}")
+        raise wrong(f"rates: {table.num_rows} matrices in a request; send 1 to {MAX_MATRICES}")
     column = table.column("rates").combine_chunks()
     if not _is_list(column.type):
-        raise wrong("rates: expected a list of numbers for each matrix")
+        raise wrong("rates: not a column of lists; send a list of numbers for each matrix")
     values = column.flatten()
     if len(values) > MAX_RATES:
-        raise wrong(f"rates: at most {MAX_RATES:,} a request")
+        raise wrong(f"rates: {len(values):,} rates in a request; send at most {MAX_RATES:,}")
     flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     lengths = pc.list_value_length(column)
     if (
@@ -226,10 +251,16 @@ def _listed_rates(table: Any) -> FloatArray:
 
 
 def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> FloatArray:
-    """(B, D) rates of a table with a row for each demand."""
+    """Return the rates (B, D) of a table with a row for each demand, class by class.
+
+    Raises:
+        ServiceError: missing columns, null entries, unknown nodes or classes, or repeated demands.
+    """
     names = set(table.column_names)
     if not {"source", "target", "rate"} <= names:
-        raise wrong("columns: expected rates, or source, target and rate (optional: matrix)")
+        raise wrong(
+            "columns: missing; send rates, or source, target and rate (optional: matrix, class)"
+        )
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
         raise wrong("source, target, rate: null values are not allowed")
@@ -248,18 +279,20 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
 
 
 def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatArray) -> None:
-    """Cache the template of a stream with one column of float64 lists, if its rates are contiguous
-    and separate from all other buffers.
+    """Cache the template of a stream, so that the next such stream is decoded without pyarrow.
+
+    The stream must have one column of float64 lists, whose numbers are contiguous and overlap no
+    other buffer.
 
     Args:
         body: bytes of the stream.
         buffer: pyarrow buffer from which ``table`` was read.
         table: content of the stream.
-        rates: (B, n) its rates.
+        rates: (rows, n) decoded rates.
     """
     import pyarrow as pa
 
-    # Only a single column of float64 without nulls has a template.
+    # Require a single column of float64 lists without nulls, and locate its numbers.
     column = table.column("rates")
     if table.num_columns != 1 or column.num_chunks != 1:
         return
@@ -270,21 +303,22 @@ def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatAr
     if slot is None or slot[1] != rates.nbytes:
         return
     first, num_bytes = slot
-    # All other buffers must lie outside of the numbers.
+    # Require that all other buffers lie outside of the numbers.
     other_buffers = [each for each in column.chunk(0).buffers()[:-1] if each is not None]
     starts = [each.address - buffer.address for each in other_buffers]
     is_disjoint = all(
         start + each.size <= first or start >= first + num_bytes
         for start, each in zip(starts, other_buffers, strict=True)
     )
-    # Offsets may skip numbers at the begin or end of the buffer.
+    # List offsets may skip numbers at the begin or end of the buffer: compare the bytes.
     if is_disjoint and body[first : first + num_bytes] == rates.tobytes():
         _request_templates.add(len(body), StreamTemplate.of(body, [slot], table.num_rows))
 
 
 def _check_types(schema: Any) -> None:
-    """Raise ServiceError unless all columns are plain numbers or strings, so that the content is no
-    larger than the body.
+    """Raise ServiceError unless all columns are numbers or strings, or rates lists of numbers.
+
+    Other types, such as nulls, can have content that is much larger than the body.
     """
     import pyarrow.types as t
 
@@ -299,24 +333,25 @@ def _check_types(schema: Any) -> None:
         is_plain = is_number(kind) or t.is_string(kind) or t.is_large_string(kind)
         if not (is_plain or (is_rate_list and is_number(kind.value_type))):
             raise wrong(
-                f"column {field.name[:40]!r}: expected numbers or strings (rates: lists of "
-                f"numbers), not {str(kind)[:80]}"
+                f"column {field.name[:40]!r}: unsupported type {str(kind)[:80]}; use numbers or "
+                "strings, and for rates lists of numbers"
             )
 
 
 def _is_list(kind: Any) -> bool:
-    """Whether a type is a list of any kind."""
+    """Return whether a pyarrow type is a list of any kind."""
     import pyarrow.types as t
 
     return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def refuse_compressed(body: bytes) -> None:
-    """Raise ServiceError for compressed buffers, which may expand a thousand times.
+    """Raise ServiceError for compressed or dictionary-encoded buffers.
 
+    They may expand to a thousand times their size.
     pyarrow does not expose compression, so this reads the field ``compression`` of each RecordBatch
-    from the message's flatbuffer (Message.fbs of the Arrow format: field 1 of a Message is the
-    header's type, 2 the header; 3 of a RecordBatch).
+    from the message's flatbuffer. In Message.fbs of the Arrow format, field 2 of a Message is the
+    header, here a RecordBatch, and field 3 of a RecordBatch is its compression.
     """
     import pyarrow as pa
 
@@ -327,13 +362,22 @@ def refuse_compressed(body: bytes) -> None:
             if header and _flatbuffer_field(
                 flat, header + struct.unpack_from("<I", flat, header)[0], 3
             ):
-                raise wrong("send Arrow without compression")
+                raise wrong("body: compressed Arrow buffers; send Arrow without compression")
         elif message.type == "dictionary":
-            raise wrong("send Arrow without dictionaries")
+            raise wrong("body: dictionary-encoded column; send Arrow without dictionaries")
 
 
 def _flatbuffer_field(flat: bytes, table: int, field_index: int) -> int:
-    """Position of a field of a flatbuffer table; 0 if it is absent."""
+    """Return the position of a field of a flatbuffer table; 0 if it is absent.
+
+    A table starts with the offset back to its vtable: 16-bit size of the vtable, 16-bit size of the
+    table, then the 16-bit offset of each field from the table, 0 for absent fields.
+
+    Args:
+        flat: bytes of the flatbuffer.
+        table: position of the table.
+        field_index: index of the field, from 0.
+    """
     vtable = table - struct.unpack_from("<i", flat, table)[0]
     if 4 + 2 * field_index >= struct.unpack_from("<H", flat, vtable)[0]:
         return 0
@@ -342,13 +386,20 @@ def _flatbuffer_field(flat: bytes, table: int, field_index: int) -> int:
 
 
 def to_arrow(answer: Answer, extra_metadata: dict[str, Any]) -> bytes:
-    """Encode an answer as a stream; ``extra_metadata`` is added to the schema's metadata."""
+    """Encode an answer as an Arrow stream, from a cached template if possible.
+
+    Args:
+        answer: answer to the matrices.
+        extra_metadata: fields of the schema's metadata beside shapes, times, classes and levels.
+    """
+    # Collect columns and metadata. The JSON is padded with spaces: fewer lengths need fewer
+    # templates.
     numbers = _numeric_columns(answer)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
     metadata = json.dumps({**shape, **answer.cost, **extra_metadata, **answer.lines})
-    # Pad the JSON with spaces: fewer lengths need fewer templates.
     metadata_bytes = metadata.encode() + b" " * (-len(metadata) % _METADATA_ALIGNMENT)
     column_types = tuple((name, array.dtype.char, array.shape) for name, array in numbers.items())
+    # Fill the template of an earlier answer with the same schema and shapes.
     key = (*column_types, answer.status, len(metadata_bytes))
     template = _response_templates.get(key)
     stream = None
@@ -359,17 +410,21 @@ def to_arrow(answer: Answer, extra_metadata: dict[str, Any]) -> bytes:
     )
 
 
-# The length of an answer's metadata is a multiple of this, bytes.
+# The length of an answer's metadata is padded to a multiple of this number of bytes.
 _METADATA_ALIGNMENT = 64
 
 
 def _numeric_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
-    """Numeric columns of an answer by name, contiguous in memory."""
-    name, shares = answer.shares
+    """Return the numeric columns of an answer by name, as contiguous arrays.
+
+    Arrays are (B,) for figures, and (B, n) for list columns: utilisation (E values), splits or
+    weights (D * K values), with weights the served fractions (D values).
+    """
+    name, path_values = answer.splits_or_weights
     numbers = {figure: getattr(answer, figure) for figure in FIGURES}
-    numbers |= answer.of_conditions
+    numbers |= answer.condition_figures
     numbers["utilisation"] = answer.utilisation.astype(np.float32)
-    numbers[name] = shares.reshape(len(shares), -1)
+    numbers[name] = path_values.reshape(len(path_values), -1)
     if answer.weights is not None:
         numbers["admitted_share"] = answer.admitted_share
     return {name: np.ascontiguousarray(array) for name, array in numbers.items()}
@@ -384,13 +439,14 @@ def _stream_of_table(
     """Encode an answer with pyarrow, and cache the template of the stream.
 
     Args:
-        numbers: columns, see :func:`_numeric_columns`.
-        status: status of each matrix.
+        numbers: name -> contiguous array (B,) or (B, n) of each numeric column.
+        status: (B,) status of each matrix.
         metadata_bytes: encoded metadata.
         key: key of the template.
     """
     import pyarrow as pa
 
+    # Build the columns; status follows the last of the figures.
     columns: dict[str, Any] = {}
     for name, array in numbers.items():
         flat = pa.array(array.reshape(-1))
@@ -402,6 +458,7 @@ def _stream_of_table(
         [(name, column.type) for name, column in columns.items()],
         metadata={b"teal": metadata_bytes},
     )
+    # Write the stream.
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, schema) as stream:
         stream.write_batch(pa.record_batch(list(columns.values()), schema=schema))
@@ -413,8 +470,15 @@ def _stream_of_table(
 def _cache_response_template(
     stream: bytes, metadata_bytes: bytes, names: list[str], key: tuple[Any, ...]
 ) -> None:
-    """Cache the template of an answer, if all its numbers and its metadata are located in the
-    stream.
+    """Cache the template of an encoded answer, with slots for metadata and numeric columns.
+
+    Nothing is cached if a column is not contiguous in the stream, or the metadata occurs twice.
+
+    Args:
+        stream: bytes of the answer.
+        metadata_bytes: encoded metadata.
+        names: names of the numeric columns, in the order of the stream.
+        key: key of the template.
     """
     import pyarrow as pa
 
@@ -431,7 +495,10 @@ def _cache_response_template(
 
 
 def last_splits(body: bytes) -> FloatArray:
-    """(D, K) splits of the last matrix of an encoded answer."""
+    """Return the splits (D, K) of the last matrix of an answer in Arrow.
+
+    Integer weights w[k] become splits served fraction * w[k] / sum(w).
+    """
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:

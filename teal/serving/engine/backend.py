@@ -21,11 +21,11 @@ class EncodedRequest:
         body: request body.
         media_type: media type of the body.
         accept: Accept header.
-        query: query parameters.
+        query: query parameters, by name.
         request_id: identifier of the request.
-        client: client for fair sharing.
-        previous: response with the installed splits, the reference of a churn limit; None if the
-            request names none.
+        client: client to which the request is charged.
+        previous: earlier response with the installed splits, the reference of a churn limit; None
+            if the request names none.
         previous_id: identifier of that response; "" for none.
     """
 
@@ -45,9 +45,10 @@ class AllocationResponse(NamedTuple):
     Attributes:
         body: response body.
         media_type: media type of the body.
-        summary: the engine's fields of :class:`teal.serving.engine.responses.Answered`.
-        utilisation: (E,) link utilisation in the last matrix.
-        generation: registration of the network.
+        summary: figures of the answer for log, metrics and cache, fields of
+            ``responses.Answered``.
+        utilisation: (E,) link utilisation of the last matrix.
+        generation: identifier of the network's registration.
         proof: zip file with the proof; b"" without one.
     """
 
@@ -60,7 +61,7 @@ class AllocationResponse(NamedTuple):
 
 
 class Backend(Protocol):
-    """Calls of the API. Dictionaries are bodies of :mod:`teal.serving.engine.responses`."""
+    """Calls of the API. Dictionaries are fields of models in ``responses`` or ``requests``."""
 
     async def names(self) -> list[str]:
         """Return the names of all networks."""
@@ -99,7 +100,7 @@ class Backend(Protocol):
         ...
 
     async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change links of a network."""
+        """Change capacity or state of links; return state and description of the network."""
         ...
 
     async def paths(self, name: str) -> bytes:
@@ -111,11 +112,11 @@ class Backend(Protocol):
         ...
 
     async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
-        """Allocate matrices, or for the next interval."""
+        """Allocate the matrices of a request, or for the next interval."""
         ...
 
     async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
-        """Store measured matrices."""
+        """Store measured matrices; return number and times of all stored ones."""
         ...
 
     async def measured(self, name: str) -> dict[str, Any]:
@@ -123,5 +124,5 @@ class Backend(Protocol):
         ...
 
     async def forget_measured(self, name: str) -> None:
-        """Delete the measured matrices."""
+        """Delete the measured matrices of a network."""
         ...

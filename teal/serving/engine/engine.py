@@ -81,7 +81,7 @@ class _ParsedRequest(NamedTuple):
         entry: registry entry of the network.
         network_state: state of the network.
         options: options of the request.
-        rates: (B, D) Gbit/s; None for the next interval.
+        rates: (B, D) Gbit/s, class by class; None for the next interval.
         arrival_time: ``time.perf_counter()`` at the arrival.
         end: deadline by ``time.perf_counter()``.
     """
@@ -95,20 +95,18 @@ class _ParsedRequest(NamedTuple):
 
 
 class AllocationEngine:
-    """Backend of one process: its networks and its solver thread. Call methods on one event loop.
+    """Implementation of all API calls in one process. Call methods on one event loop.
 
     Args:
-        folder: folder of the :class:`Store`.
-        most_waiting: maximum number of queued requests of a network; further ones are refused.
-        model: model for warm starts on large networks; see
-            :class:`teal.serving.engine.model.ReloadableModel`.
+        folder: state folder with the registered networks.
+        max_queued: maximum number of queued requests of a network; further ones are refused.
+        model: model for warm starts: auto (the built-in one, on large networks), none, or a folder.
         patience_s: maximum time that a request waits for the candidate paths of its network, for
             instance after a restart, seconds.
-        most_networks: maximum number of registered networks.
-        most_path_s: maximum estimated time of a path search, seconds.
-        most_deadline_s: maximum deadline of a request, seconds.
-        grow_every_s: interval between path searches of a network; see
-            :class:`teal.serving.engine.path_growth.PathGrowth`.
+        max_networks: maximum number of registered networks.
+        max_path_s: maximum estimated time of a path search, seconds.
+        max_deadline_s: maximum deadline of a request, seconds.
+        grow_every_s: minimum interval between background path searches of a network, seconds.
         default_solver: solver of requests that name none, if the model supports their program.
         vary: share of every demand on randomised splits, in allocations for the next interval.
         kernels: compilation status of the kernels; None if all are compiled.
@@ -117,12 +115,12 @@ class AllocationEngine:
     def __init__(
         self,
         folder: Path,
-        most_waiting: int = 128,
+        max_queued: int = 128,
         model: str = "none",
         patience_s: float = 5.0,
-        most_networks: int = MAX_NETWORKS,
-        most_path_s: float = MAX_PATH_S,
-        most_deadline_s: float = MAX_DEADLINE_S,
+        max_networks: int = MAX_NETWORKS,
+        max_path_s: float = MAX_PATH_S,
+        max_deadline_s: float = MAX_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
         default_solver: str = AUTO,
         vary: float = 0.0,
@@ -133,24 +131,25 @@ class AllocationEngine:
         self._store = Store(folder)
         self._default_solver = default_solver
         self._patience_s = patience_s
-        self._max_deadline_s = most_deadline_s
+        self._max_deadline_s = max_deadline_s
         self._vary = vary
         engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next_interval_thread = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
         self._view_thread = ThreadPoolExecutor(1, thread_name_prefix="views")
-        # The model needs compiled kernels, too; without them `prepare` loads it later.
+        # Loading a model needs compiled kernels; without them `prepare` loads it later.
         self._model = ReloadableModel(
             model, check_model, engine_thread, load_now=self.kernels.are_ready
         )
-        self.scheduler = Scheduler(most_waiting, engine_thread, self._model.current)
-        self._counting_part = counting_part(most_waiting)
+        self.scheduler = Scheduler(max_queued, engine_thread, self._model.current)
+        self._counting_part = counting_part(max_queued)
         self._next_interval_part = next_interval_part()
         self._growth = PathGrowth(self._store, grow_every_s)
         self._registry = Registry(
-            self._store, self._on_removal, most_networks, most_path_s, self.kernels
+            self._store, self._on_removal, max_networks, max_path_s, self.kernels
         )
+        # Last error of the synchronisation with the store, which is logged once.
         self._last_sync_error = ""
-        # Running allocations for the next interval.
+        # Running allocations for the next interval, by measurement history.
         self._next_interval_runs: dict[NextIntervalPart, asyncio.Future[Any]] = {}
 
     def prepare(self) -> None:
@@ -176,8 +175,10 @@ class AllocationEngine:
         return self._store.names()
 
     async def sync_with_store(self) -> list[asyncio.Task[None]]:
-        """Start to prepare networks that other processes have registered; return the running
-        tasks.
+        """Synchronise with networks that other processes have registered, changed or deleted.
+
+        Returns:
+            running tasks that prepare networks.
         """
         return self._registry.sync_with_store()
 
@@ -301,11 +302,12 @@ class AllocationEngine:
         )
 
     async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
-        """Answer an allocation request.
+        """Answer an allocation request: parse, resolve, queue, solve, encode.
 
         Raises:
-            ServiceError: see :mod:`teal.serving.engine.errors`.
+            ServiceError: unknown network, invalid request, or a deadline that cannot be met.
         """
+        # Parse the request; an allocation for the next interval has no rates.
         parsed = await self._parse_request(name, request)
         options = parsed.options
         rates = parsed.rates
@@ -316,7 +318,7 @@ class AllocationEngine:
             return await self._allocate_next(name, request, options, parsed)
         entry = parsed.entry
         network_state = parsed.network_state
-        # Check the size of the answer before computing it; reserve time to encode it.
+        # Check the size of the answer before it is computed; reserve time to encode it.
         check_size(network_state, rates, request.accept, options.form)
         end = parsed.end - network_state.service_times.writing_s(
             *demands_to_write(rates, request.accept, options.form)
@@ -339,7 +341,7 @@ class AllocationEngine:
             asyncio.get_running_loop().create_future(),
         )
         answer = await self.scheduler.solve(queued_request)
-        # Encode the answer, with a proof if requested.
+        # Encode the answer, with a proof if requested; the traffic may start a path search.
         self._growth.record_traffic(name, entry, rates)
         if not options.prove:
             return await _encode_answer(entry, network_state, answer, rates, request, options)
@@ -374,7 +376,7 @@ class AllocationEngine:
         return _ParsedRequest(entry, network_state, options, rates, arrival_time, end)
 
     def _deadline_s(self, options: Options) -> float:
-        """Return the deadline of a request, seconds after its arrival; cap a default deadline.
+        """Return the time limit of a request, seconds; a default limit is cut to the maximum.
 
         Raises:
             ServiceError: the requested deadline exceeds the maximum of the service.
@@ -383,7 +385,8 @@ class AllocationEngine:
         if deadline_s > self._max_deadline_s:
             if "deadline_ms" in options.model_fields_set:
                 raise wrong(
-                    f"deadline_ms: at most {1e3 * self._max_deadline_s:,.0f} in this service"
+                    f"deadline_ms: {options.deadline_ms:,.0f} exceeds the maximum of this service; "
+                    f"use at most {1e3 * self._max_deadline_s:,.0f}"
                 )
             deadline_s = self._max_deadline_s
         return deadline_s
@@ -395,8 +398,16 @@ class AllocationEngine:
         entry: RegistryEntry,
         previous: FloatArray | None,
     ) -> AllocationTask:
-        """Return the requested program; requests without a solver get the default solver of the
-        service.
+        """Return the requested program with its solver.
+
+        A request without a solver gets the default solver of the service, if the model supports
+        its program.
+
+        Args:
+            network_state: network of the request.
+            options: options of the request.
+            entry: registry entry of the network.
+            previous: (D, K) installed splits, class by class; None if the request names none.
         """
         task = network_state.resolve_request(options, entry.spec, previous)
         if "solver" in options.model_fields_set or self._default_solver == AUTO:
@@ -408,11 +419,17 @@ class AllocationEngine:
     async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
         """Store measured matrices and start the allocation for the next interval.
 
+        With interface counters, the matrix is estimated from them, or checked by them; a matrix
+        that contradicts the counters is not stored.
+
+        Returns:
+            fields of ``responses.MeasuredInfo``.
+
         Raises:
-            ServiceError: see :mod:`teal.serving.engine.errors`.
+            ServiceError: unknown network, invalid request, or an estimate that misses its deadline.
         """
         arrival_time = time.perf_counter()
-        # Parse the measurement.
+        # Parse the options, wait for the network, then parse the matrices and counters.
         self._registry.get(name)
         options = await offload_if_large(len(request.body), parse_measurement_options, request)
         end = math.inf
@@ -424,7 +441,7 @@ class AllocationEngine:
         )
         rates = sent_measurements.rates
         entry = self._same_registration(name, network_state)
-        # Use the newest state: paths may have been added meanwhile.
+        # Use the newest state: paths may have been added while the body was parsed.
         network_state = require_ready(name, entry)
         # Estimate the matrix from interface counters, or check the sent matrix against them.
         counted: CountedMatrix | None = None
@@ -435,7 +452,7 @@ class AllocationEngine:
             counted = await self._count_matrix(
                 request, sent_measurements, entry, network_state, measurements, end
             )
-            # Store nothing that contradicts the counters.
+            # Do not store a matrix that contradicts the counters.
             if counted.alarm:
                 LOG.warning(
                     "counters disagree", extra={"teal": {"network": name, **counted.figures}}
@@ -464,11 +481,11 @@ class AllocationEngine:
         measurements: MeasurementHistory,
         end: float,
     ) -> CountedMatrix:
-        """Estimate the matrix of the sent counters, or check the sent matrix against them.
+        """Estimate the matrix of an interval from its counters, or check the sent matrix by them.
 
         Args:
             request: request with the counters.
-            sent_measurements: parsed counters and, to check it, the sent matrix.
+            sent_measurements: parsed counters; with a matrix, that matrix is checked.
             entry: registry entry of the network.
             network_state: state of the network.
             measurements: matrices measured before.
@@ -499,7 +516,7 @@ class AllocationEngine:
     async def _store_matrices(
         self, name: str, entry: RegistryEntry, times: list[np.datetime64], rates: FloatArray
     ) -> MeasurementHistory:
-        """Store measured matrices; return all of the network.
+        """Store measured matrices; return the history of the network.
 
         Args:
             name: name of the network.
@@ -540,16 +557,18 @@ class AllocationEngine:
         self._forget_counters(entry)
 
     async def _refreshed_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
-        """Return the measured matrices of a network, including those that other processes have
-        stored.
-        """
+        """Return the measured matrices of a network after reading those of other processes."""
         measurements = self._open_measurements(name, entry)
         await asyncio.to_thread(measurements.matrices.refresh)
         return measurements
 
     def _open_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
-        """Return the measured matrices of a network in this process, without reading the folder
-        again.
+        """Return the measured matrices of a network as known to this process.
+
+        The first call reads the folder; the object is part of the registry entry.
+
+        Raises:
+            ServiceError: the network is not ready.
         """
         if entry.network_state is None:
             raise not_ready(name)
@@ -566,7 +585,11 @@ class AllocationEngine:
     def _start_next_interval(
         self, entry: RegistryEntry, measurements: NextIntervalPart
     ) -> asyncio.Future[Any]:
-        """Start the allocation for the next interval; return the running one, if any."""
+        """Start the allocation for the next interval in its thread, unless one is running.
+
+        Returns:
+            future of the running allocation; its failure is logged.
+        """
         network_state = entry.network_state
         task = single_program_task(entry.spec.objective)
         assert network_state is not None
@@ -598,8 +621,16 @@ class AllocationEngine:
         options: AllocationRequest,
         parsed: _ParsedRequest,
     ) -> AllocationResponse:
-        """Return the allocation for the interval after the newest measured matrix; the previous
-        allocation if the deadline passes first.
+        """Answer a request for the interval after the newest measured matrix.
+
+        The answer has the latest allocation, which may be an earlier one if the deadline passes
+        first, with its figures on the newest matrix.
+
+        Args:
+            name: name of the network.
+            request: undecoded request.
+            options: its parsed options.
+            parsed: parsed request, without rates.
 
         Raises:
             ServiceError: no measured matrix, or no allocation by the deadline.
@@ -608,11 +639,11 @@ class AllocationEngine:
         measurements = await self._refreshed_measurements(name, entry)
         if not isinstance(measurements, NextIntervalPart):
             raise not_installed(NEXT_INTERVAL)
-        # Raises without a measured matrix.
+        # Raise without a measured matrix.
         measurements.matrices.newest()
         await self._wait_until_current(name, entry, measurements, parsed.end)
-        # Evaluate the latest allocation on the newest matrix. Paths may have been added meanwhile;
-        # the current network has all paths of the latest allocation.
+        # Evaluate the latest allocation on the newest matrix, over the current network: it has all
+        # paths of the allocation, since paths are never removed.
         latest = measurements.latest
         rates = measurements.matrices.newest()
         if latest is None:
@@ -621,7 +652,7 @@ class AllocationEngine:
         problem = network_state.network(single_program_task(entry.spec.objective))
         queue_s = time.perf_counter() - parsed.arrival_time
         answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
-        # Encode it, with the figures of the last interval in the summary.
+        # Encode the answer; the summary has the limit and the ratio realised in the last interval.
         check_size(network_state, rates, request.accept, options.form)
         response = await _encode_answer(
             entry, network_state, answer, rates, request, options, extra_fields
@@ -634,8 +665,9 @@ class AllocationEngine:
     async def _wait_until_current(
         self, name: str, entry: RegistryEntry, measurements: NextIntervalPart, end: float
     ) -> None:
-        """Wait for an allocation that knows all matrices and the current capacities, or for the
-        deadline.
+        """Wait until the latest allocation uses all matrices and the current capacities.
+
+        Returns at the deadline at the latest.
 
         Args:
             name: name of the network.
@@ -664,8 +696,8 @@ class AllocationEngine:
         Args:
             name: name of the network.
             network_state: state of the network when the request was resolved.
-            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite: always read
-                the state folder.
+            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite to check the
+                files of the network even if this request has checked them already.
 
         Raises:
             ServiceError: the network was replaced.
@@ -678,14 +710,18 @@ class AllocationEngine:
     async def _wait_ready(
         self, name: str, end: float = math.inf, arrival_time: float = math.inf
     ) -> NetworkState:
-        """Return the state of a ready network; wait for kernels and paths up to the patience and
-        the deadline.
+        """Return the state of a network; wait a limited time for kernels and paths.
+
+        The wait ends after ``patience_s`` of the service, or at the deadline.
 
         Args:
             name: name of the network.
             end: deadline by ``time.perf_counter()``.
-            arrival_time: ``time.perf_counter()`` at the request's arrival; see
-                :meth:`_same_registration`.
+            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite to check the
+                files of the network even if this request has checked them already.
+
+        Raises:
+            ServiceError: unknown network, or not ready in time.
         """
         entry = self._registry.get_recent(name, arrival_time)
         await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
@@ -700,7 +736,10 @@ class AllocationEngine:
 async def _installed_splits(
     request: EncodedRequest, network_state: NetworkState
 ) -> FloatArray | None:
-    """Splits of the installed answer that a request names; None if it names none."""
+    """Return the splits (D, K) of the installed answer that a request names, class by class.
+
+    None if the request names no answer.
+    """
     if request.previous is None:
         return None
     return await offload_if_large(
@@ -711,8 +750,10 @@ async def _installed_splits(
 def _counted_splits(
     readings: CounterReadings, measurements: MeasurementHistory
 ) -> FloatArray | None:
-    """Splits over which the counted traffic was routed; None if not those of the allocation for the
-    next interval.
+    """Return the splits (D, K) by which the counted traffic was routed.
+
+    These are the splits of the latest allocation for the next interval; None for routing by the
+    IGP.
 
     Raises:
         ServiceError: no allocation for the next interval exists.
@@ -721,13 +762,16 @@ def _counted_splits(
         return None
     latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
     if latest is None:
-        raise wrong("counters.routing: allocation: no allocation for the next interval exists yet")
+        raise wrong(
+            "counters.routing: no allocation for the next interval exists yet; use igp, or request "
+            "an allocation first"
+        )
     splits: FloatArray = latest.splits.numpy()
     return splits
 
 
 def _proof_link(name: str, request: EncodedRequest) -> dict[str, Any]:
-    """Field of an answer that links to its proof."""
+    """Return the field of an answer with the URL path of its proof."""
     return {"proof": f"/v1/networks/{quote(name)}/allocations/{quote(request.request_id)}/proof"}
 
 
@@ -740,11 +784,22 @@ async def _encode_answer(
     options: Options,
     extra_fields: dict[str, Any] | None = None,
 ) -> AllocationResponse:
-    """Encode an answer as a response; see :func:`teal.serving.engine.wire.encode_response`."""
+    """Encode an answer as a response, and record the time that the encoding takes.
+
+    Args:
+        entry: registry entry of the network.
+        network_state: network of the request.
+        answer: answer to the matrices.
+        rates: (B, D) requested rates, Gbit/s.
+        request: request with identifier and accepted media types.
+        options: JSON form, names of classes, deadline.
+        extra_fields: further fields of the response, beside the allocations.
+    """
+    # Number of splits and utilisations.
     size = (
         rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
     )
-    # Encode the answer, and record the time that it takes.
+    # Encode the answer, in a worker thread if it is large.
     begin_time = time.perf_counter()
     is_binary = ARROW in request.accept
     body, media_type = await offload_if_large(
@@ -769,7 +824,10 @@ async def _encode_answer(
 
 
 def _encode_paths(network_state: NetworkState) -> bytes:
-    """Encode the candidate paths as JSON, :class:`teal.serving.engine.responses.Routes`."""
+    """Encode pairs of nodes and their candidate paths, lists of nodes, as JSON.
+
+    The fields are those of ``responses.Routes``.
+    """
     paths = network_state.paths
     names = network_state.topology.node_names
     routes = {

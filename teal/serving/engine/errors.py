@@ -1,5 +1,5 @@
-"""Errors of API calls, each with its HTTP status and code: :class:`ServiceError` and constructors
-of common ones.
+"""Errors of API calls, with HTTP status and error code: :class:`ServiceError`, and functions that
+build the common ones.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from teal.errors import TealError
 from teal.runtime.storage import is_transient
 
-# Error code: another process holds the lock of the state folder.
+# Error code of a state folder whose lock another process holds.
 LOCKED = "locked"
-# Maximum share of one client in every limited resource: places, solver time.
+# Maximum share of one client of every limited resource: places in the queue, solver time.
 CLIENT_SHARE = 0.75
 
 
 def places_of_one(num_places: int) -> int:
-    """Maximum number of places of one client."""
+    """Return the maximum number of queue places of one client, of all ``num_places``."""
     return max(1, round(CLIENT_SHARE * num_places))
 
 
@@ -29,7 +29,7 @@ class ServiceError(TealError):
     Args:
         status: HTTP status.
         code: error code for programs.
-        message: one line for people.
+        message: one line of text for people.
         retry_after_s: seconds after which to retry; 0 if a retry does not help.
     """
 
@@ -41,45 +41,56 @@ class ServiceError(TealError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float]]:
-        """Support pickling: errors travel between processes."""
+        """Support pickling, since Ray passes errors between processes."""
         return type(self), (self.status, self.code, self.message, self.retry_after_s)
 
 
+# Maximum number of names in the message about an unknown network.
 _MAX_LISTED_NETWORKS = 10
 
 
 def not_found(name: str, registered_names: Sequence[str] = ()) -> ServiceError:
-    """Error 404: unknown network; the message lists registered names."""
-    listed = ", ".join(registered_names[:_MAX_LISTED_NETWORKS]) + (
+    """Return error 404: unknown network; the message lists registered names."""
+    listed_names = ", ".join(registered_names[:_MAX_LISTED_NETWORKS]) + (
         ", ..." if len(registered_names) > _MAX_LISTED_NETWORKS else ""
     )
-    hint = f"; registered are {listed}" if registered_names else "; there are none"
+    hint = (
+        f"; registered are {listed_names}"
+        if registered_names
+        else "; no network is registered at all"
+    )
     return ServiceError(404, "unknown_network", f"no network {name!r} is registered{hint}")
 
 
 def replaced(name: str) -> ServiceError:
-    """Error 409: the name was registered again during the request."""
+    """Return error 409: the name was registered again, or deleted, during the request."""
     return ServiceError(
-        409, "replaced", f"{name!r} was replaced by another registration during the request"
+        409,
+        "replaced",
+        f"network {name!r} was replaced by another registration during the request; send it again",
     )
 
 
+# Reasons why the state folder cannot be written to, by error number.
 _UNWRITABLE_REASONS = {
-    errno.ENOSPC: "no space is left",
-    errno.EDQUOT: "no space is left",
-    errno.EROFS: "its folder is read-only",
-    errno.EACCES: "its folder may not be written to",
-    errno.EPERM: "its folder may not be written to",
+    errno.ENOSPC: "no space is left on the disk of the state folder",
+    errno.EDQUOT: "the disk quota of the state folder is used up",
+    errno.EROFS: "the state folder is read-only",
+    errno.EACCES: "no permission to write to the state folder",
+    errno.EPERM: "no permission to write to the state folder",
 }
 
 
 def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceError | None:
-    """Service error for an operating-system error of the state folder; None for one that may
-    concern a single file.
+    """Convert an error of the operating system to an error of the API.
 
     Args:
-        error: error of the system.
+        error: error of an access to the state folder.
         folder_is_there: whether the state folder exists.
+
+    Returns:
+        507 for a folder that cannot be written to, 503 for a transient error or a missing folder;
+        None for an error that may concern a single file.
     """
     if error.errno in _UNWRITABLE_REASONS:
         return ServiceError(
@@ -94,41 +105,42 @@ def storage_fault(error: OSError, *, folder_is_there: bool = True) -> ServiceErr
 
 
 def unreadable(name: str, error: Exception) -> ServiceError:
-    """Error for stored files of a network that are damaged or cannot be opened."""
+    """Return the error for stored files of a network that are damaged or cannot be opened."""
     transient = storage_fault(error) if is_transient(error) else None  # type: ignore[arg-type]
     return transient or ServiceError(
-        409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}"
+        409, "failed", f"the files of network {name!r} cannot be read: {str(error)[:200]}"
     )
 
 
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
-    """Error 503: the paths of a network are still being computed."""
+    """Return error 503: the paths of a network are still being computed."""
     return ServiceError(
-        503, "not_ready", f"the paths of {name!r} are still being computed", after_s
+        503, "not_ready", f"the paths of network {name!r} are still being computed", after_s
     )
 
 
 def overloaded(after_s: float = 1.0) -> ServiceError:
-    """Error 503: the queue is full, or the deadline cannot be met."""
+    """Return error 503: the queue is full, or the deadline cannot be met."""
     return ServiceError(503, "overloaded", "too many requests are queued; retry later", after_s)
 
 
 def invalid(error: ValidationError) -> ServiceError:
-    """Error 422 with the first fault of a body or its parameters."""
+    """Return error 422 with the first fault that Pydantic found in a body or its parameters."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     return wrong(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
 
 
 def wrong(message: str) -> ServiceError:
-    """Error 422: invalid request."""
+    """Return error 422: invalid request."""
     return ServiceError(422, "invalid_request", message)
 
 
+# Media types of bodies.
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 ZIP = "application/zip"
 
 
 def media_type(header: str) -> str:
-    """Media type in a Content-Type header, without parameters; "" if there is none."""
+    """Return the media type in a Content-Type header, without parameters; "" if it is empty."""
     return header.partition(";")[0].strip().lower()

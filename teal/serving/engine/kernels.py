@@ -1,8 +1,8 @@
-"""Compilation status of the solver kernels, and refusals while kernels are missing.
+"""Compilation status of the solver kernels, and the error of requests while kernels are missing.
 
 The service listens before its kernels are compiled. :class:`KernelStatus` estimates the remaining
-time as the mean time of the finished parts times the remaining parts; loading the compiled kernels
-counts as the last part.
+time as the mean time of the finished parts times the number of remaining parts; loading the
+compiled kernels counts as the last part.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Callable
 
 from teal.serving.engine.errors import ServiceError
 
-# Retry-After without an estimate of the remaining time.
+# Retry-After without an estimate of the remaining time, and its maximum, seconds.
 _DEFAULT_RETRY_S = 5.0
 _MAX_RETRY_S = 60.0
-# Loading all kernels takes about as long as one part, some seconds.
+# Loading all kernels takes about as long as compiling one part: some seconds.
 _LOADING_PARTS = 1
-# Estimates below are shown as less than a minute.
+# Smaller estimates are shown as "less than a minute", seconds.
 _MIN_SHOWN_S = 50.0
 
 
 class KernelStatus:
-    """Whether all kernels are loaded, and the progress of compilation.
+    """Progress of the compilation of the kernels, until all of them are loaded.
 
     Args:
         clock: monotonic clock, seconds.
@@ -44,20 +44,20 @@ class KernelStatus:
 
     @classmethod
     def compiled(cls) -> KernelStatus:
-        """Status with all kernels loaded."""
+        """Return a status with all kernels loaded."""
         kernels = cls()
         kernels.finish()
         return kernels
 
     def begin(self, num_parts: int) -> None:
-        """Start the compilation of some parts."""
+        """Record that the compilation of some parts starts now."""
         self.num_parts = num_parts
         self.num_done = 0
         self._begin_time = self._clock()
         self.fault = ""
 
     def finish(self) -> None:
-        """Mark all kernels as loaded."""
+        """Record that all kernels are loaded; this wakes waiting requests."""
         self._ready_event.set()
 
     @property
@@ -70,10 +70,13 @@ class KernelStatus:
         await self._ready_event.wait()
 
     async def wait(self, patience_s: float) -> None:
-        """Wait until all kernels are loaded, for a limited time.
+        """Wait until all kernels are loaded, at most some seconds.
+
+        Args:
+            patience_s: maximum wait, seconds.
 
         Raises:
-            ServiceError: time is over; names progress and retry time.
+            ServiceError: the kernels are not loaded yet; the message has the progress.
         """
         if self.are_ready:
             return
@@ -88,7 +91,7 @@ class KernelStatus:
             raise self.not_ready_error()
 
     def not_ready_error(self) -> ServiceError:
-        """Error for requests while kernels are missing."""
+        """Return error 503 for requests while kernels are missing, with the progress."""
         if self.fault:
             return ServiceError(
                 503, "unavailable", f"the kernels cannot be prepared: {self.fault}", _MAX_RETRY_S
@@ -97,10 +100,11 @@ class KernelStatus:
             return ServiceError(503, "not_ready", "the kernels are being loaded", 1.0)
         remaining_s = self._remaining_s
         message = (
-            f"compiling for this machine, once: {self.num_done} of {self.num_parts} parts are done"
+            "the kernels are compiled for this machine, once: "
+            f"{self.num_done} of {self.num_parts} parts are done"
         )
         if self.num_done >= self.num_parts:
-            message = f"all {self.num_parts} parts are compiled, and are being loaded"
+            message = f"all {self.num_parts} parts of the kernels are compiled and being loaded"
         retry_after_s = min(
             _MAX_RETRY_S, max(1.0, remaining_s if math.isfinite(remaining_s) else _DEFAULT_RETRY_S)
         )
@@ -110,9 +114,7 @@ class KernelStatus:
 
     @property
     def _remaining_s(self) -> float:
-        """Estimated seconds until all kernels are loaded; infinite before the first part is
-        done.
-        """
+        """Estimated seconds until all kernels are loaded; infinite before any part is done."""
         if not self.num_done:
             return math.inf
         part_s = (self._clock() - self._begin_time) / self.num_done
@@ -120,7 +122,7 @@ class KernelStatus:
 
 
 def _remaining(seconds: float) -> str:
-    """Remaining time in words, as coarse as the estimate."""
+    """Return a remaining time as text, in minutes."""
     if not math.isfinite(seconds):
         return "remaining time unknown until the first part is done"
     if seconds < _MIN_SHOWN_S:

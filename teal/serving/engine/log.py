@@ -14,10 +14,10 @@ LOG = logging.getLogger("teal.serving")
 
 
 class JsonLines(logging.Formatter):
-    """Formatter of JSON lines: time, level, event and the fields of the record's ``teal``."""
+    """Log formatter with a JSON object per record: time, level, event, and fields in ``teal``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line; the traceback of an exception is a string in it."""
+        """Return a record as one line; the traceback of an exception is its field ``trace``."""
         line = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
@@ -30,12 +30,13 @@ class JsonLines(logging.Formatter):
 
 
 def warn(network: str, event: str, error: BaseException) -> None:
-    """Log a failure of background work.
+    """Log a failure of background work as a warning.
 
     Args:
         network: name of the network.
-        event: failed work.
-        error: reason; its traceback is logged unless the error is an expected one.
+        event: failed work, such as "paths not added".
+        error: exception; its traceback is logged unless it is an expected one (invalid input,
+            operating system, service).
     """
     is_expected = isinstance(error, InputError | OSError | ServiceError)
     LOG.warning(
@@ -46,8 +47,8 @@ def warn(network: str, event: str, error: BaseException) -> None:
 
 
 def log_to(path: Path) -> None:
-    """Append the log to a file, readable by the user of the service only."""
-    # Create the file with private permissions.
+    """Append the log to a file that only the user of the service can read."""
+    # Create the file with private permissions before the handler opens it.
     os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(JsonLines())

@@ -23,30 +23,35 @@ from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array,
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
-# Three weeks of 15-minute intervals.
+# Maximum number of stored matrices: three weeks of 15-minute intervals.
 MAX_KEPT_MATRICES = 2_016
-# Memory for the float32 matrices of a network, which may limit their number further.
+# Memory limit of the float32 matrices of a network; of large networks fewer are stored.
 _MAX_BYTES = 256 << 20
+# Stored even beyond the memory limit.
 _MIN_KEPT_MATRICES = 16
 # Tolerated clock difference. A matrix further in the future would block all earlier ones.
 _MAX_FUTURE = np.timedelta64(600, "s")
+# Matrices are files TIME.npy with (D,) float32.
 _SUFFIX = ".npy"
-_CLOCK_TICK_NS = 1_000_000_000
 _TIME_FORMAT = "%Y%m%dT%H%M%S"
+# Coarsest resolution of modification times of file systems, ns.
+_CLOCK_TICK_NS = 1_000_000_000
 
 
 @with_old_attributes
 class MeasuredMatrices:
-    """Matrices of one registration of a network, oldest first, in memory and on disk. Thread-safe.
+    """Measured matrices of one registration of a network, oldest first, in memory and on disk.
+
+    Thread-safe. Other processes may use the same folder.
 
     Args:
-        folder: folder of this registration; its siblings belong to earlier ones and are deleted.
-        num_demands: D.
+        folder: folder of this registration; its siblings, of earlier registrations, are deleted.
+        num_demands: D, number of pairs of nodes.
 
     Attributes:
-        max_matrices: maximum number of matrices.
-        dropped: number of matrices dropped so far, as far as this process knows.
-        version: counter that changes with the matrices.
+        max_matrices: maximum number of matrices; the oldest are dropped.
+        dropped: number of matrices that this process has dropped so far.
+        version: counter that increases with every change of the matrices.
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
@@ -55,12 +60,13 @@ class MeasuredMatrices:
         self.max_matrices = min(
             MAX_KEPT_MATRICES, max(_MIN_KEPT_MATRICES, _MAX_BYTES // (4 * max(1, num_demands)))
         )
+        # (D,) rates of each matrix, Gbit/s, by ascending time.
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
-        # Modification times of the files read or written.
+        # Modification times of the files that were read or written, ns.
         self._mtimes_ns: dict[np.datetime64, int] = {}
-        # Modification time of the folder at the last refresh; 0 to read it again.
+        # Modification time of the folder at the last refresh, ns; 0 to read the folder again.
         self._folder_mtime_ns = 0
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,24 +90,25 @@ class MeasuredMatrices:
             self._refresh()
 
     def _refresh(self) -> None:
-        """:meth:`refresh` under the lock."""
+        """Read new and changed files, and drop matrices without a file; the lock is held."""
         changed_at = self.folder.stat().st_mtime_ns if self.folder.is_dir() else 0
         if changed_at == self._folder_mtime_ns:
             return
-        # A later change in the same tick of the file system's clock would go unnoticed.
+        # Shortly after a change, do not trust the time: a second change in the same tick of the
+        # file system's clock would go unnoticed.
         self._folder_mtime_ns = changed_at if time.time_ns() - changed_at > _CLOCK_TICK_NS else 0
         # Read new and changed files.
         stored = sorted(
             file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith(".")
         )[-self.max_matrices :]
         for file in stored:
-            # Deleted meanwhile, or another kind of file.
+            # Skip files that were deleted meanwhile, or are no matrices.
             with contextlib.suppress(OSError, ValueError, EOFError, RecursionError, OverflowError):
                 when = _parse_time(file)
                 mtime_ns = self._mtime_ns(when)
                 if self._mtimes_ns.get(when) == mtime_ns:
                     continue
-                # A pipe would block the reader.
+                # Skip pipes, which would block the reader.
                 if not file.is_file():
                     continue
                 # Memory-map first: a header may claim more numbers than the file has.
@@ -142,18 +149,33 @@ class MeasuredMatrices:
             self._add(times, rates)
 
     def _add(self, times: list[np.datetime64], rates: FloatArray) -> None:
-        """:meth:`add` under the lock."""
+        """Validate the times and store matrices; the lock is held.
+
+        Args:
+            times: (B,) times of the matrices, ascending.
+            rates: (B, D) Gbit/s.
+
+        Raises:
+            ServiceError: a time before the newest stored one, or too far in the future; or a
+                replaced network.
+        """
+        # The times must be later than the newest matrix, and not in the future.
         latest_allowed = np.datetime64("now", "s") + _MAX_FUTURE
         if times[-1] > latest_allowed:
-            raise wrong(f"time: more than 10 minutes ahead of this service's clock: {times[-1]}Z")
+            raise wrong(
+                f"time: {times[-1]}Z is more than 10 minutes ahead of the clock of this service"
+            )
         self._drop_later(latest_allowed)
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(
-                409, "not_later", f"time: must be later than {newest}, the newest measured matrix"
+                409,
+                "not_later",
+                f"time: {times[0]}Z is not later than {newest}Z, the newest measured matrix",
             )
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
+        # Write all files atomically, then add the matrices in memory.
         rows = dict(zip(times, rates.astype(np.float32), strict=True))
         with atomic_files(self.folder / _file_name(time) for time in rows) as temporaries:
             for temporary, row in zip(temporaries, rows.values(), strict=True):
@@ -165,13 +187,13 @@ class MeasuredMatrices:
         self._drop_oldest()
 
     def _mtime_ns(self, time: np.datetime64) -> int:
-        """Modification time of a matrix file, ns; 0 if it is missing."""
+        """Return the modification time of the file of a matrix, ns; 0 if it is missing."""
         with contextlib.suppress(OSError):
             return (self.folder / _file_name(time)).stat().st_mtime_ns
         return 0
 
     def _drop_later(self, latest: np.datetime64) -> None:
-        """Delete matrices of the future, measured by a clock that has been set back since."""
+        """Delete matrices later than a time: the clock was set back after their measurement."""
         for when in [when for when in self._rows if when > latest]:
             self._forget(when)
             self.version += 1
@@ -191,12 +213,11 @@ class MeasuredMatrices:
         self.dropped += 1
 
     def traffic(self, name: str, pairs: IntArray) -> tuple[TrafficMatrices, int]:
-        """Matrices in the form that hedges read, and the index of the oldest one in the whole
-        series.
+        """Return all matrices as traffic, and the number of matrices dropped before the oldest.
 
         Args:
             name: name of the network.
-            pairs: (D, 2) pairs of nodes of its paths.
+            pairs: (D, 2) source and target node index of each demand.
 
         Raises:
             ServiceError: no matrix is stored.
@@ -206,19 +227,19 @@ class MeasuredMatrices:
                 raise _nothing_measured()
             times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
             rows = _MatrixRows(list(self._rows.values()), self._num_demands)
-            first = self.dropped
+            num_dropped = self.dropped
         return TrafficMatrices(
             name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"
-        ), first
+        ), num_dropped
 
     def rates(self) -> Float32Array:
-        """(T, D) Gbit/s of all matrices."""
+        """Return the rates (T, D) of all T matrices, oldest first, Gbit/s."""
         with self._lock:
             rows = list(self._rows.values())
         return np.stack(rows) if rows else np.zeros((0, self._num_demands), np.float32)
 
     def had_traffic(self) -> BoolArray:
-        """(D,) whether any matrix has traffic of a demand."""
+        """Return (D,) whether a demand has traffic in any matrix."""
         has_traffic = np.zeros(self._num_demands, dtype=bool)
         with self._lock:
             for row in self._rows.values():
@@ -226,7 +247,7 @@ class MeasuredMatrices:
         return has_traffic
 
     def newest(self) -> FloatArray:
-        """(1, D) Gbit/s of the newest matrix.
+        """Return the newest matrix (1, D), Gbit/s.
 
         Raises:
             ServiceError: no matrix is stored.
@@ -238,12 +259,12 @@ class MeasuredMatrices:
 
 
 class MeasurementHistory:
-    """Measured matrices of a network and their description in the API.
+    """Measured matrices of a network, and their description in the API.
 
     Args:
         name: name of the network.
-        pairs: (D, 2) pairs of nodes of its paths.
-        folder: folder of the matrices and of state learnt from them.
+        pairs: (D, 2) source and target node index of each demand.
+        folder: folder of the matrices, and of state learnt from them.
 
     Attributes:
         matrices: stored matrices.
@@ -255,7 +276,7 @@ class MeasurementHistory:
         self.matrices = MeasuredMatrices(folder, len(pairs))
 
     def info(self) -> dict[str, Any]:
-        """Fields of :class:`teal.serving.engine.responses.MeasuredInfo`."""
+        """Return number and times of the matrices, fields of ``responses.MeasuredInfo``."""
         times = self.matrices.times
         return {
             "matrices": len(times),
@@ -271,7 +292,12 @@ class MeasurementHistory:
 
 
 class _MatrixRows:
-    """Rates of measured matrices as a :class:`teal.network.rates.Rates`."""
+    """Rates of measured matrices, for TrafficMatrices.
+
+    Args:
+        rows: (D,) rates of each matrix, Gbit/s.
+        width: D.
+    """
 
     def __init__(self, rows: list[Float32Array], width: int) -> None:
         self._rows = rows
@@ -286,24 +312,24 @@ class _MatrixRows:
 
 
 def _nothing_measured() -> ServiceError:
-    """Error 409: no matrix is stored."""
+    """Return error 409: no matrix is stored."""
     message = "no measured matrix is stored; send some to .../measurements first"
     return ServiceError(409, "nothing_measured", message)
 
 
 def _interval_s(times: npt.NDArray[np.datetime64]) -> int:
-    """Median seconds between times; 0 for fewer than two."""
+    """Return the median seconds between consecutive times; 0 for fewer than two."""
     steps = np.diff(times).astype(np.int64)
     return int(np.median(steps)) if len(steps) else 0
 
 
 def _file_name(time: np.datetime64) -> str:
-    """File name of the matrix of a time."""
+    """Return the file name of the matrix of a time."""
     return f"{time.astype('datetime64[s]').item():{_TIME_FORMAT}}{_SUFFIX}"
 
 
 def _parse_time(file: Path) -> np.datetime64:
-    """Time in a file name."""
+    """Parse the time in the name of a matrix file."""
     stem = file.name.removesuffix(_SUFFIX)
     return np.datetime64(
         f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s"

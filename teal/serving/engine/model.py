@@ -1,4 +1,4 @@
-"""Model of a running service, reloaded when its files change, without interrupting requests.
+"""Warm-start model of a running service, reloaded when its files change.
 
 :class:`ReloadableModel` compares file fingerprints at most once a second, loads a changed model in
 a background thread and validates it in the solver thread before use.
@@ -22,16 +22,19 @@ _CHECK_INTERVAL_S = 1.0
 
 
 class ReloadableModel:
-    """Model for warm starts, replaced when its folder holds a new valid one.
+    """Model for warm starts, which is replaced when the files in its folder change.
 
-    Requests keep the old model until the new one is validated, and permanently if validation fails.
-    If the first model is invalid there is none, and the solver starts cold.
+    Requests use the old model until the new one is validated; if validation fails, the old one
+    stays. If the first model is invalid, there is none, and the solver starts cold.
 
     Args:
-        name: auto, none, or a name for :func:`teal.schemes.models.load_model`.
-        check_model: validation; raises for an unusable model.
-        engine_thread: solver thread, whose kernels models use.
-        load_now: whether to load the model at once; else by :meth:`read`.
+        name: auto (the built-in model), none, or the folder of a model.
+        check_model: validation of a loaded model; raises if it is unusable.
+        engine_thread: solver thread, in which models are validated.
+        load_now: whether to load the model at once; else :meth:`read` loads it.
+
+    Attributes:
+        starter: current model; None without one.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class ReloadableModel:
         self._last_check = time.monotonic()
         self._last_fingerprint = self._fingerprint()
         self._reload: Future[None] | None = None
+        # Error of the last load; "" if it succeeded.
         self._error = ""
         self.starter: Model | None = None
         self._version = ""
@@ -62,7 +66,7 @@ class ReloadableModel:
             self.read()
 
     def current(self) -> Model | None:
-        """Return the current model; start a reload if its files have changed."""
+        """Return the current model; start a reload in the background if its files have changed."""
         now = time.monotonic()
         if self._folder is not None and now >= self._last_check + _CHECK_INTERVAL_S:
             self._last_check = now
@@ -75,8 +79,9 @@ class ReloadableModel:
         return self.starter
 
     def description(self) -> dict[str, Any]:
-        """Return name, version of the weights, load time (seconds since 1970) and error of the last
-        reload.
+        """Return name, version and load time of the model, and the error of the last reload.
+
+        The fields are those of ``responses.ModelInfo`` without the solver.
         """
         return {
             "model": self._name,
@@ -86,7 +91,7 @@ class ReloadableModel:
         }
 
     def read(self) -> None:
-        """Load and validate the model; keep the old one on failure."""
+        """Load and validate the model; on failure keep the old one, and log the error."""
         try:
             if self._folder is None:
                 return
@@ -104,15 +109,15 @@ class ReloadableModel:
             )
 
     def _fingerprint(self) -> list[tuple[int, int, int]]:
-        """Inode, time and size of the model's files; empty if a file is missing.
+        """Return inode, modification time (ns) and size of the model's files; [] if one is missing.
 
-        The card holds the hash of the weights, so that a half-written model is invalid.
+        The model card has the hash of the weights, so that a half-written model is invalid.
         """
         if self._folder is None:
             return []
         try:
             files = [(self._folder / name).stat() for name in (MODEL_CARD, MODEL_WEIGHTS)]
-        # Missing or inaccessible file.
+        # A file is missing or cannot be accessed.
         except OSError:
             return []
         return [(status.st_ino, status.st_mtime_ns, status.st_size) for status in files]

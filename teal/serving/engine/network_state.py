@@ -1,10 +1,13 @@
-"""Per-replica state of one network: candidate paths, current capacities, warm-start states of
-solves.
+"""Per-replica state of one network: candidate paths, current capacities, warm-start states.
 
 :class:`NetworkState` holds topology and candidate paths; :class:`SharedNetworkState` holds the part
 that all versions of its path set share. `NetworkState.prepare` loads the topology, computes the
-paths and warms up the kernels. `begin` starts an interruptible solve of a :class:`Job` (a batch of
-matrices), `answer` measures the result and converts it to an :class:`Answer`.
+paths and warms up the kernels. `NetworkState.begin` starts an interruptible solve of a
+:class:`Job` (a batch of matrices), `NetworkState.answer` validates the result and converts it to an
+:class:`Answer`.
+
+Axes: B matrices, D demands (pairs of nodes), C demand classes, K candidate paths of a demand, E
+links. With classes, arrays over demands have C * D rows, class by class.
 """
 
 from __future__ import annotations
@@ -68,9 +71,9 @@ from teal.solvers.table_search import in_tables
 # Generated matrices for path selection before any traffic is known. At this load a third of the
 # demand exceeds the capacities, so that many links are bottlenecks.
 _GENERATED_TRAFFIC = "gravity:seed=0,load=4,count={count}"
-# Time limit of path selection; afterwards the best set so far is used.
+# Time limit of path selection, seconds; afterwards the best set so far is used.
 _MAX_PATH_CHOICE_S = 120.0
-# Path methods that take shared-risk groups.
+# Path methods that support shared-risk groups.
 _METHODS_WITH_GROUPS = (PathMethod.SURVIVABLE, PathMethod.MAXIMALLY_DISJOINT)
 
 
@@ -78,8 +81,8 @@ class AddedPaths(NamedTuple):
     """Stored path set of a network, including paths added since its registration.
 
     Attributes:
-        version: number of additions so far.
-        file: path file with the whole set.
+        version: number of path additions so far.
+        file: file with all paths, the registered and the added ones.
     """
 
     version: int
@@ -93,21 +96,27 @@ def candidate_paths(
     report: Callable[[float], None] | None = None,
     added: AddedPaths | None = None,
 ) -> tuple[PathSet, frozenset[str]]:
-    """Candidate paths of all pairs of nodes, and the keys of all path sets cached on disk.
+    """Return the candidate paths of all pairs of nodes, and the keys of the cached path sets.
+
+    Stored paths are loaded; others are computed. With ``num_paths`` auto, further paths are
+    selected by column generation for generated traffic.
 
     Args:
         topology: topology of the network.
         spec: settings of the registration.
         groups: link indices of each shared-risk group; empty without groups.
-        report: progress callback with the fraction of the first paths found; an exception in it
+        report: progress callback, called with the fraction of finished sources; an exception in it
             ends the search.
         added: stored path set; None to compute the paths.
+
+    Returns:
+        path set, and content hashes of all path sets that this search has cached on disk.
 
     Raises:
         InputError: path settings that exclude each other, or a damaged path file.
         ServiceError: weights or bandwidth functions of unknown demands.
     """
-    # Stored paths with additions replace the search.
+    # Load the stored paths, if paths were added since the registration.
     if added is not None:
         return load_paths(added.file, topology), frozenset()
     paths = compute_paths(
@@ -119,9 +128,10 @@ def candidate_paths(
         groups=groups if groups and spec.path_method in _METHODS_WITH_GROUPS else None,
         report=report,
     )
+    # A fixed number of paths needs no selection.
     if spec.num_paths != "auto":
         return paths, frozenset([paths.key])
-    # num_paths auto: choose paths for generated matrices.
+    # Select paths for generated matrices; large networks keep the initial paths.
     num_matrices = representative_matrices(paths)
     if not num_matrices:
         return paths, frozenset([paths.key])
@@ -141,20 +151,26 @@ def candidate_paths(
     return chosen, frozenset([chosen.key, paths.key, shortest])
 
 
-# Calibration takes the minimum of these: other work may delay some of them.
+# Number of timed answers of a calibration, which uses the minimum: other work may delay some.
 _NUM_TIMED_ANSWERS = 3
-# A full batch is timed, too, if it should take at most this long, seconds.
+# A full batch is timed, too, if it is expected to take at most this many seconds.
 _MAX_TIMED_BATCH_S = 0.5
 # Size of the LRU caches of zero-demand problems and warm-start states.
 _MAX_CACHED_PROGRAMS = 8
-# Paths whose node names are cached for answers by name.
+# Maximum number of paths whose node names are cached for answers by name.
 _MAX_CACHED_ROUTES = 100_000
+# Gap of the kernel variants that the warm-up loads.
 _WARM_UP_GAP = 1e-2
+# Weight 1 for every demand, without bandwidth functions.
 _EQUAL_VALUES = DemandValues()
 
 
 def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
-    """Topology of a registration: node-link data, a built-in network or a topohub network.
+    """Load the topology of a registration: node-link data, built-in or topohub network.
+
+    Args:
+        name: name of the network, for topologies from node-link data.
+        spec: settings of the registration.
 
     Raises:
         ServiceError: invalid data, or an unknown name; file names are not accepted.
@@ -166,23 +182,24 @@ def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
             return load_topology(spec.topology)
     except InputError as error:
         raise wrong(f"topology: {error}") from None
-    # Invalid coordinates, or a name too long for a file.
+    # Invalid coordinates, or a name that is too long for a file system.
     except (ValueError, ArithmeticError, OSError) as error:
         if is_transient(error):
             raise
         raise wrong(f"topology: {str(error)[:200]}") from None
     raise wrong(
-        f"topology: expected node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not "
-        f"{spec.topology[:80]!r}"
+        f"topology: unknown network {spec.topology[:80]!r}; use node-link data, "
+        f"{', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME"
     )
 
 
 def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
-    """(E,) current capacities, Gbit/s, after stored link changes.
+    """Return the current capacities (E,) in Gbit/s: registered capacities after link changes.
 
     Args:
         topology: topology as registered.
-        links: link index -> {"capacity": Gbit/s, "up": bool}.
+        links: link index -> change {"capacity": Gbit/s or None, "up": bool}, or one of them. A
+            capacity of None is the registered one; links that are down get 0.
 
     Raises:
         ServiceError: unknown link, or invalid capacity.
@@ -197,7 +214,8 @@ def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
             raise ServiceError(
                 409,
                 "failed",
-                f"the stored change of link {link[:80]} is invalid: {str(changed)[:80]}",
+                f"the stored change of link {link[:80]} is invalid: {str(changed)[:80]}; change "
+                "the link again",
             )
         if value is not None:
             capacity[int(link)] = value
@@ -207,7 +225,10 @@ def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
 
 
 def _three_node_network() -> NetworkState:
-    """Network of three nodes with weights and bandwidth functions, for warm-up and model checks."""
+    """Build a network of three nodes, all linked, for the warm-up and for checks of models.
+
+    It has demand weights of 1 and bandwidth functions, so that every objective can be solved.
+    """
     link_ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
     topology = Topology(
         "rehearsal", ("a", "b", "c"), *link_ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
@@ -218,22 +239,34 @@ def _three_node_network() -> NetworkState:
 
 
 def check_model(model: Starter) -> None:
-    """Raise InputError for a model whose prediction is not a usable warm start of PDHG."""
+    """Check that a model's prediction is a usable warm start of PDHG, on a small network.
+
+    Raises:
+        InputError: the model supports no objective, or predicts NaN or infinite numbers.
+    """
     objective = next((name for name in SINGLE_PROGRAMS if serves(model, Objective(name))), None)
     if objective is None:
-        raise InputError("model", "objective", ", ".join(SINGLE_PROGRAMS), "another one")
+        raise InputError.invalid(
+            "model",
+            "objective",
+            "the model supports no objective that is a single program",
+            f"use a model for one of {', '.join(SINGLE_PROGRAMS)}",
+        )
     problem = _three_node_network().problem(AllocationTask(objective), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
-        raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
+        raise InputError.invalid(
+            "model", "", "the predicted splits or prices are NaN or infinite", "train it again"
+        )
     pdhg.solve(problem, max_iterations=8, warm_start=(splits, prices))
 
 
 @functools.cache
 def warm_up_kernels(objective: str) -> None:
-    """Compile the kernels of an objective: solve three nodes at every batch width, cold and warm.
+    """Compile the kernels of an objective, so that no request waits for a compilation.
 
-    A kernel is compiled on its first call, which may take seconds; no request should wait for it.
+    Solves a network of three nodes at every batch width, cold and warm: a kernel is compiled at its
+    first call, which may take seconds.
     """
     network_state = _three_node_network()
     for num_matrices in (width for width in pdhg.LANES for _ in ("cold", "warm")):
@@ -245,13 +278,13 @@ def warm_up_kernels(objective: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Batch of matrices to solve together; gap and deadline are the strictest of its requests.
+    """Batch of matrices to solve together.
 
     Attributes:
-        rates: (B, D) Gbit/s.
+        rates: (B, D) Gbit/s, or (B, C * D) with classes.
         task: requested program, the same for all matrices.
-        gap: target of the certified gap.
-        deadline: by ``time.perf_counter()``.
+        gap: target of the certified gap, the same for all matrices.
+        deadline: earliest deadline of the requests, by ``time.perf_counter()``.
     """
 
     rates: FloatArray
@@ -264,10 +297,11 @@ class _BatchArrays(NamedTuple):
     """NumPy arrays of a solved batch.
 
     Attributes:
-        figures: (B,) certified figures, by name.
-        utilisation: (B, E).
-        splits: (B, D, K) float32.
-        prices: (B, E) dual prices.
+        figures: name -> (B,) certified figures: value, bound, gap, satisfied demand, largest link
+            utilisation.
+        utilisation: (B, E) link utilisation.
+        splits: (B, D, K) fraction of each demand on each path.
+        prices: (B, E) link prices.
     """
 
     figures: dict[str, FloatArray]
@@ -282,8 +316,21 @@ _GAP_TOLERANCE = 1e-9
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchResult:
-    """Solve result of a :class:`Job`, with the solver used (:mod:`teal.serving.engine.solvers`) and
-    the kind of its search.
+    """Result of the solve of a :class:`Job`.
+
+    Attributes:
+        task: requested program.
+        problem: problem of the B matrices.
+        splits: (B, D, K) fraction of each demand on each path.
+        prices: (B, E) link prices that prove the bounds.
+        stopped_by: (B,) reason why the search of each matrix ended.
+        state: solver state, to continue the search later.
+        iterations: number of PDHG iterations.
+        solver: name of the used solver: model, model-pdhg or pdhg.
+        kind: key of the comparison of searches with and without a model.
+        program_prices: prices of each program of a sequence; None for a single program.
+        largest_share: (B, 2) common served fraction of all demands and its certified bound, NaN
+            where all demand can be carried; None if that holds for every matrix.
     """
 
     task: AllocationTask
@@ -300,14 +347,14 @@ class BatchResult:
 
     @functools.cached_property
     def assessment(self) -> Assessment:
-        """Independent measurement of all matrices, computed once for all requests of the batch."""
+        """Validation independent of the solver, computed once for all requests of the batch."""
         return assess(
             self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
         )
 
     @functools.cached_property
     def arrays(self) -> _BatchArrays:
-        """Arrays from which the answers of the batch are sliced."""
+        """NumPy arrays of the whole batch; the answers of its requests are slices of them."""
         assessment = self.assessment
         return _BatchArrays(
             {name: getattr(assessment, name).cpu().numpy() for name in FIGURES},
@@ -318,7 +365,15 @@ class BatchResult:
 
 
 def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
-    """(B,) largest common served fraction of the demands, NaN where all demand can be carried."""
+    """Return bounds on the common served fraction of all demands; NaN if all can be carried.
+
+    Args:
+        solved: result of a job.
+        rows: slice of n of its matrices.
+
+    Returns:
+        (n,) certified upper bounds.
+    """
     if solved.largest_share is None:
         return np.full(rows.stop - rows.start, np.nan)
     shares: FloatArray = solved.largest_share[rows, 1].to(torch.float64).cpu().numpy()
@@ -326,12 +381,12 @@ def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
 
 
 def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
-    """Result with the splits of some matrices rounded to integer tables.
+    """Return the result of some matrices with their splits rounded to integer split tables.
 
     Args:
         solved: result of a job.
         rows: slice of its matrices.
-        entries: entries of a table.
+        entries: number of entries of a demand's table.
     """
     problem = solved.problem.rows(rows)
     splits = in_tables(problem, solved.splits[rows], entries)
@@ -348,12 +403,15 @@ def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
 def _status_words(
     result: BatchResult, rows: slice, stopped_by: Sequence[pdhg.Stop], gap: float
 ) -> tuple[str, ...]:
-    """Status of each matrix of an answer: "gap", the stop reason, or the fault of an unusable one.
+    """Return the status of each matrix of an answer.
+
+    The status is "gap" if the certified gap is at most the requested one, else the reason why the
+    search ended; for unusable splits it is the validator's verdict.
 
     Args:
-        result: measured result.
-        rows: slice of the matrices in it.
-        stopped_by: (B,) stop reasons of their searches.
+        result: result with its validation.
+        rows: slice of its matrices.
+        stopped_by: reason why the search of each of these matrices ended.
         gap: requested gap.
     """
     return tuple(
@@ -372,12 +430,16 @@ def _status_words(
 def _line_records(
     result: BatchResult, rows: slice, names: Sequence[str]
 ) -> dict[str, tuple[list[dict[str, Any]], ...]]:
-    """Records of the classes or levels of each matrix, by the name of the list; {} without them.
+    """Return the certified figures of each class or level of each matrix, as response fields.
 
     Args:
-        result: measured result.
-        rows: slice of the matrices in it.
+        result: result with its validation.
+        rows: slice of its matrices.
         names: names of the demand classes; empty without classes.
+
+    Returns:
+        ``classes`` or ``levels`` -> for each matrix the list of its records; {} for an objective
+        that is a single program.
     """
     lines = result.assessment.lines
     if lines is None:
@@ -390,10 +452,11 @@ def _line_records(
 
 
 def stop_reason(stop: pdhg.Stop, solver: str) -> str:
-    """Status of a search without the requested gap; "rounding" if only its measurement misses the
-    gap.
+    """Return the status of a search whose validated gap exceeds the requested one.
+
+    It is the reason why the search ended; "rounding" if the search itself reached the gap.
     """
-    # The model alone does not search.
+    # The model alone does not iterate.
     if solver == MODEL:
         return MODEL
     return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
@@ -403,10 +466,10 @@ class SharedNetworkState:
     """State of a network that all versions of its path set share.
 
     Attributes:
-        capacity: (E,) current capacities, Gbit/s; replaced as a whole.
+        capacity: (E,) current capacities, Gbit/s; a change replaces the array.
         service_times: service-time estimates of answers.
-        solver_times: times per matrix with and without a model.
-        engines: warm-start state of each program; for the solver thread only.
+        solver_times: solve times per matrix with and without a model.
+        engines: LRU cache of solvers with warm-start state, by program; for the solver thread only.
     """
 
     def __init__(self, capacity: FloatArray) -> None:
@@ -426,11 +489,11 @@ class NetworkState:
         topology: topology as registered.
         paths: candidate paths of all pairs of nodes.
         demand_values: weights and bandwidth functions of the demands.
-        shared: state shared with versions of fewer paths; None for a new network.
+        shared: state shared with earlier versions of the path set; None for a new network.
 
     Attributes:
         shared: the same object for all versions of the path set.
-        stored_paths: keys of its path sets cached on disk.
+        stored_paths: content hashes of its path sets cached on disk.
         paths_version: number of path additions.
     """
 
@@ -444,14 +507,15 @@ class NetworkState:
         self.topology = topology
         self.paths = paths
         self.demand_values = demand_values
-        # Data of side conditions, by option.
+        # Precomputed data of side conditions, by the name of their option.
         self._prepared_conditions: dict[str, Any] = {}
         self.stored_paths = frozenset[str]()
         self.paths_version = 0
         self.shared = shared or SharedNetworkState(topology.capacity)
         self._cached_drawing: dict[str, Any] | None = None
+        # Node names and link indices of paths, by demand and path index.
         self._route_cache: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        # Zero-demand problems and path columns, by objective and latency limits.
+        # Problems without demand, and the path columns of classes, by objective and latency limits.
         self._problem_cache = LruCache[AllocationTask, tuple[Problem, IntArray | None]](
             _MAX_CACHED_PROGRAMS
         )
@@ -468,7 +532,7 @@ class NetworkState:
 
     @property
     def solver_times(self) -> SolverTimes:
-        """Times per matrix with and without a model."""
+        """Solve times per matrix with and without a model."""
         return self.shared.solver_times
 
     @classmethod
@@ -479,15 +543,16 @@ class NetworkState:
         report: Callable[[float], None] | None = None,
         added: AddedPaths | None = None,
     ) -> NetworkState:
-        """Load the topology, compute the candidate paths and warm up the solver; takes seconds to
-        minutes.
+        """Load the topology, compute the candidate paths, and warm up the solver.
+
+        Takes seconds to minutes.
 
         Args:
             name: name of the network.
             spec: settings of the registration.
-            report: progress callback with the fraction of the paths found; an exception in it ends
-                the search.
-            added: stored path set; None without added paths.
+            report: progress callback, called with the fraction of finished sources; an exception in
+                it ends the search.
+            added: stored path set; None if no paths were added since the registration.
 
         Raises:
             ServiceError: invalid topology or settings.
@@ -509,10 +574,12 @@ class NetworkState:
         return network_state
 
     def with_more_paths(self, added: AddedPaths, spec: NetworkSpec) -> NetworkState:
-        """Return the network over an extended path set; existing paths keep their columns.
+        """Return a new state of this network over an extended path set.
+
+        Existing paths keep their columns, so splits of the old path set stay valid.
 
         Args:
-            added: stored path set.
+            added: stored path set with the added paths.
             spec: settings of the registration.
         """
         paths = load_paths(added.file, self.topology)
@@ -526,7 +593,7 @@ class NetworkState:
         return extended
 
     def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
-        """Compute the data of side conditions ahead of requests.
+        """Precompute the data of all side conditions that a request may name.
 
         Args:
             groups: link indices of each shared-risk group.
@@ -536,10 +603,13 @@ class NetworkState:
         )
 
     def warm_up(self, objective: str) -> None:
-        """Solve tiny matrices: build the path trie layouts and calibrate the service-time
-        estimate.
+        """Solve matrices with tiny demands: load the kernels and calibrate the service times.
+
+        Args:
+            objective: default objective of the network.
         """
-        # Prepare the kernel variants for a network of this size; the last batch has one matrix.
+        # Load the kernel variants for a network of this size at every batch width; the last batch
+        # has one matrix.
         for num_matrices in reversed(pdhg.LANES):
             problem = self.problem(
                 AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
@@ -556,11 +626,11 @@ class NetworkState:
                 self._time_answer(task, pdhg.MAX_LANES) for _ in range(_NUM_TIMED_ANSWERS)
             )
         self.service_times.calibrate(task, one_s, batch_s)
-        # Discard the warm-start state of these artificial matrices.
+        # Discard the warm-start state of the tiny matrices.
         self.shared.engines.clear()
 
     def _time_answer(self, task: AllocationTask, num_matrices: int) -> float:
-        """Seconds to answer tiny matrices without iterations."""
+        """Return the seconds to answer matrices with tiny demands, which need no iterations."""
         begin = time.perf_counter()
         job = Job(np.full((num_matrices, self.paths.num_demands), 1e-6), task, 0.1, begin)
         self.answer(self.solve(job), slice(0, num_matrices), 0.1, 0, 0.0)
@@ -569,7 +639,13 @@ class NetworkState:
     def solve(
         self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
     ) -> BatchResult:
-        """Solve a job without pauses; arguments as in :meth:`begin`."""
+        """Solve a job without pauses.
+
+        Args:
+            job: batch to solve.
+            starter: model of the service; None for none.
+            start: solver state to continue from; None for the last allocation of the network.
+        """
         run = self.begin(job, starter, start)
         run.advance()
         return run.result
@@ -577,12 +653,13 @@ class NetworkState:
     def begin(
         self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
     ) -> Run[BatchResult]:
-        """Start an interruptible solve of a job, warm-started from the last allocation.
+        """Return the interruptible solve of a job.
 
         Args:
             job: batch to solve.
             starter: model of the service; None for none.
-            start: warm-start state of each matrix, instead of the last allocation.
+            start: solver state to continue from; None to warm-start from the last allocation of the
+                network.
         """
         deadline = Deadline(job.deadline)
         return Run(self._solve_steps(job, deadline, starter, start), deadline)
@@ -590,14 +667,22 @@ class NetworkState:
     def _solve_steps(
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[BatchResult]:
-        """Steps of :meth:`begin`."""
-        # Take the warm-start state of the program from the LRU cache.
+        """Solve a job as a generator, which yields at points where the solve can pause.
+
+        Args:
+            job: batch to solve.
+            deadline: deadline of the job, which the caller may expire earlier.
+            starter: model of the service; None for none.
+            start: solver state to continue from; None for the last allocation of the network.
+        """
+        # Get the solver with the warm-start state of this program from the LRU cache; its arrays
+        # are padded if paths were added.
         problem = self.problem(job.task, job.rates)
         program_key = job.task.network
         engines = self.shared.engines
         engine = (engines.take(program_key) or SuccessivePdhg()).resized(problem.paths.num_paths)
         engines.keep(program_key, engine)
-        # Solve, with the model where it has been faster for this kind of search.
+        # Solve, with the model if it has been faster for this kind of search.
         is_warm = start is not None or engine.has_start(problem)
         kind = SearchKind.of(job.task, job.gap, is_warm=is_warm)
         result, solver = yield from solve_steps(
@@ -635,18 +720,19 @@ class NetworkState:
         *,
         solve_s: float = 0.0,
     ) -> Answer:
-        """Measured answer to some matrices of a job.
+        """Return the validated answer to some matrices of a job.
 
         Args:
             solved: result of the job.
             rows: slice of its matrices.
             gap: requested gap.
-            entries: entries of integer split tables; 0 for splits.
+            entries: number of entries of integer split tables; 0 for splits without rounding.
             queue_s: seconds in the queue.
             names: names of the demand classes; empty without classes.
-            solve_s: seconds of solving.
+            solve_s: seconds in the solver.
         """
-        # Round splits to integer tables if requested, and measure the rounded ones.
+        # Round the splits to integer tables if requested; the figures are those of the rounded
+        # splits. `result_rows` are the rows of this request in `result`.
         weights = None
         result = solved
         result_rows = rows
@@ -654,7 +740,7 @@ class NetworkState:
             result = _rounded(solved, rows, entries)
             weights = table_weights(result.splits, entries).to(torch.uint8)
             result_rows = slice(0, len(result.splits))
-        # Figures of side conditions, and the largest common served fraction.
+        # Compute the figures of side conditions, and the bound on the common served fraction.
         arrays = result.arrays
         figures: dict[str, FloatArray] = {}
         if solved.task.conditions:
@@ -664,7 +750,8 @@ class NetworkState:
         if solved.problem.objective.rules.may_have_no_allocation:
             figures["largest_share"] = _largest_shares(solved, rows)
         path_index = self._cached_problem(solved.task)[1]
-        # Slice the rows of this request from the batch.
+        # Slice the matrices of this request from the arrays of the batch; with latency limits,
+        # scatter the splits to the columns of the network's paths.
         return Answer(
             **{name: batch_values[result_rows] for name, batch_values in arrays.figures.items()},
             utilisation=arrays.utilisation[result_rows],
@@ -680,13 +767,13 @@ class NetworkState:
             batch=solved.problem.batch,
             solver=solved.solver,
             lines=_line_records(result, result_rows, names),
-            of_conditions=figures,
-            words=dict(solved.task.words),
+            condition_figures=figures,
+            condition_words=dict(solved.task.condition_words),
             prices=arrays.prices[result_rows],
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
-        """Node names and link indices of a path."""
+        """Return the node names and link indices of path ``path`` of a demand, from the source."""
         route = self._route_cache.get((demand, path))
         if route is None:
             links = self.paths.links_of(demand, path)
@@ -701,20 +788,21 @@ class NetworkState:
         return route
 
     def drawing(self) -> dict[str, Any]:
-        """Drawing of the network (:func:`teal.app.web.layout.drawing`), with registered
-        capacities.
-        """
+        """Return node positions, links and registered capacities for a drawing; cached."""
         if self._cached_drawing is None:
             self._cached_drawing = drawing_of(self.topology)
         return self._cached_drawing
 
     def network(self, task: AllocationTask) -> Problem:
-        """Zero-demand problem of a task with the current capacities, B = 1."""
+        """Return the problem of a task without demand and with the current capacities, B = 1."""
         return self._cached_problem(task)[0].with_capacity(torch.from_numpy(self.capacity))
 
     def _cached_problem(self, task: AllocationTask) -> tuple[Problem, IntArray | None]:
-        """Zero-demand problem as registered, B = 1, and its
-        :func:`teal.serving.engine.allocation_task.path_columns`.
+        """Return the problem of a task without demand and its path columns, from the LRU cache.
+
+        Returns:
+            problem with the registered capacities, B = 1; and (C * D, K) column in the network's
+            path set of each path of a class, None if the columns are the same.
         """
         key = task.network
         cached = self._problem_cache.find(key)
@@ -727,11 +815,21 @@ class NetworkState:
     def resolve_request(
         self, options: Options, spec: NetworkSpec, previous: FloatArray | None
     ) -> AllocationTask:
-        """Requested program; see :func:`teal.serving.engine.allocation_task.resolve_request`."""
+        """Return the program that a request asks for.
+
+        Args:
+            options: options of the request.
+            spec: settings of the registration.
+            previous: (D, K) installed splits, or (C * D, K) those of each class; None if the
+                request names none.
+
+        Raises:
+            ServiceError: options that exclude each other.
+        """
         return resolve_request(
             options, spec, self.topology, self.paths, self._prepared_conditions, previous
         )
 
     def problem(self, task: AllocationTask, rates: FloatArray) -> Problem:
-        """Problem of a task for (B, D) rates, Gbit/s, with the current capacities."""
+        """Return the problem of a task for rates (B, D) in Gbit/s, with current capacities."""
         return task.problem(self.network(task), rates)

@@ -1,5 +1,4 @@
-"""Optional parts of the service that packages add through entry points of the group
-``teal.service``.
+"""Optional parts of the service, which packages add by entry points of the group ``teal.service``.
 
 ``counters`` estimates matrices from interface counters (:class:`CountingPart`); ``next_interval``
 allocates for the interval after the newest measured matrix (:class:`NextIntervalPart`). A request
@@ -29,11 +28,11 @@ PARTS: Registry[Any] = Registry("part of the service", "teal.service")
 
 
 class CountedMatrix(Protocol):
-    """Matrix estimated from, or checked against, the counters of an interval."""
+    """Traffic matrix estimated from the interface counters of an interval, or checked by them."""
 
     @property
     def rates(self) -> FloatArray:
-        """(1, D) Gbit/s, matrix to store."""
+        """(1, D) matrix to store, Gbit/s."""
         ...
 
     @property
@@ -43,13 +42,14 @@ class CountedMatrix(Protocol):
 
     @property
     def alarm(self) -> bool:
-        """Whether the counters contradict each other or the matrix, so that it must not be used."""
+        """Whether the counters contradict each other or the matrix; it must not be stored then."""
         ...
 
 
 class CountingPart(Protocol):
-    """Estimation of matrices from counters, for all networks; constructed with the maximum number
-    of queued intervals.
+    """Estimation of traffic matrices from interface counters, for all networks.
+
+    The class is constructed with the maximum number of queued intervals.
     """
 
     def interval_of(
@@ -60,13 +60,13 @@ class CountingPart(Protocol):
         splits: FloatArray | None,
         matrix: FloatArray | None,
     ) -> Any:
-        """Counters of a request in the form that :meth:`take` takes.
+        """Convert the counters of a request to the argument ``interval`` of :meth:`take`.
 
         Args:
             sent_counters: counters by names of links and nodes.
             topology: topology of the network.
             capacity: (E,) current capacities, Gbit/s.
-            splits: (D, K) installed splits; None for the IGP.
+            splits: (D, K) splits installed during the interval; None for shortest paths (IGP).
             matrix: (1, D) matrix sent with the counters; None to estimate it.
         """
         ...
@@ -81,21 +81,21 @@ class CountingPart(Protocol):
         client: str,
         deadline: float,
     ) -> CountedMatrix:
-        """Estimate or check the matrix of an interval.
+        """Estimate the matrix of an interval, or check the sent one.
 
         Args:
             key: generation of the network.
             topology: topology of the network.
             paths: candidate paths of the network.
             matrices: matrices measured before.
-            interval: counters from :meth:`interval_of`.
-            client: client that the request counts for.
-            deadline: by ``time.perf_counter()``.
+            interval: counters, as converted by :meth:`interval_of`.
+            client: client to which the request is charged.
+            deadline: time limit, by ``time.perf_counter()``.
         """
         ...
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        """Learn from directly measured matrices (B, D)."""
+        """Update the estimator by directly measured matrices (B, D), Gbit/s."""
         ...
 
     def forget(self, key: str) -> None:
@@ -118,8 +118,8 @@ class NextIntervalPart(MeasurementHistory):
 
     Attributes:
         latest: newest allocation; None before the first one.
-        realised: realised over optimal largest utilisation in the last allocated interval; None
-            before.
+        realised: ratio of the realised to the optimal largest utilisation in the last allocated
+            interval; None before.
     """
 
     latest: NextAllocation | None
@@ -131,38 +131,36 @@ class NextIntervalPart(MeasurementHistory):
         self.realised = None
 
     def is_current(self, capacity: FloatArray) -> bool:
-        """Whether the newest allocation uses all matrices and these capacities (E,)."""
+        """Return whether the newest allocation uses all matrices and these capacities (E,)."""
         raise NotImplementedError
 
     def allocate(self, problem: Problem) -> Any:
-        """Learn from the matrices measured since the last call, and allocate for the next
-        interval.
-        """
+        """Update the forecast by newly measured matrices, and allocate for the next interval."""
         raise NotImplementedError
 
     def answer(
         self, latest: Any, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
-        """Answer with the figures of an allocation on a matrix, and further response fields.
+        """Return the answer with an allocation's figures on a matrix, and further response fields.
 
         Args:
             latest: result of :meth:`allocate`.
-            rates: (1, D) Gbit/s, newest matrix.
-            network: zero-demand problem with current capacities; it may have more paths than the
-                allocation.
-            queue_s: seconds that the request waited.
+            rates: (1, D) newest matrix, Gbit/s.
+            network: problem without demand and with current capacities, B = 1; it may have more
+                paths than the allocation.
+            queue_s: seconds that the request was queued.
         """
         raise NotImplementedError
 
 
 def counting_part(max_queued: int) -> CountingPart | None:
-    """Installed part for counters; None without one."""
+    """Return a new instance of the installed part for counters; None without one."""
     part_type = _find_part(COUNTERS)
     return None if part_type is None else part_type(max_queued)
 
 
 def next_interval_part() -> type[NextIntervalPart] | None:
-    """Installed class for the next interval; None without one."""
+    """Return the installed class for the next interval; None without one."""
     return _find_part(NEXT_INTERVAL)
 
 
@@ -173,15 +171,15 @@ def warm_up_parts() -> None:
 
 
 def not_installed(name: str) -> ServiceError:
-    """Error 422: the part that a request needs is not installed."""
+    """Return error 422: the part that a request needs is not installed."""
     return wrong(
-        f"{name}: this service has no such part; install a package with an entry point in "
-        "teal.service"
+        f"{name}: not supported, since no installed package provides this part; install a package "
+        f"with the entry point {name} in the group teal.service"
     )
 
 
 def _find_part(name: str) -> Any:
-    """Installed part of a name; None if it is missing or cannot be imported."""
+    """Return the installed part with a name; None if it is missing or cannot be imported."""
     try:
         if name in PARTS:
             return PARTS[name]

@@ -1,8 +1,8 @@
-"""Background path generation: adds candidate paths that traffic or failed links require.
+"""Background path generation: adds candidate paths for new traffic and after link failures.
 
-Column generation finds the paths that the newest matrix of a network misses (`num_paths` auto);
-after link failures, a shortest path is added for each demand that is still connected but has no
-live path. Entry point: :class:`PathGrowth`.
+With `num_paths` auto, column generation adds paths with which the newest matrix has a better
+optimum; after link failures, a shortest path is added for each demand that is still connected but
+has no live path. Entry point: :class:`PathGrowth`.
 
 Paths are appended behind those of a demand and never removed or reordered: column k of earlier
 splits keeps its meaning, and hedges, warm starts and installed splits are padded with zeros. The
@@ -32,14 +32,14 @@ from teal.serving.engine.registry import RegistryEntry
 from teal.serving.engine.store import Store
 from teal.solvers.candidates import more_paths
 
-# Interval between path searches of a network, seconds: an interval of a controller.
+# Minimum interval between path searches of a network, seconds: the interval of a controller.
 GROW_EVERY_S = 300.0
-# Paths are added if the certified gap to the optimum over all paths exceeds this.
+# Paths are added if the certified gap to the optimum over all paths exceeds this value.
 _MAX_PATH_GAP = 0.01
-# Backoff, seconds, after a failed search, or one that other added paths have outdated.
+# Backoff, seconds, after a failed search, or after a search that other added paths have outdated.
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
-# Time limit of a search for one matrix; afterwards the best paths so far are added.
+# Time limit of a search for one matrix, seconds; afterwards the best paths so far are added.
 _MAX_SEARCH_S = 60.0
 
 
@@ -55,19 +55,22 @@ class PathGrowth:
         self._store = store
         self._interval_s = interval_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="path-growth")
-        # Time of the last search, by time.monotonic().
+        # Time of the last search of each network, by time.monotonic().
         self._last_search = WeakKeyDictionary[RegistryEntry, float]()
-        # Capacities at the last call of `reconnect`.
+        # (E,) capacities of each network at the last call of `reconnect`.
         self._reconnected_capacity = WeakKeyDictionary[RegistryEntry, FloatArray]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def record_traffic(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:
-        """Start a search for missing paths with the newest matrix, unless one ran recently.
+        """Start a search for better paths for the newest matrix, unless one ran recently.
+
+        Nothing is searched for networks with a fixed number of paths.
 
         Args:
             name: name of the network.
             entry: registry entry of a ready network.
-            rates: (B, C D) Gbit/s, class by class.
+            rates: (B, C * D) Gbit/s for C classes and D pairs of nodes, class by class; the last
+                matrix is used.
         """
         self.reconnect(name, entry)
         now = time.monotonic()
@@ -88,8 +91,13 @@ class PathGrowth:
         task.add_done_callback(self._tasks.discard)
 
     def reconnect(self, name: str, entry: RegistryEntry) -> None:
-        """Find paths for demands disconnected by failed links, if capacities have changed since the
-        last call.
+        """Start a search for paths of disconnected demands, if a link has failed.
+
+        Does nothing if the capacities have not changed since the last call.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
         """
         network_state = entry.network_state
         if network_state is None or self._reconnected_capacity.get(entry) is network_state.capacity:
@@ -99,8 +107,9 @@ class PathGrowth:
             self._start_task(self._add_connecting(name, entry, network_state.capacity))
 
     async def _add_connecting(self, name: str, entry: RegistryEntry, capacity: FloatArray) -> None:
-        """Add paths for disconnected demands; retry with backoff until success, a link change or
-        removal.
+        """Add paths for disconnected demands; retry failures with backoff.
+
+        Retries end when the links change again or the network is removed.
 
         Args:
             name: name of the network.
@@ -115,7 +124,7 @@ class PathGrowth:
                 return
 
     async def _add_missing(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:
-        """Add the paths that a matrix misses."""
+        """Add paths for one matrix (C * D,) in Gbit/s by column generation."""
         await self._extend_paths(
             name, entry, lambda network_state: with_missing_paths(network_state, entry, rates)
         )
@@ -124,10 +133,17 @@ class PathGrowth:
     async def _extend_paths(
         self, name: str, entry: RegistryEntry, search: Callable[[NetworkState], PathSet | None]
     ) -> bool:
-        """Store the path set that ``search`` returns, if any.
+        """Run a path search in the background thread, and store the path set that it returns.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
+            search: function from the current state to the extended path set; None if no path is
+                missing.
 
         Returns:
-            False if that failed, or if stored paths must be loaded first.
+            whether no retry is needed. False if the search or the storing failed, or if added
+            paths of other processes must be loaded first.
         """
         network_state = entry.network_state
         if network_state is None or network_state.paths_version < entry.paths_version:
@@ -150,8 +166,9 @@ class PathGrowth:
 
 
 def with_connecting_paths(network_state: NetworkState) -> PathSet | None:
-    """Path set with a path for each demand that is still connected but has no live path; None if
-    there is none.
+    """Return the path set with a live path added for each disconnected demand.
+
+    None if no demand needs one: all have a live path, or no path over the live links exists.
     """
     down = np.flatnonzero(network_state.capacity == 0).tolist()
     paths = with_surviving_paths(network_state.paths, network_state.topology, [down])
@@ -161,13 +178,17 @@ def with_connecting_paths(network_state: NetworkState) -> PathSet | None:
 def with_missing_paths(
     network_state: NetworkState, entry: RegistryEntry, rates: FloatArray
 ) -> PathSet | None:
-    """Path set extended by column generation for one matrix; None if no path is missing.
+    """Return the path set extended by column generation for one matrix.
 
     Args:
-        network_state: network with its current capacities.
+        network_state: state of the network with its current capacities.
         entry: registry entry with the settings.
-        rates: (C D,) Gbit/s, class by class.
+        rates: (C * D,) Gbit/s for C classes and D pairs of nodes, class by class.
+
+    Returns:
+        path set; None if the candidate paths are good enough.
     """
+    # Sum the rates of the classes of each pair.
     objective = Objective(entry.spec.objective).for_paths
     demand = rates.reshape(-1, network_state.paths.num_demands).sum(0).astype(np.float64)
     problem = Problem.create(

@@ -1,4 +1,4 @@
-"""Proof of an answer as a zip file, which its receiver checks without Teal (:mod:`teal.proofs`)."""
+"""Proof of value and bound of an answer, as a zip file with a checker that needs only Python."""
 
 from __future__ import annotations
 
@@ -22,31 +22,36 @@ from teal.serving.engine.network_state import NetworkState
 
 
 def check_provable(task: AllocationTask, num_matrices: int) -> None:
-    """Raise ServiceError for a request whose answer has no proof in one file, before solving it."""
+    """Raise ServiceError, before the solve, if the answer to a request cannot be proved.
+
+    Args:
+        task: requested program.
+        num_matrices: number of matrices of the request.
+    """
     rules = Objective(task.objective).rules
     if num_matrices != 1:
-        raise wrong(f"prove: expected a request with one matrix, not {num_matrices}")
+        raise wrong(f"prove: {num_matrices} matrices; send a request with one matrix")
     if task.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
         raise wrong(
-            "prove: expected a single program that is linear or piecewise linear in flow, without "
-            "classes"
+            f"prove: {task.objective} cannot be proved; use an objective that is a single program, "
+            "linear or piecewise linear in flow, without classes"
         )
 
 
 def build_proof(
     answer: Answer, network_state: NetworkState, task: AllocationTask, rates: FloatArray
 ) -> bytes:
-    """Zip file with network, matrix, flows, dual prices and checker.
+    """Return the zip file with network, matrix, flows, link prices and checker.
 
     Args:
         answer: answer to one matrix.
         network_state: network of the request.
         task: requested program.
-        rates: (1, D) Gbit/s.
+        rates: (1, D) requested rates, Gbit/s.
 
     Raises:
-        ServiceError: the allocation violates the network as it is now, for instance after a link
-            failure.
+        ServiceError: the allocation violates the current capacities, for example after a link
+            failure during the solve.
     """
     splits = torch.from_numpy(answer.splits.astype(np.float64))
     prices = torch.from_numpy(answer.prices)
@@ -55,7 +60,7 @@ def build_proof(
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         try:
-            # Copy, since Arrow's rates are read-only.
+            # Copy the rates, since those of an Arrow body are read-only.
             write_proof(folder, network_state.problem(task, rates.copy()), allocation)
         except TealError as error:
             raise ServiceError(409, "not_proved", str(error)) from None

@@ -1,8 +1,8 @@
-"""Queue of allocation requests and the scheduling order of the solver thread.
+"""Queue of allocation requests: scheduling order of the solver thread, and admission control.
 
-A request is split into chunks of at most one batch. The solver works on a chunk for at most one
-time slice, less if a request arrives; solves pause after an iteration and continue later. Each
-chunk gets an equal share of its request's remaining time. Between two slices
+A request is split into chunks of at most one batch (``MAX_LANES`` matrices). The solver works on a
+chunk for at most one time slice, less if a request arrives; solves pause after an iteration and
+continue later. Each chunk gets an equal share of its request's remaining time. Between two slices
 
 - the chunk with the earliest deadline is next if, by expected service times, some request would
   otherwise be late (earliest deadline first),
@@ -47,7 +47,7 @@ class QueuedRequest:
         gap: target of the certified gap.
         arrival_time: by ``time.perf_counter()``.
         deadline: by ``time.perf_counter()``.
-        answer: set when all chunks are done; done, too, if the client has gone.
+        answer: set when all chunks are done; cancelled if the client disconnects.
         chunk_answers: answers of finished chunks, by index of their first matrix.
         num_open_chunks: number of unfinished chunks.
     """
@@ -66,7 +66,7 @@ class QueuedRequest:
 
     @property
     def num_splits(self) -> int:
-        """Number of splits in the answer."""
+        """Number of splits in the answer: B times D times K."""
         return self.rates.size * self.network_state.paths.num_paths
 
 
@@ -78,14 +78,15 @@ class Chunk:
         request: request of the matrices.
         rows: slice of the request's matrices.
         expected_s: expected service time at the request's arrival, seconds.
-        end_time: by ``time.perf_counter()``, end of its share of the request's time; 0 before its
-            first slice.
+        end_time: by ``time.perf_counter()``, time at which the chunk's share of the request's time
+            ends; 0 before its first slice.
         begin_time: by ``time.perf_counter()``, begin of its first slice.
-        run: interruptible solve of its batch; None before the first slice and between two runs.
+        run: interruptible solve of the chunk's batch; None before the first slice and between two
+            runs.
         run_rows: rows of the chunk in the run.
-        capacity: (E,) capacities of the run, Gbit/s; a change restarts it.
-        state: solver state at the end of its last run; None before.
-        solver: solver of that run; "" before.
+        capacity: (E,) capacities of the run, Gbit/s; a change of capacities restarts the run.
+        state: solver state at the end of the chunk's last run; None before.
+        solver: name of the solver of the last run; "" before.
     """
 
     request: QueuedRequest
@@ -105,11 +106,15 @@ class Chunk:
         return self.rows.stop - self.rows.start
 
     def kind(self, now: float) -> tuple[Any, ...]:
-        """Key of chunks that may share a batch: they have equal gaps, and their deadline has passed
-        or not.
+        """Return the key of chunks that may be solved in one batch.
 
-        A run ends with the earliest deadline of its chunks. Chunks whose program cannot be resumed
-        therefore have a run of their own.
+        A started chunk stays with the chunks of its run. Others need the same network, program and
+        gap, a deadline that has passed or not, and a solver state or not. A run ends at the
+        earliest end time of its chunks, so chunks of a program that cannot be resumed do not share
+        a run with other requests.
+
+        Args:
+            now: ``time.perf_counter()``.
         """
         request = self.request
         if self.run is not None:
@@ -126,12 +131,12 @@ class Chunk:
 
 
 def _deadline_key(chunk: Chunk) -> tuple[float, float, int]:
-    """Sort key: deadline, arrival, first matrix."""
+    """Return the sort key of the queue: deadline, arrival time, index of the first matrix."""
     return chunk.request.deadline, chunk.request.arrival_time, chunk.rows.start
 
 
 def _is_for(chunk: Chunk, network_state: NetworkState) -> bool:
-    """Whether a chunk belongs to a network, over whichever version of its path set."""
+    """Return whether a chunk belongs to a network; path additions do not matter."""
     return chunk.request.network_state.shared is network_state.shared
 
 
@@ -141,41 +146,45 @@ class Queue:
     def __init__(self) -> None:
         # Sorted by deadline.
         self._chunks: list[Chunk] = []
-        # Solver time of each client; a returning client starts with the minimum of the queued ones.
+        # Solver seconds used by each client, for fair queueing; a returning client starts with the
+        # minimum of the clients with queued requests, so that idle time earns no credit.
         self._engine_seconds: dict[str, float] = {}
         # Batch in the solver; its chunks may be requeued.
         self._in_engine: list[Chunk] = []
 
     def requests_of(self, network_state: NetworkState) -> Iterator[QueuedRequest]:
-        """Queued requests of a network by deadline, without abandoned ones."""
+        """Return the queued requests of a network by deadline, without cancelled ones."""
         requests = dict.fromkeys(
             chunk.request for chunk in self._chunks if _is_for(chunk, network_state)
         )
         return (request for request in requests if not request.answer.done())
 
     def has_places(self, num_places: int) -> bool:
-        """Whether fewer chunks are queued, over all networks, than there are places."""
+        """Return whether fewer than ``num_places`` chunks are queued, over all networks."""
         return len(self._chunks) < num_places
 
     def num_splits(self) -> int:
-        """Number of splits in the answers of all requests that are not abandoned, finished chunks
-        included.
-        """
+        """Return the number of splits in the answers of all queued and running requests."""
         requests = {chunk.request for chunk in (*self._in_engine, *self._chunks)}
         return sum(request.num_splits for request in requests if not request.answer.done())
 
     def lateness(self, new_request: QueuedRequest, now: float) -> float:
-        """Largest lateness of any request if ``new_request`` is admitted, seconds beyond its
-        margin; 0 or less if none is late.
+        """Return the largest lateness of any request if ``new_request`` is admitted, seconds.
 
-        Serves all requests in order of their deadlines from ``now``, for their expected service
-        times. The margin is a slice and the expected time of a batch. The requests of one client
-        may need three quarters of the time until a deadline.
+        Simulates earliest deadline first from ``now`` with expected service times:
+        max over requests r of end_time(r) - deadline(r) - margin, where the margin is a slice plus
+        the expected time of a full batch. Also checks that the requests of the new request's client
+        need at most the share ``CLIENT_SHARE`` of the time until each of its deadlines. 0 or
+        negative: no request is late.
+
+        Args:
+            new_request: request to admit.
+            now: ``time.perf_counter()`` at which the solver thread becomes free.
         """
-        # The cheap upper bound suffices for a short queue.
+        # For a short queue, a cheap upper bound suffices.
         if (bound := self._lateness_bound(new_request, now)) <= 0:
             return bound
-        # Expected work of each request.
+        # Expected remaining solver seconds of each request.
         work_s: dict[QueuedRequest, float] = {
             new_request: new_request.network_state.service_times.expected_s(
                 len(new_request.rates), new_request.task
@@ -187,7 +196,7 @@ class Queue:
                 work_s[request] = work_s.get(
                     request, 0.0
                 ) + request.network_state.service_times.expected_s(chunk.size, request.task)
-        # Serve them in order of deadlines, and compare end times with deadlines.
+        # Serve the requests in order of deadlines, and compare end times with deadlines.
         end_time = now
         client_work = 0.0
         max_lateness = -math.inf
@@ -206,8 +215,9 @@ class Queue:
         return max_lateness
 
     def _lateness_bound(self, new_request: QueuedRequest, now: float) -> float:
-        """Upper bound of :meth:`lateness`: twice all expected work, less the client's share of the
-        time until the earliest deadline.
+        """Return an upper bound of the largest lateness, seconds, without sorting the requests.
+
+        2 * (expected work of all requests) - CLIENT_SHARE * (earliest deadline - now).
         """
         work_s = new_request.network_state.service_times.expected_s(
             len(new_request.rates), new_request.task
@@ -219,8 +229,10 @@ class Queue:
         return 2 * work_s - CLIENT_SHARE * (first_deadline - now)
 
     def slack(self, now: float) -> float:
-        """Seconds that the solver may spend on the current batch before the queued requests must
-        start, by expected service times.
+        """Return the seconds until the queued chunks must start to meet their deadlines.
+
+        min over queued chunks c, by deadline, of deadline(c) + slice - end_time(c), where end_time
+        adds up the expected service times from ``now``. Infinite for an empty queue.
         """
         end_time = now
         slack = math.inf
@@ -233,7 +245,8 @@ class Queue:
         return slack
 
     def add(self, request: QueuedRequest) -> None:
-        """Admit a request and queue its chunks."""
+        """Admit a request: divide it into chunks of at most a batch, and queue them."""
+        # A client without queued requests starts with the minimum solver time of the others.
         queued_clients = {chunk.request.client for chunk in self._chunks}
         if request.client not in queued_clients:
             min_seconds = min(
@@ -244,6 +257,7 @@ class Queue:
             self._engine_seconds[request.client] = max(
                 self._engine_seconds.get(request.client, 0.0), min_seconds
             )
+        # Queue the chunks.
         for first in range(0, len(request.rates), MAX_LANES):
             rows = slice(first, min(first + MAX_LANES, len(request.rates)))
             expected_s = request.network_state.service_times.expected_s(
@@ -261,7 +275,7 @@ class Queue:
         bisect.insort(self._chunks, chunk, key=_deadline_key)
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
-        """Charge the solver time of a batch to its clients."""
+        """Charge the solver seconds of a batch to its clients, in proportion to their matrices."""
         self._in_engine = []
         num_matrices = sum(chunk.size for chunk in chunks)
         for chunk in chunks:
@@ -271,14 +285,17 @@ class Queue:
             )
 
     def pop_batch(self) -> list[Chunk]:
-        """Remove and return the next chunk and those of its kind that fit into a batch; empty if
-        none is queued.
+        """Remove and return the next batch: the next chunk, filled up with chunks of its kind.
+
+        Returns:
+            chunks by deadline; empty if none is queued.
         """
         self._in_engine = []
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
             return []
-        # Earliest deadline first if urgent, else the client with the least solver time.
+        # Next chunk: earliest deadline first if a deadline is at risk, else the client with the
+        # least solver time (fair queueing).
         now = time.perf_counter()
         head = self._chunks[0]
         if not self._is_urgent(now):
@@ -303,9 +320,7 @@ class Queue:
         return self._in_engine
 
     def _is_urgent(self, now: float) -> bool:
-        """Whether a request might be late unless the chunk with the earliest deadline gets the next
-        slice.
-        """
+        """Return whether a deadline is at risk: the slack is below the longest slice."""
         return self.slack(now) < max(
             chunk.request.network_state.service_times.slice_s for chunk in self._chunks
         )

@@ -1,6 +1,6 @@
-"""Registry of the networks of one process: reads registrations from the store and prepares each
-network.
+"""Registry of the networks of one process.
 
+It reads registrations from the store and prepares each network for requests.
 :class:`Registry` maps names to :class:`RegistryEntry`. Every lookup compares the version of the
 stored files, so that restart, further replicas and PATCH use one mechanism. Networks are prepared
 in background threads; link changes take effect at once and are stored afterwards.
@@ -51,22 +51,23 @@ from teal.serving.engine.store import Store, StoredNetwork, Version
 # Maximum number of splits (pairs of nodes times paths) of a network.
 _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404
-# Within a request, a check of a network's files is valid for this time.
+# Within a request, a check of a network's files is valid for this time, seconds.
 _MAX_AGE_S = 0.01
+# Values of a link change, to estimate the size of a request.
 _VALUES_PER_CHANGE = 4
-# Backoff before a network is prepared, or added paths are loaded, again.
+# Backoff between attempts to prepare a network, or to load added paths.
 _FIRST_PAUSE_S = 1.0
 _MAX_PAUSE_S = 60.0
 # From this number of splits on, the time of a path search is estimated first, and the search runs
 # in a separate thread.
 _LONG_SEARCH_SPLITS = 1_000_000
-# Approximate time of a path by Yen's algorithm, or of a survivable one, relative to an
+# Approximate time to find a path by Yen's algorithm, or a survivable path, relative to an
 # edge-disjoint one.
 _SLOW_FACTOR = 10
 
 
 class _Removed(Exception):  # noqa: N818, control flow
-    """Raised in a path search whose network was removed."""
+    """Raised by the progress callback to end the path search of a removed network."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -74,24 +75,25 @@ class RegistryEntry:
     """Registered network in this process.
 
     Attributes:
-        version: version of its files at the last read.
+        version: fingerprints of its files at the last read.
         spec: settings of the registration.
         generation: identifier of the registration.
         network_state: state for solving; None until ready.
         error: reason why the network is unusable; "" if usable.
         preparing: background task that prepares the network.
-        path_progress: fraction of the paths found.
+        path_progress: fraction of the sources whose paths are found.
         estimated_s: estimated seconds of the path search; None without an estimate.
-        is_gone: set when the network is removed; ends its path search.
+        is_gone: set when the network is removed or replaced; ends its path search.
         measurements: measured matrices; None until first used.
         path_reload: background task that loads added paths.
         paths_version: number of stored path additions; ``network_state`` may have fewer.
-        links: stored link changes, by link index.
-        unsaved_links: link changes in effect but not stored yet, by link index.
+        links: stored link changes: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        unsaved_links: link changes in effect but not stored yet, in the form of ``links``.
         change_lock: serialises the evaluation of link changes.
         store_lock: serialises the storing of link changes, so that the last one wins.
         num_store_attempts: number of attempts to store link changes.
-        warning: why link changes are not stored; "" if all are.
+        warning: reason why link changes are not stored, or why the network cannot be prepared yet;
+            "" without a problem.
         checked_at: ``time.perf_counter()`` of the last check of its files.
     """
 
@@ -152,35 +154,38 @@ class Registry:
         self._kernels = kernels
         self._networks: dict[str, RegistryEntry] = {}
         self._estimate_lock = asyncio.Lock()
+        # Running retries to store link changes, by name of the network.
         self._save_tasks: dict[str, asyncio.Task[None]] = {}
-        # Networks with damaged files that are logged already.
+        # Names of networks with damaged files that are logged already.
         self._unreadable_networks: set[str] = set()
-        # Keys of cached path sets of replaced networks.
+        # Content hashes of the cached path sets of replaced networks, to be deleted.
         self._retired_paths = set[str]()
-        # Searches that may take minutes have a thread of their own and do not delay short ones.
+        # Searches that may take minutes run in a second thread, so as not to delay short ones.
         self._short_searches = ThreadPoolExecutor(1, thread_name_prefix="paths")
         self._long_searches = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
 
     def sync_with_store(self) -> list[asyncio.Task[None]]:
-        """Start to prepare networks that other processes have registered; return the running
-        tasks.
+        """Synchronise with networks that other processes have registered, changed or deleted.
+
+        Returns:
+            running tasks that prepare networks.
         """
         # Remove networks that other processes have deleted.
         names = self._store.names()
         for removed_name in set(self._networks) - set(names):
             self._remove(removed_name)
-        # Prepare new networks, and retry to store link changes.
+        # Read new and changed networks, which starts to prepare them; retry to store link changes.
         for name in names:
             try:
                 entry = self.get(name)
             except ServiceError as error:
-                # 404: deleted meanwhile.
+                # 404: another process deleted it since the list of names was read.
                 if error.status != _NOT_FOUND and name not in self._unreadable_networks:
                     warn(name, "network not readable", error)
                     self._unreadable_networks.add(name)
                 continue
             self._unreadable_networks.discard(name)
-            # In a task, since the lock of the folder may be held.
+            # In a background task, since another process may hold the lock of the folder.
             if entry.unsaved_links and name not in self._save_tasks:
                 self._save_tasks[name] = asyncio.create_task(self._retry_save(name, entry))
         tasks = [entry.preparing for entry in self._networks.values()]
@@ -202,7 +207,8 @@ class Registry:
         settings, topology = await asyncio.to_thread(_validate, name, spec)
         if topology.num_nodes * (topology.num_nodes - 1) * settings.max_num_paths > _MAX_SPLITS:
             raise wrong(
-                f"topology: at most {_MAX_SPLITS:,} splits (pairs of nodes times num_paths)"
+                "topology: too many splits (pairs of nodes times num_paths), at most "
+                f"{_MAX_SPLITS:,} are allowed; use a smaller num_paths"
             )
         estimate = await self._estimate(topology, settings, patience_s)
         names = self._store.names()
@@ -212,7 +218,8 @@ class Registry:
                 "too_many_networks",
                 f"{self._max_networks} networks are registered: delete one first",
             )
-        # Store it and start to prepare it; registering again retries a failed network.
+        # Store the registration; `get` starts to prepare the network. If nothing has changed, retry
+        # to prepare a failed network.
         is_new = bool(await asyncio.to_thread(self._store.put, name, spec))
         stored = await asyncio.to_thread(self._store.read, name)
         entry = self.get(name, stored, settings)
@@ -225,7 +232,12 @@ class Registry:
     async def _estimate(
         self, topology: Topology, spec: NetworkSpec, patience_s: float
     ) -> float | None:
-        """Estimated seconds of the path search; None for a small network.
+        """Estimate the seconds of the path search; None for a small network.
+
+        Args:
+            topology: topology of the network.
+            spec: settings of the registration.
+            patience_s: maximum wait for the compiled kernels, seconds.
 
         Raises:
             ServiceError: the estimate exceeds the limit.
@@ -243,14 +255,14 @@ class Registry:
             )
         if seconds > self._max_path_s:
             raise wrong(
-                f"topology: its paths would take about {seconds:,.0f} s, at most "
+                f"topology: the path search would take about {seconds:,.0f} s, at most "
                 f"{self._max_path_s:,.0f} are allowed; "
-                "a smaller num_paths, or edge-disjoint paths, take less"
+                "use a smaller num_paths, or edge-disjoint paths"
             )
         return math.ceil(seconds)
 
     async def delete(self, name: str) -> None:
-        """Delete a network, and its cached path sets unless another network uses them.
+        """Delete a network, and those of its cached path sets that no other network uses.
 
         Raises:
             ServiceError: unknown network.
@@ -262,13 +274,19 @@ class Registry:
             self._delete_paths(name, entry.network_state.stored_paths)
 
     async def change_links(self, name: str, changes: dict[str, Any]) -> None:
-        """Change capacities, or take links down or up; effective at once, even if storing fails.
+        """Change link capacities, or take links down or up.
+
+        The changes take effect at once, even if storing them fails.
+
+        Args:
+            name: name of the network.
+            changes: body of the request, fields of ``LinkChanges``.
 
         Raises:
             ServiceError: unknown network or link.
         """
         entry = self.get(name)
-        # Evaluate changes in the order of their arrival.
+        # Resolve the changes to link indices and apply them, in the order of their arrival.
         async with entry.change_lock:
             if entry.network_state is None:
                 topology = await asyncio.to_thread(load_network_topology, name, entry.spec)
@@ -280,18 +298,21 @@ class Registry:
                 raise replaced(name)
             entry.unsaved_links = _merge_links(entry.unsaved_links, link_states)
             entry.apply_capacity(entry.network_state)
-        # Store them even if the client disconnects.
+        # Store the changes even if the client disconnects.
         await asyncio.shield(self._save(name, entry))
 
     async def _save(self, name: str, entry: RegistryEntry) -> None:
         """Store the unsaved link changes, which are in effect already.
+
+        If a full disk or a lock prevents that, they stay unsaved, the entry gets a warning, and
+        `sync_with_store` retries later.
 
         Raises:
             ServiceError: the network was deleted or replaced.
         """
         num_attempts = entry.num_store_attempts
         async with entry.store_lock:
-            # An attempt that started since has stored these changes.
+            # An attempt that started after this call has tried to store these changes, too.
             if entry.num_store_attempts > num_attempts or not entry.unsaved_links:
                 return
             entry.num_store_attempts += 1
@@ -306,10 +327,10 @@ class Registry:
                 if error.code != LOCKED:
                     raise
                 reason = error.message
-            # Keep changes that arrived meanwhile as unsaved.
+            # Stored: only changes that arrived during the attempt stay unsaved.
             else:
                 entry.links = _merge_links(entry.links, changes)
-                # Another process may have changed the links before.
+                # Read the file again at the next lookup: it may have changes of other processes.
                 entry.invalidate_links()
                 current = entry.unsaved_links.items()
                 entry.unsaved_links = {
@@ -323,7 +344,7 @@ class Registry:
             )
 
     async def _retry_save(self, name: str, entry: RegistryEntry) -> None:
-        """Retry to store link changes that could not be stored before."""
+        """Retry to store unsaved link changes; note a permanent failure as the entry's warning."""
         try:
             await self._save(name, entry)
         except ServiceError as error:
@@ -333,7 +354,7 @@ class Registry:
             del self._save_tasks[name]
 
     def ready_states(self) -> dict[str, NetworkState]:
-        """States of the ready networks, by name."""
+        """Return the states of the ready networks, by name."""
         return {
             name: entry.network_state
             for name, entry in self._networks.items()
@@ -341,16 +362,16 @@ class Registry:
         }
 
     def are_all_computing(self) -> bool:
-        """Whether networks are being prepared and none is ready."""
+        """Return whether networks are being prepared and none is ready."""
         usable = [entry for entry in self._networks.values() if not entry.error]
         return bool(usable) and all(entry.network_state is None for entry in usable)
 
     def warnings(self) -> dict[str, str]:
-        """Warnings of networks, by name; networks without a warning are omitted."""
+        """Return the warnings of networks, by name; networks without a warning are omitted."""
         return {name: entry.warning for name, entry in self._networks.items() if entry.warning}
 
     async def info(self, name: str) -> dict[str, Any]:
-        """Description of a network, :class:`teal.serving.engine.responses.NetworkInfo`.
+        """Return the description of a network for the API, fields of ``responses.NetworkInfo``.
 
         Raises:
             ServiceError: unknown network.
@@ -360,10 +381,9 @@ class Registry:
         return dict(await offload_if_large(links, _info, name, entry))
 
     def get_recent(self, name: str, arrival_time: float) -> RegistryEntry:
-        """Entry of a network, read from the store after the request arrived and at most a moment
-        ago.
+        """Return the entry of a network; check its files at most once per request.
 
-        Several lookups of one request thus check the files once.
+        A check counts if it was made after the request arrived and at most ``_MAX_AGE_S`` ago.
 
         Args:
             name: name of the network.
@@ -380,7 +400,7 @@ class Registry:
         return self.get(name)
 
     def ready_state(self, name: str) -> NetworkState:
-        """State of a ready network.
+        """Return the state of a ready network.
 
         Raises:
             ServiceError: unknown network, or not ready.
@@ -390,17 +410,20 @@ class Registry:
     def get(
         self, name: str, stored: StoredNetwork | None = None, spec: NetworkSpec | None = None
     ) -> RegistryEntry:
-        """Entry of a network as stored now; another process may have changed it.
+        """Return the entry of a network, updated to its files, which other processes may change.
+
+        A new registration gets a new entry and is prepared in the background; changed links take
+        effect at once; added paths are loaded in the background.
 
         Args:
             name: name of the network.
             stored: registration just written; None to read it.
-            spec: settings in ``stored``; None to parse them.
+            spec: parsed settings of ``stored``; None to parse them.
 
         Raises:
             ServiceError: unknown network.
         """
-        # Return the entry if its files are unchanged.
+        # Compare the fingerprints of the files: an unchanged entry is returned.
         checked_at = time.perf_counter()
         try:
             version = self._store.version(name)
@@ -412,14 +435,14 @@ class Registry:
         if entry is not None and entry.version == version:
             entry.checked_at = checked_at
             return entry
-        # Read the registration, or the link changes alone if it is unchanged.
+        # Read the link changes, and the registration if it has changed.
         if stored is None and entry is not None and entry.version.network == version.network:
             links, paths_version = self._store.read_links(name, entry.generation)
             settings = None
             generation = entry.generation
         else:
             settings, links, generation, paths_version = stored or self._store.read(name)
-        # Replace the entry of a new registration and start to prepare it.
+        # Replace the entry of a changed registration, and start to prepare the network.
         if entry is None or entry.version.network != version.network:
             if entry is not None and entry.network_state is not None:
                 self._retired_paths |= entry.network_state.stored_paths
@@ -429,7 +452,7 @@ class Registry:
                 version, spec, generation, paths_version=paths_version
             )
             entry.preparing = asyncio.create_task(self._prepare(name, entry))
-        # Apply link changes, and load added paths in the background.
+        # Apply the link changes, and load added paths in the background.
         entry.links = links
         entry.paths_version = paths_version
         entry.apply_capacity(entry.network_state)
@@ -439,7 +462,7 @@ class Registry:
         return entry
 
     def _start_path_reload(self, name: str, entry: RegistryEntry) -> None:
-        """Start to load added paths if the network lacks them and no task loads them already."""
+        """Start to load added paths unless the network has them or a task loads them already."""
         is_behind = (
             entry.network_state is not None
             and entry.network_state.paths_version < entry.paths_version
@@ -448,8 +471,9 @@ class Registry:
             entry.path_reload = asyncio.create_task(self._reload_paths(name, entry))
 
     async def _reload_paths(self, name: str, entry: RegistryEntry) -> None:
-        """Load added paths; retry with backoff unless the file is damaged. Requests use the current
-        paths meanwhile.
+        """Load added paths until the network has all of them; requests use the current paths.
+
+        Failures are retried with backoff, except a damaged file.
         """
         assert entry.network_state is not None
         loop = asyncio.get_running_loop()
@@ -471,15 +495,15 @@ class Registry:
             else:
                 entry.network_state = extended
                 continue
-            # Outside of the handler: the error would keep the objects of the attempt alive.
+            # Wait outside of the handler: the exception keeps the objects of the attempt alive.
             await asyncio.sleep(next(pauses_s))
 
     def _added_paths(self, name: str, entry: RegistryEntry) -> AddedPaths:
-        """Stored path set of a network with added paths."""
+        """Return version and file of the stored path set of a network with added paths."""
         return AddedPaths(entry.paths_version, self._store.paths_file(name, entry.generation))
 
     async def _prepare(self, name: str, entry: RegistryEntry) -> None:
-        """Prepare a network; retry transient failures with backoff."""
+        """Wait for the kernels, then prepare a network; retry transient failures with backoff."""
         await self._kernels.wait_until_ready()
         for pause_s in backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S):
             if await self._try_prepare(name, entry):
@@ -487,8 +511,10 @@ class Registry:
             await asyncio.sleep(pause_s)
 
     async def _try_prepare(self, name: str, entry: RegistryEntry) -> bool:
-        """Try to prepare a network; return whether no retry is needed: ready, removed, or failed
-        for good.
+        """Try to prepare a network.
+
+        Returns:
+            whether no retry is needed: the network is ready, removed, or failed permanently.
         """
         try:
             network_state = await self._prepare_state(name, entry)
@@ -497,7 +523,7 @@ class Registry:
         except Exception as error:
             warn(name, "network not prepared", error)
             if is_transient(error):
-                entry.warning = f"its paths cannot be computed now: {error}"
+                entry.warning = f"the paths cannot be computed now, and are retried: {error}"
                 return entry.is_gone.is_set()
             entry.error = str(error) or type(error).__name__
             return True
@@ -505,9 +531,14 @@ class Registry:
         return True
 
     async def _prepare_state(self, name: str, entry: RegistryEntry) -> NetworkState:
-        """State of a network with the current capacities, computed in a background thread."""
+        """Compute the state of a network in a background thread; apply the current capacities.
+
+        Raises:
+            _Removed: the network was removed during the path search.
+        """
 
         def report(progress: float) -> None:
+            """Record the progress of the path search; end the search of a removed network."""
             entry.path_progress = progress
             if entry.is_gone.is_set():
                 raise _Removed
@@ -526,18 +557,16 @@ class Registry:
         return network_state
 
     def _install(self, name: str, entry: RegistryEntry, network_state: NetworkState) -> None:
-        """Serve requests from a prepared state, and delete path sets that no network uses any
-        more.
-        """
+        """Serve requests from a prepared state; delete cached path sets that became unused."""
         if entry.is_gone.is_set():
             self._delete_paths(name, network_state.stored_paths)
             return
         entry.network_state = network_state
         if not entry.unsaved_links:
             entry.warning = ""
-        # Paths may have been added meanwhile.
+        # Read the links file again: paths may have been added during the preparation.
         entry.invalidate_links()
-        # Only now: the new registration may use the same path sets.
+        # Delete path sets of replaced registrations only now: this one may use the same sets.
         retired = self._retired_paths
         self._retired_paths = set()
         self._delete_paths(name, retired)
@@ -550,11 +579,11 @@ class Registry:
             self._on_removal(entry)
 
     def _delete_paths(self, name: str, keys: Set[str]) -> None:
-        """Delete cached path sets that no network uses.
+        """Delete cached path sets that no ready network uses.
 
         Args:
-            name: name of the network that used them.
-            keys: keys of the path sets.
+            name: name of the network that used them, for the log.
+            keys: content hashes of the path sets.
         """
         used_keys = [network_state.stored_paths for network_state in self.ready_states().values()]
         try:
@@ -565,10 +594,10 @@ class Registry:
 
 
 def require_ready(name: str, entry: RegistryEntry) -> NetworkState:
-    """State of a network that is ready.
+    """Return the state of a network that is ready.
 
     Raises:
-        ServiceError: not ready, or unusable.
+        ServiceError: the network is not ready yet, or failed.
     """
     if entry.error:
         raise ServiceError(409, "failed", f"{name!r} cannot be used: {entry.error}")
@@ -578,7 +607,12 @@ def require_ready(name: str, entry: RegistryEntry) -> NetworkState:
 
 
 def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Link changes by link index, updated by further changes."""
+    """Return link changes updated by later ones, field by field, in the same form.
+
+    Args:
+        links: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        changes: later changes in the same form.
+    """
     return {
         **links,
         **{link: {**links.get(link, {}), **change} for link, change in changes.items()},
@@ -586,7 +620,7 @@ def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
 
 
 def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
-    """Description of a network, :class:`teal.serving.engine.responses.NetworkInfo`."""
+    """Return the description of a network for the API, fields of ``responses.NetworkInfo``."""
     description: dict[str, Any] = {
         "name": name,
         "generation": entry.generation,
@@ -608,7 +642,7 @@ def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
 
 
 def _validate(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
-    """Settings and topology of a registration.
+    """Parse and validate a registration; return its settings and its topology.
 
     Raises:
         ServiceError: invalid settings or topology.
@@ -620,17 +654,27 @@ def _validate(name: str, spec: dict[str, Any]) -> tuple[NetworkSpec, Topology]:
 
 
 def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """State of the changed links, by link index.
+    """Resolve changes between pairs of nodes to changes of links.
+
+    Args:
+        topology: topology of the network.
+        changes: body of the request, fields of ``LinkChanges``.
+
+    Returns:
+        link index -> {"capacity": Gbit/s or None for the registered one, "up": bool}, or one of
+        them; later changes of a link override earlier ones.
 
     Raises:
-        ServiceError: unknown link.
+        ServiceError: no link between two nodes.
     """
+    # Indices of the links from each source to each target node.
     node_index = topology.node_index()
     links_between: dict[tuple[int, int], list[int]] = {}
     for link, pair in enumerate(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     ):
         links_between.setdefault(pair, []).append(link)
+    # Apply each change to all links between its nodes, in one or both directions.
     link_states: dict[str, dict[str, Any]] = {}
     for change in LinkChanges.model_validate(changes).links:
         ends = {(node_index.get(change.source, -1), node_index.get(change.target, -1))}
@@ -638,7 +682,10 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
             ends |= {(target, source) for source, target in ends}
         links = [link for pair in ends for link in links_between.get(pair, ())]
         if not links:
-            raise wrong(f"unknown link {change.source[:80]!r} - {change.target[:80]!r}")
+            raise wrong(
+                f"links: unknown link {change.source[:80]!r} - {change.target[:80]!r}; name two "
+                "linked nodes"
+            )
         for link in links:
             state = change.model_dump(include={"capacity", "up"}, exclude_none=True)
             if change.restore:
@@ -655,7 +702,7 @@ def _parse_settings(
     Args:
         name: name of the network.
         settings: settings as stored.
-        spec: parsed settings, returned if they equal ``settings``; None to parse.
+        spec: settings parsed before, which are returned if they equal ``settings``; None to parse.
 
     Raises:
         ServiceError: damaged settings.
@@ -671,7 +718,10 @@ def _parse_settings(
 
 
 def _may_take_long(num_nodes: int, spec: NetworkSpec) -> bool:
-    """Whether a path search may take long enough to estimate its time first."""
+    """Return whether a path search may take so long that its time is estimated first.
+
+    Compares the number of paths, weighted by the slowness of the method, with a limit.
+    """
     factor = 1 if spec.path_method is PathMethod.DISJOINT else _SLOW_FACTOR
     return (
         num_nodes * max(0, num_nodes - 1) * spec.initial_num_paths * factor >= _LONG_SEARCH_SPLITS
@@ -679,8 +729,8 @@ def _may_take_long(num_nodes: int, spec: NetworkSpec) -> bool:
 
 
 def _describe_state(network_state: NetworkState) -> dict[str, Any]:
-    """Nodes, links and sizes of a ready network."""
-    # Links with registered and current capacities, then nodes with known coordinates.
+    """Return nodes, links, and numbers of demands and paths of a ready network, for the API."""
+    # Links with registered and current capacities, Gbit/s.
     topology = network_state.topology
     names = topology.node_names
     links = [
@@ -698,6 +748,7 @@ def _describe_state(network_state: NetworkState) -> dict[str, Any]:
             strict=True,
         )
     ]
+    # Nodes with longitude and latitude, None where unknown.
     positions = [
         [coordinate if np.isfinite(coordinate) else None for coordinate in position]
         for position in topology.coordinates.tolist()

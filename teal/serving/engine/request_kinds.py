@@ -1,9 +1,9 @@
 """Enumeration of all kinds of requests that the service accepts, derived from the request models.
 
-The warm-up solves them (:mod:`teal.serving.engine.warm_up`), so that shipped and loaded kernels
-cover every request; tests send them. Words of an option come from its field, objectives from their
-registry; numbers and structures have examples here. A field without examples raises LookupError, so
-that new options get examples.
+The warm-up solves a request of each kind (:mod:`teal.serving.engine.warm_up`), so that shipped and
+loaded kernels cover every request; tests send them. The values of an option are the words that its
+field allows, the registered objectives, or the examples in this module. A field without values
+raises LookupError, so that new options get examples.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from teal.objectives import Objective, ObjectiveName, objective_names
 from teal.problem.offers import OFFERS
 from teal.serving.engine.requests import AllocationRequest
 
-# Numbers of matrices: one, those that fill each batch width of the kernels, more than one batch.
+# Numbers of matrices: one; one batch of each width of the kernels; more than one batch.
 BATCH_SIZES = (1, 2, 12, 20)
 _CLASSES = ["gold", "bronze"]
 # Fields that select the program.
 _PROGRAM_FIELDS = ("objective", "classes", "latency_limits_ms")
-# Fields that select its precision, or change its columns and rows.
+# Fields that select the precision of the program, or change its columns and rows.
 _PROBLEM_FIELDS = ("gap", *OFFERS)
 # Fields of the traffic, which callers fill in.
 _TRAFFIC_FIELDS = ("demands", "rates")
+# Field of a request for the next interval.
 _NEXT_INTERVAL_FIELD = "for"
-# Examples of fields without words, by model and name in requests.
+# Example values of fields that have no list of allowed words: model -> name in requests -> values.
 _EXAMPLES: dict[str, dict[str, tuple[Any, ...]]] = {
     "AllocationRequest": {
         "demands": (),
@@ -66,9 +67,9 @@ class AllocationKind(NamedTuple):
     """Kind of an allocation request.
 
     Attributes:
-        options: fields of :class:`AllocationRequest` without traffic.
+        options: fields of the request, without traffic.
         num_matrices: number of matrices.
-        needs_previous: whether it requires the id of an answer to the same program.
+        needs_previous: whether the request needs the id of an earlier answer to the same program.
     """
 
     options: dict[str, Any]
@@ -82,22 +83,22 @@ class AllocationKind(NamedTuple):
 
     @property
     def has_distinct_problem(self) -> bool:
-        """Whether its problem differs from other kinds in more than the number of matrices."""
+        """Whether the problem differs from those of other kinds beyond the number of matrices."""
         return self.num_matrices == 1 and set(self.options) <= {*_PROGRAM_FIELDS, *_PROBLEM_FIELDS}
 
     @property
     def has_distinct_kernels(self) -> bool:
-        """Whether it may reach kernels that no other kind reaches.
+        """Whether this kind may call kernels that no other kind calls.
 
-        Options that leave the problem unchanged count for the first program only, since their
-        kernels do not depend on the program.
+        The kernels of options that leave the problem unchanged do not depend on the program, so
+        these options count for the first program only.
         """
         is_of_first_program = self.options.get("objective") == objectives()[0]
         return self.has_distinct_problem or (self.num_matrices == 1 and is_of_first_program)
 
 
 def objectives() -> tuple[str, ...]:
-    """Every objective that a request may name, alone and with options."""
+    """Return every objective that a request may name, without and with options."""
     names = [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
     with_options = (
         f"{name}:{options}"
@@ -108,29 +109,29 @@ def objectives() -> tuple[str, ...]:
 
 
 def examples(model: type[BaseModel]) -> dict[str, tuple[Any, ...]]:
-    """Example values of each field of a model, by the name in requests.
+    """Return example values of each field of a request model, by the name in requests.
 
     Raises:
-        LookupError: a field without words or examples.
+        LookupError: a field has neither allowed words nor examples.
     """
-    own_examples = _EXAMPLES.get(model.__name__, {})
+    model_examples = _EXAMPLES.get(model.__name__, {})
     values_by_field: dict[str, tuple[Any, ...]] = {}
     for field, info in model.model_fields.items():
         name = str(info.alias or field)
-        values = own_examples.get(name, allowed_words(info.annotation))
+        values = model_examples.get(name, allowed_words(info.annotation))
         if name == "objective":
             values = objectives()
-        if not values and name not in own_examples:
+        if not values and name not in model_examples:
             raise LookupError(
-                f"{model.__name__}.{field}: expected examples in {__name__} of a field without "
-                "words, so that the kernels of its requests are compiled ahead"
+                f"{model.__name__}.{field}: no examples; add some to _EXAMPLES in {__name__}, so "
+                "that the kernels of such requests are compiled ahead"
             )
         values_by_field[name] = values
     return values_by_field
 
 
 def allowed_words(annotation: Any) -> tuple[Any, ...]:
-    """Words that an annotation allows: literals and enumerations anywhere in it."""
+    """Return the words that a type annotation allows: its literals and enumerations, nested too."""
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return tuple(member.value for member in annotation)
     if typing.get_origin(annotation) is Literal:
@@ -140,7 +141,10 @@ def allowed_words(annotation: Any) -> tuple[Any, ...]:
 
 
 def programs() -> Iterator[dict[str, Any]]:
-    """Options that select the program: objectives, classes, and classes with limits or a cost."""
+    """Yield all combinations of options that select the program.
+
+    These are each objective; classes; classes with latency limits; classes under least_cost.
+    """
     values = examples(AllocationRequest)
     for objective in values["objective"]:
         yield {"objective": objective}
@@ -156,9 +160,9 @@ def programs() -> Iterator[dict[str, Any]]:
 
 
 def allocation_kinds() -> Iterator[AllocationKind]:
-    """Every program alone, in batches, and with every value of every other option.
+    """Yield every program alone, in batches, and with each value of each other option.
 
-    The service refuses some of them, whose options exclude each other.
+    The service refuses those with options that exclude each other.
     """
     values = examples(AllocationRequest)
     special_fields = (*_PROGRAM_FIELDS, *_TRAFFIC_FIELDS, _NEXT_INTERVAL_FIELD)

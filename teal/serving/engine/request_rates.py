@@ -1,5 +1,7 @@
-"""Rates of all pairs of nodes, from the lists or demands of a request, validated
-(:func:`check_rates`).
+"""Conversion of the rates in a request to arrays over all pairs of nodes, and their validation.
+
+Axes: B matrices, N nodes, D = N * (N - 1) pairs of nodes by source and target index, C demand
+classes (1 without classes). All rates are in Gbit/s.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ _MAX_RATE_GBPS = 1e12
 
 
 def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
-    """(B, D) Gbit/s from (B, D) or (B, N x N).
+    """Return rates (B, D); drop the diagonal of rates (B, N * N).
+
+    Args:
+        rates: (B, D) for all pairs of nodes, or (B, N * N) for all entries, row by row.
+        topology: topology of the network.
 
     Raises:
-        ServiceError: another number of rates.
+        ServiceError: another number of rates in a matrix.
     """
     num_nodes = topology.num_nodes
     num_pairs = num_nodes * (num_nodes - 1)
@@ -31,29 +37,35 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
         return rates
     if rates.shape[1] != num_nodes * num_nodes:
         raise wrong(
-            f"rates: {num_pairs} (all pairs) or {num_nodes * num_nodes} (N x N) a matrix, not "
-            f"{rates.shape[1]}"
+            f"rates: a matrix of this network has {num_pairs} rates (all pairs) or "
+            f"{num_nodes * num_nodes} (N x N), not {rates.shape[1]}"
         )
     return rates[:, ~np.eye(num_nodes, dtype=bool).reshape(-1)]
 
 
 def pair_index(source: Any, target: Any, num_nodes: int) -> Any:
-    """Index of a pair of node indices, or of several, among all pairs."""
+    """Return the demand index in [0, D) of a pair of node indices, or of arrays of them.
+
+    index = source * (N - 1) + target, minus 1 if target > source.
+    """
     return source * (num_nodes - 1) + target - (target > source)
 
 
 def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
-    """(B, C * D) Gbit/s, class by class, from (B * C, D), where the classes of a matrix follow each
-    other.
+    """Reshape rates (B * C, D) to (B, C * D), class by class.
+
+    Args:
+        rates: (B * C, D) with the C classes of each matrix one after another.
+        classes: names of the classes; empty without classes.
 
     Raises:
-        ServiceError: a number of matrices that is no multiple of C.
+        ServiceError: the number of rows is not a multiple of C.
     """
     num_classes = max(1, len(classes))
     if len(rates) % num_classes:
         raise wrong(
-            f"rates: expected one matrix for each of the {num_classes} classes of each matrix, not "
-            f"{len(rates)}"
+            f"rates: {len(rates)} lists are not a multiple of the number of classes; send one list "
+            f"for each of the {num_classes} classes of each matrix"
         )
     return rates.reshape(len(rates) // num_classes, -1)
 
@@ -67,21 +79,21 @@ def from_triples(
     class_of_demand: Sequence[Any] | None = None,
     classes: Sequence[str] = (),
 ) -> FloatArray:
-    """(B, C * D) Gbit/s from demands by name; C is 1 without classes.
+    """Convert a list of n demands by name to rates (B, C * D); pairs that are not listed get 0.
 
     Args:
-        source: name of the source node of each demand.
-        target: name of the target node of each demand.
-        rate: Gbit/s.
-        matrix: matrix index of each demand; None for a single matrix.
+        source: (n,) name of the source node of each demand.
+        target: (n,) name of the target node of each demand.
+        rate: (n,) Gbit/s.
+        matrix: (n,) matrix index of each demand; None for a single matrix.
         topology: topology of the network.
-        class_of_demand: class name of each demand, or None.
-        classes: names of all classes.
+        class_of_demand: (n,) class name of each demand; None without classes.
+        classes: names of all classes; empty without classes.
 
     Raises:
         ServiceError: unknown node or class, repeated pair, or too many matrices.
     """
-    # Node indices.
+    # Convert the names to node indices (n,).
     num_nodes = topology.num_nodes
     node_index = topology.node_index()
     try:
@@ -92,17 +104,21 @@ def from_triples(
     if (sources == targets).any():
         raise wrong(
             f"demands: {topology.node_names[sources[int(np.argmax(sources == targets))]]!r} to "
-            "itself"
+            "itself; list pairs of two different nodes"
         )
-    # Matrix indices, and the size of the result.
+    # Determine the number of matrices, and check the size of the result.
     row = np.zeros(len(sources), np.int64) if matrix is None else np.asarray(matrix, np.int64)
     num_matrices = int(row.max(initial=0)) + 1
     if row.min(initial=0) < 0 or num_matrices > MAX_MATRICES:
-        raise wrong(f"matrix: expected indices from 0 to {MAX_MATRICES - 1}")
+        raise wrong(f"matrix: an index is not from 0 to {MAX_MATRICES - 1}")
     row_length = max(1, len(classes)) * num_nodes * (num_nodes - 1)
     if num_matrices * row_length > MAX_RATES:
-        raise wrong(f"matrix: at most {MAX_RATES // row_length} matrices of this network at once")
-    # Scatter the rates; each pair must be unique.
+        raise wrong(
+            f"matrix: {num_matrices} matrices are too many for one request; send at most "
+            f"{MAX_RATES // row_length} of this network"
+        )
+    # Scatter the rates to [row, column]; column = class index * D + index of the pair. Each entry
+    # must be unique.
     rates = np.zeros((num_matrices, row_length))
     column = pair_index(sources, targets, num_nodes) + num_nodes * (num_nodes - 1) * _class_indices(
         class_of_demand, len(sources), classes
@@ -116,7 +132,12 @@ def from_triples(
 def _class_indices(
     class_of_demand: Sequence[Any] | None, num_demands: int, classes: Sequence[str]
 ) -> Int64Array:
-    """(n,) class index of each demand; 0 without classes.
+    """Return the class index (n,) of each demand; 0 without classes.
+
+    Args:
+        class_of_demand: (n,) class name of each demand; None if no demand names a class.
+        num_demands: n.
+        classes: names of all classes of the request; empty without classes.
 
     Raises:
         ServiceError: unknown or missing class, or a class without classes in the request.
@@ -125,22 +146,25 @@ def _class_indices(
     class_index: dict[Any, int] = {name: index for index, name in enumerate(classes)} or {None: 0}
     for name in names:
         if name not in class_index:
-            expected = (
-                "one of " + ", ".join(classes) if classes else "none, since no classes are given"
+            remedy = (
+                "use one of " + ", ".join(classes)
+                if classes
+                else "list it in classes, since no classes are given"
             )
-            raise wrong(f"class: {expected[:200]}, not {str(name)[:80]!r}")
+            raise wrong(f"class: unknown class {str(name)[:80]!r}; {remedy[:200]}")
     return np.array([class_index[name] for name in names], np.int64)
 
 
 def check_rates(rates: FloatArray) -> FloatArray:
-    """Return valid rates unchanged.
+    """Return rates (B, D) unchanged after validation.
 
     Raises:
-        ServiceError: a rate that is negative, infinite or NaN, or too many rates.
+        ServiceError: a rate that is negative, too large, infinite or NaN, or too many rates.
     """
     if rates.size > MAX_RATES:
         raise wrong(
-            f"rates: at most {MAX_RATES // rates.shape[1]} matrices of this network at once"
+            f"rates: {len(rates)} matrices are too many for one request; send at most "
+            f"{MAX_RATES // rates.shape[1]} of this network"
         )
     # NaN fails both comparisons.
     if rates.size and not (rates.min() >= 0 and rates.max() <= _MAX_RATE_GBPS):
@@ -148,7 +172,7 @@ def check_rates(rates: FloatArray) -> FloatArray:
         row, column = np.argwhere(invalid)[0].tolist()
         location = f"(matrix {row}, demand {column})"
         raise wrong(
-            f"rates: a finite number from 0 to {_MAX_RATE_GBPS:g}, not {rates[row, column]} "
-            f"{location}"
+            f"rates: {rates[row, column]} {location} is not a finite number from 0 to "
+            f"{_MAX_RATE_GBPS:g} Gbit/s"
         )
     return rates

@@ -1,7 +1,7 @@
 """Pydantic models of request bodies and query parameters, as the API documents them.
 
-:func:`parse_content` validates a body. The options of side conditions are generated from
-:data:`teal.problem.offers.OFFERS`.
+:func:`parse_content` validates a body. The options of side conditions are generated from the
+registered conditions (:data:`teal.problem.offers.OFFERS`).
 """
 
 from __future__ import annotations
@@ -30,28 +30,35 @@ from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid, wrong
 
+# Maximum number of demand classes of a request.
 _MAX_CLASSES = 16
-# Limit of a JSON body: all other threads wait while it is parsed.
+# Maximum number of values in a JSON body, since all other threads wait while it is parsed.
 _MAX_JSON_VALUES = 500_000
 
 
 def _requestable_objectives() -> list[str]:
-    """Objectives that a request may name: all but the objective of classes, which a request
-    lists.
+    """Return the names of all objectives that a request may name.
+
+    priority is none of them: it is the objective of requests with classes.
     """
     return [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
 
 
 def _check_objective(text: str) -> str:
-    """Return a valid objective in canonical form; raise ValueError for an unknown one, or for
-    unknown options.
+    """Return an objective in canonical form.
+
+    Raises:
+        ValueError: unknown objective or options.
     """
     try:
         objective = Objective(text)
     except InputError as error:
         raise ValueError(str(error)[:300]) from None
     if objective.name == ObjectiveName.PRIORITY:
-        raise ValueError(f"one of {', '.join(_requestable_objectives())}")
+        raise ValueError(
+            f"{text} needs classes; list them in classes, or use one of "
+            f"{', '.join(_requestable_objectives())}"
+        )
     return objective.spec
 
 
@@ -76,14 +83,15 @@ _NodeId = Annotated[
     Field(max_length=200),
     BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node),
 ]
-# Limits of a request and of a network.
+# Maximum number of matrices of a request.
 MAX_MATRICES = 1024
+# Maximum numbers of nodes and links of a network.
 MAX_NODES = 20_000
 MAX_LINKS = 500_000
-# Entries in the list of weights or functions.
+# Maximum number of entries in the list of weights or functions.
 _MAX_LISTED_DEMANDS = 2_000_000
+# Maximum number of shared-risk groups, and of cables of a group.
 _MAX_GROUPS = 10_000
-# Cables of a group.
 _MAX_CABLES = 1_000
 
 
@@ -91,12 +99,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _split_names(value: Any) -> Any:
-    """List of names, also from a query parameter: gold,silver."""
+    """Split a query parameter such as ``gold,silver`` into names; keep other values."""
     return value.split(",") if isinstance(value, str) else value
 
 
 def _split_numbers(value: Any) -> Any:
-    """Numbers by name, also from a query parameter: gold=30,silver=50."""
+    """Split a query parameter such as ``gold=30,silver=50`` by name; keep other values."""
     return (
         dict(part.partition("=")[::2] for part in value.split(","))
         if isinstance(value, str)
@@ -121,8 +129,8 @@ class NodeSpec(_ForeignModel):
 
     id: _NodeId
     pos: list[_Scalar] | None = Field(default=None, description="[longitude, latitude], degrees.")
-    lon: _Scalar = Field(default=None, description="Longitude, in place of pos.")
-    lat: _Scalar = Field(default=None, description="Latitude, in place of pos.")
+    lon: _Scalar = Field(default=None, description="Longitude, degrees, instead of pos.")
+    lat: _Scalar = Field(default=None, description="Latitude, degrees, instead of pos.")
 
 
 class LinkSpec(_ForeignModel):
@@ -130,8 +138,10 @@ class LinkSpec(_ForeignModel):
 
     source: _NodeId
     target: _NodeId
-    capacity: _Scalar = Field(default=None, description="Gbit/s, or the graph's capacity_unit.")
-    latency: _Scalar = Field(default=None, description="ms.")
+    capacity: _Scalar = Field(
+        default=None, description="Capacity, Gbit/s or the graph's capacity_unit."
+    )
+    latency: _Scalar = Field(default=None, description="Latency, ms.")
 
 
 class GraphAttributes(_ForeignModel):
@@ -144,7 +154,7 @@ class NodeLink(_ForeignModel):
     """Networkx node-link data; unknown attributes are ignored."""
 
     directed: bool = Field(
-        default=False, description="False: each link stands for two, one in each direction."
+        default=False, description="False: each link is two directed links, one in each direction."
     )
     graph: GraphAttributes | None = None
     nodes: list[NodeSpec] = Field(max_length=MAX_NODES, fail_fast=True)
@@ -152,16 +162,16 @@ class NodeLink(_ForeignModel):
         max_length=MAX_LINKS,
         fail_fast=True,
         validation_alias=AliasChoices("links", "edges"),
-        description="Links; edges is accepted, too.",
+        description="Links; the name edges is accepted, too.",
     )
 
     def node_link_data(self) -> dict[str, Any]:
-        """Data for :func:`teal.formats.node_link.topology_from_node_link`."""
+        """Return the node-link data as JSON data."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 class WeightSpec(_Strict):
-    """The weight of a demand."""
+    """Weight of a demand."""
 
     source: _NodeId
     target: _NodeId
@@ -169,25 +179,30 @@ class WeightSpec(_Strict):
 
 
 class FunctionSpec(_Strict):
-    """Bandwidth function of one demand, or without nodes the default of all others."""
+    """Bandwidth function of a demand; without nodes, the default of all other demands."""
 
     source: _NodeId = ""
     target: _NodeId = ""
     points: list[tuple[_Finite, _Finite]] | None = Field(
-        default=None, min_length=1, fail_fast=True, description="[rate in Gbit/s, value], rising."
+        default=None,
+        min_length=1,
+        fail_fast=True,
+        description="Points [rate in Gbit/s, value], ascending.",
     )
     shares: list[tuple[_Finite, _Finite]] | None = Field(
         default=None,
         min_length=1,
         fail_fast=True,
-        description="[fraction of the demand, value of a Gbit/s of demand], instead of points.",
+        description=(
+            "Points [fraction of the demand, value per Gbit/s of demand], instead of points."
+        ),
     )
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
         """Require either points or shares."""
         if (self.points is None) == (self.shares is None):
-            raise ValueError("expected either points or shares")
+            raise ValueError("give either points or shares, not both")
         return self
 
 
@@ -195,12 +210,12 @@ class NetworkSpec(_Strict):
     """Registration of a network."""
 
     topology: NodeLink | str = Field(
-        description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"]
+        description="Node-link data, b4, or topohub:GROUP/NAME.", examples=["b4"]
     )
     num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
         default="auto",
-        description="Maximum number of candidate paths per demand; auto: selected for "
-        "generated matrices.",
+        description="Maximum number of candidate paths of a demand; auto: paths are selected for "
+        "generated matrices, and added for measured and requested ones.",
     )
     max_paths: int = Field(default=USUAL_MOST_PATHS, ge=1, le=32, description=MAX_PATHS.text)
     path_method: PathMethod = Field(
@@ -225,8 +240,8 @@ class NetworkSpec(_Strict):
         default={},
         max_length=_MAX_GROUPS,
         description=(
-            "Shared-risk groups: cables that one event takes down together, by name; "
-            "for promises and survivable paths."
+            "Shared-risk groups: name -> cables that one event takes down together; for protect "
+            "and survivable paths."
         ),
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
@@ -235,7 +250,7 @@ class NetworkSpec(_Strict):
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
         fail_fast=True,
-        description=("Weights of demands, for weighted_flow and weight=given; default 1."),
+        description="Weights of demands, for weighted_flow and weight=given; default 1.",
     )
     functions: list[FunctionSpec] = Field(
         default=[],
@@ -247,12 +262,12 @@ class NetworkSpec(_Strict):
 
     @model_validator(mode="after")
     def _check_objective_data(self) -> Self:
-        """Require the data of the default objective."""
+        """Require the weights or functions that the default objective needs."""
         self.require_data(self.objective)
         return self
 
     def require_data(self, objective: str) -> None:
-        """Raise ValueError for an objective whose weights or functions the network lacks."""
+        """Raise ValueError if the network lacks the weights or functions of an objective."""
         rules = Objective.of(objective).rules
         if rules.needs_functions and not self.functions:
             raise ValueError(f"{objective}: needs functions of the network")
@@ -261,7 +276,7 @@ class NetworkSpec(_Strict):
 
     @property
     def initial_num_paths(self) -> int:
-        """Candidate paths of a demand before path selection."""
+        """Number of candidate paths of a demand before path selection."""
         return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
 
     @property
@@ -270,7 +285,7 @@ class NetworkSpec(_Strict):
         return max(FIRST_PATHS, self.max_paths) if self.num_paths == "auto" else self.num_paths
 
     def to_json(self) -> dict[str, Any]:
-        """Settings as JSON data, for storage."""
+        """Return the settings as JSON data, for storage."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
@@ -292,9 +307,9 @@ class LinkChange(_Strict):
 
     @model_validator(mode="after")
     def _require_change(self) -> LinkChange:
-        """Require a change, or restore alone."""
+        """Require capacity or up, or restore without them."""
         if (self.capacity is None and self.up is None) != self.restore:
-            raise ValueError("expected capacity or up, or restore alone")
+            raise ValueError("give capacity, up or both; or restore alone")
         return self
 
 
@@ -305,11 +320,11 @@ class LinkChanges(_Strict):
 
 
 class Demand(_Strict):
-    """One demand."""
+    """Demand between two nodes."""
 
     source: _NodeId
     target: _NodeId
-    rate: _Finite = Field(ge=0, description="Gbit/s.")
+    rate: _Finite = Field(ge=0, description="Rate, Gbit/s.")
     of_class: str | None = Field(
         default=None, alias="class", max_length=200, description="Demand class, one of classes."
     )
@@ -323,13 +338,13 @@ class Form(StrEnum):
 
 
 def _option_field(option: Option, default: Any) -> Any:
-    """Pydantic field of an option, with its range."""
+    """Return the Pydantic field of an option, with its range and description."""
     limits: dict[str, Any] = option.limits
     return Field(default=default, description=option.text, **limits)
 
 
 def _optional_field(option: Option) -> tuple[Any, Any]:
-    """Type and field of an option that defaults to None."""
+    """Return type and Pydantic field of an option that defaults to None."""
     kind: Any = Literal[option.words] if option.words else float
     return kind | None, _option_field(option, None)
 
@@ -365,8 +380,8 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         default=[],
         max_length=_MAX_CLASSES,
         description="Demand classes, the highest priority first: each class is "
-        "optimised on the capacity that higher ones leave. Demands then "
-        "name their class; rates have one matrix per class, in this "
+        "optimised on the residual capacity of the higher ones. Demands then "
+        "name their class; rates have one list per class, in this "
         "order, for each matrix. In query parameters: gold,silver.",
     )
     latency_limits_ms: Annotated[
@@ -378,46 +393,52 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
     entries: int = _option_field(ENTRIES, 0)
     prove: bool = Field(
         default=False,
-        description="Prove the answer to one matrix: it links to a zip file with "
-        "integer flows and prices, which prove value and bound, and a "
-        "checker of one file that needs only Python. The proof is written"
-        " after the allocation; deadline_ms does not include it.",
+        description="Prove value and bound of the answer to one matrix: the answer links to a zip "
+        "file with integer flows and prices, and a checker in a single file "
+        "that needs only Python. The proof is written after the allocation; "
+        "deadline_ms does not include it.",
     )
     solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
         default="auto",
         description="model: the service's model alone, one forward pass. model-pdhg: "
         "PDHG warm-started from the model, until gap or deadline. pdhg: "
-        "PDHG from the last allocation of the network, or cold. auto: "
-        "pdhg if there is a last allocation, else model-pdhg where the "
+        "PDHG warm-started from the last allocation of the network, or cold. auto: "
+        "pdhg if there is a last allocation, else model-pdhg if the "
         "model saves time.",
     )
     form: Form = Field(
         default=Form.NAMED,
-        description="JSON form of the answer. named: the paths of each demand, node "
-        "by node, and the utilisation of each link; dense: arrays over "
+        description="JSON form of the answer. named: the paths of each demand, as lists of "
+        "nodes, and the utilisation of each link; dense: arrays over "
         "all pairs of nodes and all paths, as always in Arrow.",
     )
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
-        """Check classes, latency limits and objective against each other."""
+        """Check that classes, latency limits and objective can be combined."""
         if len(set(self.classes)) < len(self.classes):
-            raise ValueError("classes: repeated name")
+            raise ValueError("classes: repeated name; list each class once")
         if not set(self.latency_limits_ms) <= set(self.classes):
             raise ValueError("latency_limits_ms: unknown class; list it in classes")
         if self.classes and self.objective and not self._has_least_cost:
-            raise ValueError("classes: only least_cost can be combined with classes")
+            raise ValueError(
+                "objective: only least_cost can be combined with classes; drop the objective"
+            )
         return self
 
     @property
     def _has_least_cost(self) -> bool:
-        """Whether all classes must be fully served, at least cost."""
+        """Whether the objective is least_cost, which must fully serve all classes."""
         if not self.objective:
             return False
         return Objective.of(self.objective).rules.may_have_no_allocation
 
     def objective_name(self, default: str) -> str:
-        """Objective of this request, with its options."""
+        """Return the objective of this request, with its options.
+
+        Args:
+            default: objective of the registration, for requests without one.
+        """
         if self.classes and not self._has_least_cost:
             return ObjectiveName.PRIORITY
         return self.objective or default
@@ -434,8 +455,8 @@ class _Matrices(_Strict):
         max_length=MAX_MATRICES,
         fail_fast=True,
         description=(
-            "Matrices, Gbit/s: each has all pairs of nodes in the order of GET "
-            ".../paths, or N x N, row by row."
+            "Matrices, Gbit/s: each is a list of all pairs of nodes in the order of GET "
+            ".../paths, or of N x N entries, row by row."
         ),
     )
 
@@ -443,7 +464,7 @@ class _Matrices(_Strict):
     def _require_one(self) -> Self:
         """Require either demands or rates."""
         if self._needs_matrices and (self.demands is None) == (self.rates is None):
-            raise ValueError("expected either demands or rates")
+            raise ValueError("give either demands or rates")
         return self
 
     @property
@@ -459,8 +480,7 @@ class AllocationRequest(Options, _Matrices):
         default="sent",
         alias="for",
         description="next: allocate for the interval after the last matrix sent to "
-        ".../measurements, whose traffic is unknown; then neither demands"
-        " nor rates, and no gap, objective or entries.",
+        ".../measurements, whose traffic is unknown; then only deadline_ms and form are allowed.",
     )
 
     @property
@@ -474,8 +494,8 @@ class AllocationRequest(Options, _Matrices):
         other_fields = self.model_fields_set - {"wanted", "deadline_ms", "form"}
         if self.wanted == "next" and other_fields:
             raise ValueError(
-                f"for the next interval deadline_ms and form alone may be given, not "
-                f"{sorted(other_fields)}"
+                "for the next interval only deadline_ms and form may be given; drop "
+                f"{', '.join(sorted(other_fields))}"
             )
         return self
 
@@ -484,13 +504,13 @@ class MeasurementOptions(_Strict):
     """Times of measured matrices."""
 
     time: AwareDatetime = Field(
-        description="Time of the first matrix; later than all matrices sent before."
+        description="Time of the first matrix; later than all earlier measured matrices."
     )
     interval_s: int = Field(
         default=0,
         ge=0,
         le=31_536_000,
-        description="Seconds between matrices, if there are several.",
+        description="Seconds between consecutive matrices; required for several matrices.",
     )
 
 
@@ -505,9 +525,11 @@ class LinkReading(_Strict):
     number: int = Field(
         default=0, ge=0, description="Index among parallel links, in the order of the topology."
     )
-    sent: _Rate = Field(default=None, description="Gbit/s, counted by the router at the source.")
+    sent: _Rate = Field(
+        default=None, description="Rate in Gbit/s, counted by the router at the source."
+    )
     received: _Rate = Field(
-        default=None, description="Gbit/s, counted by the router at the target."
+        default=None, description="Rate in Gbit/s, counted by the router at the target."
     )
 
 
@@ -515,8 +537,12 @@ class BorderReading(_Strict):
     """Rates by the counters of a node's external interfaces."""
 
     node: _NodeId
-    ingress: _Rate = Field(default=None, description="Gbit/s that enter the network at the node.")
-    egress: _Rate = Field(default=None, description="Gbit/s that leave the network at the node.")
+    ingress: _Rate = Field(
+        default=None, description="Rate that enters the network at the node, Gbit/s."
+    )
+    egress: _Rate = Field(
+        default=None, description="Rate that leaves the network at the node, Gbit/s."
+    )
 
 
 class CounterReadings(_Strict):
@@ -539,12 +565,12 @@ class CounterReadings(_Strict):
 
 
 class MeasurementRequest(MeasurementOptions, _Matrices):
-    """A measurement: one or several matrices; or byte counters, alone or to check one matrix."""
+    """Measured traffic: matrices; or interface counters, alone or to check one matrix."""
 
     counters: CounterReadings | None = Field(
         default=None,
         description=(
-            "Counters of one interval. Without demands and rates, its matrix is "
+            "Counters of one interval. Without demands and rates, the matrix of the interval is "
             "estimated from them."
         ),
     )
@@ -552,7 +578,7 @@ class MeasurementRequest(MeasurementOptions, _Matrices):
         10_000,
         gt=0,
         le=600_000,
-        description="Time limit for counters, from the arrival of the request; then 503.",
+        description="Time limit of the estimate from counters; afterwards 503.",
     )
 
     @property
@@ -562,16 +588,22 @@ class MeasurementRequest(MeasurementOptions, _Matrices):
 
 
 def parse_content(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
-    """Validated model of a JSON body or of query parameters.
+    """Parse and validate a JSON body, or query parameters.
+
+    Args:
+        model: Pydantic model of the content.
+        content: JSON body, or query parameters by name.
 
     Raises:
-        ServiceError: the first fault in it.
+        ServiceError: invalid content; the message names the first fault.
     """
     if (
         isinstance(content, bytes)
         and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES
     ):
-        raise wrong(f"body: at most {_MAX_JSON_VALUES:,} values in JSON; send matrices as Arrow")
+        raise wrong(
+            f"body: more than {_MAX_JSON_VALUES:,} values in JSON; send the matrices as Arrow"
+        )
     try:
         return (
             model.model_validate_json(content)

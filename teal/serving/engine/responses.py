@@ -1,7 +1,7 @@
 """Pydantic models of responses, as the API documents them.
 
-Large bodies (allocations, paths, maps) are written without these models; tests hold the two
-together.
+Large bodies (allocations, paths, maps) are encoded without these models, since validation takes
+time; tests check that they agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from teal.option import MAX_PATHS
 from teal.serving.engine.requests import NetworkSpec
 
-# Null if infinite or unknown.
+# Number that is null if it is infinite or unknown.
 _OptionalNumber = float | None
 
 
@@ -24,10 +24,10 @@ class _ResponseModel(BaseModel):
 
 
 class Fault(_ResponseModel):
-    """Body of every error."""
+    """Body of every error response."""
 
-    error: str = Field(description="Error code for programs.")
-    message: str = Field(description="Message for people.")
+    error: str = Field(description="Error code, for programs.")
+    message: str = Field(description="Description of the error, for people.")
 
 
 class NetworkNames(_ResponseModel):
@@ -48,14 +48,14 @@ class ModelInfo(_ResponseModel):
 
 
 class NodeInfo(_ResponseModel):
-    """A node."""
+    """Node of a network."""
 
     id: str
     pos: list[_OptionalNumber] = Field(description="[longitude, latitude], null where unknown.")
 
 
 class LinkInfo(_ResponseModel):
-    """A link; answers refer to links by index in this list."""
+    """Directed link of a network; answers refer to links by their index in this list."""
 
     source: str
     target: str
@@ -84,44 +84,47 @@ class NetworkInfo(_ResponseModel):
     paths_estimated_s: _OptionalNumber = Field(
         default=None, description="Estimated time of the path search, s; null without an estimate."
     )
-    error: str | None = Field(default=None, description="Reason of the failure.")
+    error: str | None = Field(default=None, description="Reason of the failure, if failed.")
     warning: str | None = Field(
-        default=None, description="Link changes in effect that could not be stored."
+        default=None,
+        description="Why link changes in effect are not stored, or paths cannot be computed now.",
     )
     demands: int | None = Field(default=None, description="Number of pairs of nodes.")
-    paths: int | None = None
+    paths: int | None = Field(default=None, description="Number of candidate paths.")
     nodes: list[NodeInfo] | None = None
     links: list[LinkInfo] | None = None
 
 
 class Routes(_ResponseModel):
-    """Candidate paths."""
+    """Candidate paths of all pairs of nodes."""
 
     pairs: list[tuple[str, str]] = Field(
         description="Source and target, in the order of rates and splits."
     )
-    paths: list[list[list[str]]] = Field(description="Paths of each pair, node by node.")
+    paths: list[list[list[str]]] = Field(
+        description="Paths of each pair, each a list of its nodes."
+    )
 
 
 class Drawing(_ResponseModel):
-    """Coordinates and links for a drawing."""
+    """Coordinates and links for a drawing of the network."""
 
-    nodes: list[str]
-    x: list[float]
-    y: list[float]
-    source: list[int]
-    target: list[int]
-    capacity: list[float]
+    nodes: list[str] = Field(description="Names of the nodes.")
+    x: list[float] = Field(description="Horizontal coordinate of each node.")
+    y: list[float] = Field(description="Vertical coordinate of each node.")
+    source: list[int] = Field(description="Index of the source node of each link.")
+    target: list[int] = Field(description="Index of the target node of each link.")
+    capacity: list[float] = Field(description="Registered capacity of each link, Gbit/s.")
 
 
 class PathShare(_ResponseModel):
-    """A path with traffic."""
+    """Path with traffic."""
 
-    nodes: list[str]
+    nodes: list[str] = Field(description="Nodes of the path, from source to target.")
     links: list[int] = Field(
-        description="Indices of the network's links, which distinguish parallel links."
+        description="Indices of the path's links, which distinguish parallel links."
     )
-    split: float | None = Field(default=None, description="Share of the demand.")
+    split: float | None = Field(default=None, description="Fraction of the demand on this path.")
     weight: int | None = Field(
         default=None, description="Integer weight instead of the split, if entries were requested."
     )
@@ -135,7 +138,7 @@ class DemandAnswer(_ResponseModel):
     of_class: str | None = Field(
         default=None, alias="class", description="Demand class, if classes were given."
     )
-    demand: float = Field(description="Gbit/s.")
+    demand: float = Field(description="Requested rate, Gbit/s.")
     admitted: float = Field(description="Carried rate, Gbit/s; the remaining demand is shed.")
     paths: list[PathShare]
 
@@ -152,13 +155,13 @@ class LinkUse(_ResponseModel):
 class _Line(_ResponseModel):
     """Certified figures of a class or level."""
 
-    demand: float = Field(description="Gbit/s.")
+    demand: float = Field(description="Total demand, Gbit/s.")
     value: float = Field(description="Carried rate, Gbit/s.")
     bound: float = Field(
-        description="Certified bound on the value, next to the allocations of higher classes "
-        "or lower levels."
+        description="Certified upper bound on the carried rate, given the allocations of higher "
+        "classes or lower levels."
     )
-    gap: float = Field(description="Certified, between value and bound.")
+    gap: float = Field(description="Certified relative gap between value and bound.")
     satisfied_demand: float = Field(description="Served fraction of the demand; 1 without demand.")
 
 
@@ -169,13 +172,13 @@ class ClassAnswer(_Line):
 
 
 class LevelAnswer(_Line):
-    """Figures of the demands that a level of fair rates limits."""
+    """Certified figures of the demands with the same max-min fair rate."""
 
-    level: float = Field(description="Gbit/s.")
+    level: float = Field(description="Fair rate of each of these demands, Gbit/s.")
     demands: int = Field(description="Number of demands at this level.")
     growth: _OptionalNumber = Field(
-        description="Certified: no allocation gives all of them together more than this "
-        "multiple of the level."
+        description="Certified bound: no allocation gives all of these demands together more than "
+        "this multiple of the level."
     )
 
 
@@ -184,17 +187,17 @@ class _Figures(_ResponseModel):
 
     value: _OptionalNumber = Field(description="Value of the objective; Gbit/s for total_flow.")
     bound: _OptionalNumber = Field(
-        description="Certified: no allocation over these paths is better."
+        description="Certified bound: no allocation over the candidate paths has a better value."
     )
-    gap: _OptionalNumber = Field(description="Certified, between value and bound.")
-    satisfied_demand: _OptionalNumber
-    max_link_utilisation: _OptionalNumber
+    gap: _OptionalNumber = Field(description="Certified relative gap between value and bound.")
+    satisfied_demand: _OptionalNumber = Field(description="Served fraction of the demand.")
+    max_link_utilisation: _OptionalNumber = Field(description="Largest link utilisation.")
     status: str = Field(
         description="gap: the requested gap was reached. Else the reason why the "
         "search ended with the incumbent: deadline, iterations, or "
         "rounding. model: the gap of the model alone exceeds the "
-        "requested gap. next: for an interval that is not known yet, "
-        "figures by the newest measured matrix."
+        "requested gap. next: allocation for the next interval, with "
+        "figures on the newest measured matrix."
     )
     classes: list[ClassAnswer] | None = Field(
         default=None,
@@ -202,7 +205,7 @@ class _Figures(_ResponseModel):
     )
     moved: _OptionalNumber = Field(
         default=None,
-        description=("Moved fraction of the demand with a working path, under a churn limit."),
+        description="Moved fraction of the demand with a live path, under a churn limit.",
     )
     largest_share: _OptionalNumber = Field(
         default=None,
@@ -210,7 +213,8 @@ class _Figures(_ResponseModel):
         "largest common served fraction. The status is then infeasible.",
     )
     levels: list[LevelAnswer] | None = Field(
-        default=None, description="Under max_min, the levels with most flow, ascending."
+        default=None,
+        description="Under max_min, the fair-rate levels with the largest flow, ascending.",
     )
 
 
@@ -227,16 +231,17 @@ class DenseAllocation(_Figures):
 
     utilisation: list[_OptionalNumber] = Field(description="Utilisation of each link.")
     splits: list[list[float]] | None = Field(
-        default=None, description="Split ratios of all pairs of nodes, on each path."
+        default=None,
+        description="For each pair of nodes, the fraction of its demand on each of its paths.",
     )
     weights: list[list[int]] | None = Field(
         default=None,
-        description="Integer weights instead of splits: division of the admitted demand among"
-        " paths.",
+        description="Instead of splits, integer weights by which the admitted demand of a pair is "
+        "divided among its paths.",
     )
     admitted_share: list[float] | None = Field(
         default=None,
-        description=("With weights: served fraction of the demand, of all pairs of nodes."),
+        description="With weights: served fraction of the demand of each pair of nodes.",
     )
 
 
@@ -245,22 +250,25 @@ class Limit(_ResponseModel):
 
     level: float = Field(description="Probability with which the limit holds.")
     ratio: _OptionalNumber = Field(
-        description="Limit of realised over optimal largest utilisation; null until enough is"
-        " measured."
+        description="Upper limit on realised over optimal largest utilisation; null until enough "
+        "matrices are measured."
     )
     realised: _OptionalNumber = Field(
-        description="That ratio in the last allocated interval; null without one."
+        description="Realised over optimal largest utilisation in the last allocated interval; "
+        "null without one."
     )
 
 
 class AllocationAnswer(_ResponseModel):
-    """Answer to a request in JSON."""
+    """Answer to an allocation request, in JSON."""
 
     id: str = Field(
         description="Request id, as in X-Request-Id; GET .../allocations/{id} repeats the "
         "answer for a while."
     )
-    allocations: list[NamedAllocation] | list[DenseAllocation] = Field(description="One a matrix.")
+    allocations: list[NamedAllocation] | list[DenseAllocation] = Field(
+        description="Allocation of each matrix."
+    )
     queue_ms: float = Field(description="Time in the queue, ms.")
     solve_ms: float = Field(description="Time of the solver, ms.")
     solver: str = Field(
@@ -287,30 +295,41 @@ class Answered(_ResponseModel):
     queue_ms: float
     solve_ms: float
     deadline_ms: float = Field(description="Requested deadline, ms.")
-    solver: str = Field(description="See AllocationAnswer.")
+    solver: str = Field(description="Solver: model, model-pdhg, pdhg or hedge.")
     batch: int
     matrices: int
     gap: _OptionalNumber = Field(description="Largest gap of the request.")
     satisfied_demand: _OptionalNumber = Field(description="Mean over the request.")
     max_link_utilisation: _OptionalNumber = Field(description="In the last matrix of the request.")
     limit: _OptionalNumber = Field(
-        default=None, description="Ratio of Limit, for an allocation for the next interval."
+        default=None,
+        description="For the next interval: upper limit on realised over optimal largest "
+        "utilisation.",
     )
-    realised: _OptionalNumber = Field(default=None, description="See Limit.")
+    realised: _OptionalNumber = Field(
+        default=None,
+        description="For the next interval: realised over optimal largest utilisation in the last "
+        "allocated interval.",
+    )
     classes: list[ClassAnswer] | None = Field(
-        default=None, description="In the last matrix of the request."
+        default=None, description="Figures of the classes, in the last matrix of the request."
     )
     moved: _OptionalNumber = Field(
-        default=None, description="See NamedAllocation, in the last matrix."
+        default=None,
+        description="Moved fraction of the demand with a live path, in the last matrix, under a "
+        "churn limit.",
     )
     largest_share: _OptionalNumber = Field(
-        default=None, description="See NamedAllocation, in the last matrix."
+        default=None,
+        description="Certified largest common served fraction, in the last matrix, if not all "
+        "demand can be carried under least_cost.",
     )
     levels: list[LevelAnswer] | None = Field(
-        default=None, description="Levels of fair rates, in the last matrix."
+        default=None, description="Fair-rate levels, in the last matrix of the request."
     )
     protect: str | None = Field(
-        default=None, description="Failures that promises survive, if requested."
+        default=None,
+        description="Failures that every flow survives (cables, groups), if requested.",
     )
     status: str
 
@@ -320,7 +339,7 @@ class RecentAllocations(_ResponseModel):
 
     allocations: list[Answered]
     utilisation: list[float] = Field(
-        description="Utilisation of each link, in the last matrix of all."
+        description="Utilisation of each link, in the last matrix of the last answer."
     )
 
 
@@ -328,26 +347,28 @@ class CountedInfo(_ResponseModel):
     """Estimate from the counters of an interval."""
 
     found_by: Literal["sent", "history", "tracked", "gravity"] = Field(
-        description="Whether the matrix was sent, or the start of its estimate."
+        description="Origin of the matrix: sent with the counters, or the starting point of its "
+        "estimate."
     )
-    total_gbps: float
+    total_gbps: float = Field(description="Total traffic of the matrix, Gbit/s.")
     unexplained: float = Field(
         description="Fraction of the counted traffic that the matrix does not explain."
     )
     replaced: int = Field(description="Number of counters that contradict all others.")
     alarm: bool = Field(
-        description="Counters contradict each other, or the matrix, which is then not stored."
+        description="Whether the counters contradict each other or the matrix, which is then not "
+        "stored."
     )
     suspects: list[str]
-    kept: bool = Field(description="Whether the matrix is stored, so that allocations follow it.")
+    kept: bool = Field(description="Whether the matrix is stored.")
 
 
 class MeasuredInfo(_ResponseModel):
     """Stored measured matrices."""
 
     matrices: int
-    first: str | None = Field(description="Time of the oldest.")
-    last: str | None = Field(description="Time of the newest.")
+    first: str | None = Field(description="Time of the oldest matrix, UTC.")
+    last: str | None = Field(description="Time of the newest matrix, UTC.")
     interval_s: int = Field(description="Median seconds between matrices; 0 if unknown.")
     most: int = Field(description="Maximum number of matrices; the oldest are dropped.")
     counted: CountedInfo | None = Field(
@@ -372,6 +393,6 @@ class Readiness(_ResponseModel):
 
 
 def network_settings(spec: NetworkSpec) -> dict[str, object]:
-    """Fields of :class:`NetworkInfo` that repeat the registration."""
+    """Return the settings of a registration that a network description repeats."""
     settings = spec.model_dump(mode="json", exclude={"topology", "groups", "weights", "functions"})
     return {**settings, "groups": list(spec.groups)}

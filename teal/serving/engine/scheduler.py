@@ -1,8 +1,9 @@
-"""Scheduler of the solver thread: serves the request queue slice by slice, for all networks.
+"""Scheduler of the solver thread: serves the request queue in time slices, for all networks.
 
 :class:`Scheduler` admits requests (:meth:`Scheduler.solve`) and runs the queue on the event loop;
-:func:`solve_slice` does one time slice in the solver thread. Order and admission are in
-:mod:`teal.serving.engine.queue`.
+:func:`solve_slice` computes one time slice in the solver thread. A request is divided into chunks,
+and chunks of the same kind are solved together as a batch. Order and admission are in
+:mod:`teal.serving.engine.queue`. All times are in seconds, by ``time.perf_counter()``.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from teal.serving.engine.queue import Chunk, Queue, QueuedRequest
 from teal.serving.engine.solvers import AUTO, PDHG
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
-# Minimum length of a slice, however many requests arrive.
+# Minimum length of a slice: a new request does not end the slice earlier.
 _MIN_SLICE_S = 0.05
-# A responsive solver thread takes other work within this time after its slice.
+# A responsive solver thread accepts other work within this time after the end of its slice.
 _PROBE_PATIENCE_S = 2.0
-# Splits of all queued requests; about 3 GiB if all of them have started.
+# Maximum number of splits of all queued requests; about 3 GiB if all of them have started.
 _MAX_QUEUED_SPLITS = 1 << 27
 
 
@@ -41,7 +42,7 @@ class Scheduler:
     Args:
         max_queued: maximum number of queued requests of a network; further ones are refused.
         engine_thread: single solver thread; kernels use all cores.
-        starter: returns the current model; see :func:`teal.solvers.pdhg.solve`.
+        starter: returns the current model for warm starts; None without a model.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Scheduler:
         self._engine_thread = engine_thread
         self._starter = starter
         self._queue = Queue()
+        # Task that serves the queue; None or done while the queue is empty.
         self._worker: asyncio.Task[None] | None = None
         # Whether a request has arrived during the current slice.
         self._has_new_request = False
@@ -61,11 +63,11 @@ class Scheduler:
         self._busy_until = 0.0
 
     def queued_requests(self, network_state: NetworkState) -> list[QueuedRequest]:
-        """Queued requests of a network."""
+        """Return the queued requests of a network."""
         return list(self._queue.requests_of(network_state))
 
     async def is_responsive(self) -> bool:
-        """Whether the solver thread finishes its slice in time and accepts other work."""
+        """Return whether the solver thread ends its slice in time and then accepts other work."""
         patience_s = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_PATIENCE_S
         try:
             await asyncio.wait_for(
@@ -77,12 +79,12 @@ class Scheduler:
         return True
 
     async def solve(self, request: QueuedRequest) -> Answer:
-        """Queue a request and return its answer, at the latest a slice after the deadline.
+        """Queue a request, wait, and return its answer, at most one slice after its deadline.
 
         Raises:
             ServiceError: the deadline cannot be met, or the queue is full.
         """
-        # Refuse requests beyond the places of the network or the client.
+        # Refuse the request if its network or its client has too many queued requests.
         max_queued = self._max_queued
         if not self._queue.has_places(places_of_one(max_queued)):
             queued_per_client = Counter(
@@ -93,7 +95,8 @@ class Scheduler:
                 request.client
             ] >= places_of_one(max_queued):
                 raise overloaded()
-        # Refuse requests that cannot meet their deadline, or would make others late.
+        # Refuse a request that cannot meet its deadline even alone, or with which some request
+        # would miss its deadline.
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         min_s = request.network_state.service_times.min_s(len(request.rates), request.task)
@@ -122,7 +125,10 @@ class Scheduler:
                 request.answer.set_exception(reason)
 
     async def _work_off_queue(self) -> None:
-        """Serve batches until the queue is empty."""
+        """Serve batches until the queue is empty: pop a batch, run a slice, requeue or answer.
+
+        An exception in a slice ends the requests of its batch.
+        """
         loop = asyncio.get_running_loop()
         queue = self._queue
         while batch := queue.pop_batch():
@@ -146,7 +152,7 @@ class Scheduler:
                     request = chunk.request
                     if not is_done:
                         queue.requeue(chunk)
-                    # A request is done already if its client has gone.
+                    # The answer of a disconnected client is already done (cancelled).
                     elif not request.num_open_chunks and not request.answer.done():
                         request.answer.set_result(request.chunk_answers[0])
             except Exception as error:
@@ -160,8 +166,18 @@ class Scheduler:
     def _run_slice(
         self, network_state: NetworkState, batch: list[Chunk], starter: Starter | None, slack: float
     ) -> list[bool]:
-        """Run a slice in the solver thread and store finished answers; return whether each chunk is
-        done.
+        """Run a slice in the solver thread and store the answers of finished chunks.
+
+        The last finished chunk of a request merges the answers of all its chunks.
+
+        Args:
+            network_state: network of the chunks.
+            batch: chunks of one kind.
+            starter: current model; None for none.
+            slack: seconds until the queued requests must start.
+
+        Returns:
+            whether each chunk is done.
         """
         answers = solve_slice(network_state, batch, starter, slack, lambda: self._has_new_request)
         for chunk, answer in zip(batch, answers, strict=True):
@@ -175,9 +191,7 @@ class Scheduler:
 
 
 def _error_for_client(error: Exception) -> Exception:
-    """Error that ends a request: 422 for an :class:`InputError`, which names incompatible options
-    or demands; any other error unchanged.
-    """
+    """Convert an InputError (incompatible options or demands) to status 422; keep other errors."""
     return wrong(str(error)[:300]) if isinstance(error, InputError) else error
 
 
@@ -188,20 +202,21 @@ def solve_slice(
     slack: float = math.inf,
     has_new_request: Callable[[], bool] = lambda: False,
 ) -> list[Answer | None]:
-    """Work on a batch of chunks for one time slice.
+    """Solve a batch of chunks for one time slice; the solve pauses and continues in a later slice.
 
     Args:
         network_state: network of the chunks.
         batch: chunks of one kind.
         starter: current model; None for none.
-        slack: seconds until queued requests must start. If less than the chunks need in another
-            slice, they end with their incumbent.
-        has_new_request: whether a request has arrived during the slice; the slice then ends early.
+        slack: seconds until the queued requests must start. If another slice of this batch would
+            take longer, the batch ends with its incumbent.
+        has_new_request: returns whether a request has arrived during the slice; the slice then
+            ends early.
 
     Returns:
-        answer of each chunk; None if it continues in another slice.
+        answer of each chunk; None if the chunk continues in another slice.
     """
-    # Continue the run of the batch; restart it if capacities have changed.
+    # Continue the interruptible solve of the batch; restart it if capacities have changed.
     begin_time = time.perf_counter()
     run = batch[0].run
     if run is None or not np.array_equal(batch[0].capacity, network_state.capacity):  # type: ignore[arg-type]
@@ -211,21 +226,23 @@ def solve_slice(
     chunk_sizes = [chunk.size for chunk in batch]
 
     def is_abandoned() -> bool:
-        """Whether all clients of the batch have gone."""
+        """Return whether all clients of the batch have disconnected."""
         return all(chunk.request.answer.done() for chunk in batch)
 
     def should_pause() -> bool:
-        """Whether to end the slice early."""
+        """Return whether to end the slice early: a new request, or no client is left."""
         return (
             has_new_request() and time.perf_counter() - begin_time > _MIN_SLICE_S
         ) or is_abandoned()
 
     def may_pause() -> bool:
-        """Whether queued requests leave time for another slice."""
+        """Return whether the queued requests leave time for another slice of this batch."""
         expected_s = sum(network_state.service_times.expected_s(size, task) for size in chunk_sizes)
         return slack - (time.perf_counter() - begin_time) > expected_s
 
-    # Iterate until the slice ends; finish if there is no time for another slice.
+    # Iterate until the slice ends. Unfinished: pause, or finish with the incumbent if there is no
+    # time for another slice. setup_s is the time without iterations (set-up and finish); 0 if it
+    # was not measured.
     setup_s = 0.0
     if not run.advance(slice_s, should_pause):
         if is_abandoned() or may_pause():
@@ -249,9 +266,10 @@ def solve_slice(
 def _record_solver_time(
     network_state: NetworkState, batch: list[Chunk], run: Run[BatchResult]
 ) -> None:
-    """Record the time of a search that started without a state of its request and reached the gap.
+    """Record the seconds per matrix of a search, to compare searches with and without a model.
 
-    A search without iterations would not have used the model, so it is not compared.
+    Only searches of the solver ``auto`` count that reached the gap, had at least one iteration, and
+    did not continue an earlier run of the same request.
     """
     first = batch[0]
     result = run.result
@@ -264,7 +282,18 @@ def _record_solver_time(
 def _start_run(
     network_state: NetworkState, batch: list[Chunk], starter: Starter | None, begin_time: float
 ) -> Run[BatchResult]:
-    """Start the interruptible solve of a batch with the current capacities."""
+    """Start the interruptible solve of a batch with the current capacities.
+
+    Sets the chunk's rows in the run, its run and capacities, and in its first run its begin and end
+    time. The run warm-starts from the states of the chunks' last runs, if they have any.
+
+    Args:
+        network_state: network of the chunks.
+        batch: chunks of one kind: all of them have a state, or none.
+        starter: current model; None for none.
+        begin_time: begin of the slice.
+    """
+    # Give each chunk an equal share of its request's remaining time, and its rows in the run.
     next_row = 0
     capacity = network_state.capacity
     for chunk in batch:
@@ -275,12 +304,14 @@ def _start_run(
             )
         chunk.run_rows = slice(next_row, next_row + chunk.size)
         next_row = chunk.run_rows.stop
+    # Concatenate the states of the chunks' last runs.
     states = [chunk.state for chunk in batch if chunk.state is not None]
     start = None
     if states:
         start = PdhgState(
             torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states])
         )
+    # Start the run over the (B, D) rates of all chunks, until the earliest end time.
     rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in batch])
     first_request = batch[0].request
     job = Job(rates, first_request.task, first_request.gap, min(chunk.end_time for chunk in batch))
@@ -298,17 +329,19 @@ def _answer_chunk(
     begin_time: float,
     may_pause: Callable[[], bool],
 ) -> Answer | None:
-    """Answer of a chunk whose run has ended; None if it continues in another run, because the
-    deadline was another chunk's.
+    """Return the answer of a chunk whose run has ended; None if it continues in another run.
+
+    A run ends at the earliest end time of its chunks. A chunk continues if its own end time has not
+    passed yet and the queue leaves time.
 
     Args:
         network_state: network of the chunk.
-        run: run of the chunk.
+        run: finished run of the chunk's batch.
         chunk: chunk to answer.
-        begin_time: ``time.perf_counter()`` at the begin of the slice.
-        may_pause: whether queued requests leave time for another slice.
+        begin_time: begin of the slice.
+        may_pause: returns whether the queued requests leave time for another slice.
     """
-    # Continue if only another chunk's deadline ended the run.
+    # Continue if only another chunk's end time ended the run; keep the solver state.
     solved = run.result
     request = chunk.request
     may_continue = (
@@ -323,7 +356,7 @@ def _answer_chunk(
         chunk.state = solved.state.rows(chunk.run_rows)
         chunk.solver = chunk.solver or solved.solver
         return None
-    # Answer the chunk.
+    # Validate the result and convert it to an answer.
     options = request.options
     queue_s = chunk.begin_time - request.arrival_time
     answer = network_state.answer(

@@ -1,8 +1,8 @@
 """Service-time estimates of a network: expected and minimum time of an answer, length of a slice.
 
-:class:`ServiceTimeEstimate` keeps an exponential moving average and a minimum per kind of task, for
-answers without iterations; admission control and the queue use them. :class:`SolverTimes` compares
-searches with and without a model. Times are in seconds.
+:class:`ServiceTimeEstimate` keeps an exponential moving average and a minimum for each kind of
+task, for answers without iterations; admission control and the queue use them.
+:class:`SolverTimes` compares searches with and without a model. Times are in seconds.
 """
 
 from __future__ import annotations
@@ -13,53 +13,56 @@ from typing import Any, NamedTuple
 from teal.serving.engine.allocation_task import AllocationTask
 from teal.solvers.pdhg import MAX_LANES
 
-# Length of a time slice; see teal.serving.engine.queue.
+# Minimum and maximum length of a time slice of the solver thread.
 SLICE_S = 0.5
 _MAX_SLICE_S = 60.0
 # Weight of the newest measurement in the moving average.
 _NEWEST_WEIGHT = 0.2
-# Fraction of the time for one matrix that a batch takes once, until measured; 0.4 on GEANT.
+# Fixed part of the time of a batch, as a fraction of the time for one matrix, until it is measured;
+# 0.4 on GEANT.
 _DEFAULT_FIXED_SHARE = 0.4
 # Below 1, so that more matrices always count as more work.
 _MAX_FIXED_SHARE = 0.95
-# Decay of the slice length after a normal slice, so that one slow iteration is forgotten.
+# Factor of the slice length after a normal slice, so that one slow iteration is forgotten.
 _SLICE_DECAY = 0.7
 
 
 # Seconds to encode a demand by name, until measured: 0.25 s for 20,000 on a virtual Xeon. Arrays
-# are faster.
+# are encoded faster.
 _DEFAULT_WRITING_S = 1.2e-5
-# Answers with fewer demands say little about the time per demand.
+# Answers with fewer demands are not timed, since their fixed time dominates.
 _MIN_TIMED_DEMANDS = 1_000
 
 
 class ServiceTimeEstimate:
-    """Time of an answer without iterations (set-up, gap check, measurement), by
-    :attr:`AllocationTask.kind`.
+    """Estimated time of an answer without iterations (set-up, gap check, validation).
+
+    Tasks of one kind (``AllocationTask.kind``) have a common estimate. With n matrices in batches
+    of at most L, the time is t1 * (f * ceil(n / L) + (1 - f) * n): t1 seconds for one matrix, of
+    which the fraction f is spent once for each batch.
 
     Attributes:
-        slice_s: length of a time slice, seconds; longer where one iteration or gap check takes
-            longer.
+        slice_s: length of a time slice, seconds; longer if an iteration or gap check takes longer.
     """
 
     def __init__(self) -> None:
         self.slice_s = SLICE_S
-        # Per matrix and task kind: moving average and minimum.
+        # Moving average and minimum of the seconds for one matrix (t1), by kind of task.
         self._mean_s: dict[tuple[Any, ...], float] = {}
         self._min_s: dict[tuple[Any, ...], float] = {}
-        # Per matrix of a plain program.
+        # Seconds for one matrix of a plain program, and fixed fraction of a batch (f).
         self._base_s = 0.0
         self._fixed_share = _DEFAULT_FIXED_SHARE
-        # Seconds to encode a demand, by `is_named`.
+        # Seconds to encode a demand, by whether it is written by name.
         self._writing_s = {True: _DEFAULT_WRITING_S, False: 0.0}
 
     def calibrate(self, task: AllocationTask, one_s: float, batch_s: float | None) -> None:
-        """Set the times of a plain program.
+        """Set the estimate of a plain program, and the fixed fraction of a batch.
 
         Args:
             task: task without classes and conditions.
             one_s: seconds for one matrix.
-            batch_s: seconds for MAX_LANES matrices; None if not measured.
+            batch_s: seconds for a batch of MAX_LANES matrices; None if not measured.
         """
         self._base_s = self._mean_s[task.kind] = self._min_s[task.kind] = one_s
         if batch_s is not None:
@@ -67,29 +70,30 @@ class ServiceTimeEstimate:
             self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - marginal_s / one_s))
 
     def expected_s(self, num_matrices: int, task: AllocationTask) -> float:
-        """Expected seconds for some matrices, by the moving average.
+        """Return the expected seconds for some matrices, from the moving average.
 
-        Unmeasured kinds take a default multiple of the plain program.
+        A kind that was not measured yet takes an assumed multiple of the plain program.
         """
         return self._mean_s.get(
             task.kind, self._base_s * task.default_relative_work
         ) * self._relative_work(num_matrices)
 
     def min_s(self, num_matrices: int, task: AllocationTask) -> float:
-        """Least seconds for some matrices, by the shortest measured time; 0 if none was
-        measured.
+        """Return the minimum seconds for some matrices, from the shortest measured time.
+
+        0 if the kind of task was not measured yet.
         """
         return self._min_s.get(task.kind, 0.0) * self._relative_work(num_matrices)
 
     def _relative_work(self, num_matrices: int) -> float:
-        """Work for some matrices, relative to one matrix."""
+        """Return the work for n matrices relative to one: f * ceil(n / MAX_LANES) + (1 - f) * n."""
         return (
             self._fixed_share * -(-num_matrices // MAX_LANES)
             + (1 - self._fixed_share) * num_matrices
         )
 
     def record(self, num_matrices: int, task: AllocationTask, seconds: float) -> None:
-        """Record the seconds of matrices that were answered without iterations."""
+        """Update moving average and minimum by the seconds of matrices without iterations."""
         seconds_per_matrix = seconds / self._relative_work(num_matrices)
         mean_s = self.expected_s(1, task)
         self._mean_s[task.kind] = mean_s + _NEWEST_WEIGHT * (seconds_per_matrix - mean_s)
@@ -98,11 +102,11 @@ class ServiceTimeEstimate:
         )
 
     def record_overrun(self, seconds: float, slice_s: float) -> None:
-        """Adapt the slice length to iterations or checks that cannot pause.
+        """Lengthen slices to the longest iteration or check; shorten them slowly afterwards.
 
         Args:
-            seconds: time of the solver.
-            slice_s: length of its slice, seconds.
+            seconds: seconds that the solver took for a slice.
+            slice_s: allowed length of that slice, seconds.
         """
         uninterruptible_s = seconds if seconds > slice_s else 0.0
         self.slice_s = min(
@@ -110,7 +114,7 @@ class ServiceTimeEstimate:
         )
 
     def writing_s(self, num_demands: int, is_named: bool) -> float:
-        """Expected seconds to encode an answer.
+        """Return the expected seconds to encode an answer.
 
         Args:
             num_demands: number of demands in the answer.
@@ -119,32 +123,38 @@ class ServiceTimeEstimate:
         return self._writing_s[is_named] * num_demands
 
     def record_writing(self, num_demands: int, is_named: bool, seconds: float) -> None:
-        """Record the seconds to encode an answer; arguments as in :meth:`writing_s`."""
+        """Update the moving average of the encoding time; small answers are ignored.
+
+        Args:
+            num_demands: number of demands in the answer.
+            is_named: whether they were written by name instead of as arrays.
+            seconds: seconds to encode the answer.
+        """
         mean_s = self._writing_s[is_named]
         if num_demands >= _MIN_TIMED_DEMANDS:
             self._writing_s[is_named] = mean_s + _NEWEST_WEIGHT * (seconds / num_demands - mean_s)
 
 
-# Weight of the newest time of a solver; the slower one is measured rarely and may have become
-# faster.
+# Weight of the newest time of an alternative; large, since the slower one is measured rarely.
 _NEWEST_SOLVER_WEIGHT = 0.5
-# The slower solver is measured again once in this number of requests of a kind.
+# The slower alternative is measured again once in this number of requests of a kind.
 _RETRY_SLOWER_EVERY = 32
 
 
 class SolverTimes:
-    """Seconds per matrix with and without a model, by kind of search.
+    """Choice between searches with and without a model, by measured seconds per matrix.
 
     Whether a model saves time depends on network, model and machine. Both alternatives are measured
     on requests: each once, then the faster one, and the slower one again at intervals.
     """
 
     def __init__(self) -> None:
+        # Moving average of the seconds per matrix, by kind of search and use of the model.
         self._mean_s: dict[tuple[SearchKind, bool], float] = {}
         self._num_requests: dict[SearchKind, int] = {}
 
     def prefer_model(self, kind: SearchKind) -> bool:
-        """Whether to use the model for the next matrices of a kind."""
+        """Return whether to use the model for the next search of a kind."""
         with_model_s, without_model_s = (
             self._mean_s.get((kind, has_model)) for has_model in (True, False)
         )
@@ -156,19 +166,19 @@ class SolverTimes:
         )
 
     def record(self, kind: SearchKind, has_model: bool, seconds: float) -> None:
-        """Record the seconds per matrix of a search that reached its gap."""
+        """Update the moving average by the seconds per matrix of a search that reached its gap."""
         mean_s = self._mean_s.get((kind, has_model), seconds)
         change_s = _NEWEST_SOLVER_WEIGHT * (seconds - mean_s)
         self._mean_s[kind, has_model] = mean_s + change_s
 
 
 class SearchKind(NamedTuple):
-    """Key of searches that take about the same time on a network.
+    """Key of searches that take similar time on a network.
 
     Attributes:
         objective: objective of the matrices.
-        task_kind: :attr:`AllocationTask.kind`.
-        decade: decimal logarithm of the gap, rounded.
+        task_kind: kind of the task (``AllocationTask.kind``): classes, conditions, solver.
+        decade: rounded decimal logarithm of the requested gap.
         is_warm: whether the search is warm-started.
     """
 
@@ -179,6 +189,6 @@ class SearchKind(NamedTuple):
 
     @classmethod
     def of(cls, task: AllocationTask, gap: float, *, is_warm: bool) -> SearchKind:
-        """Kind of a search of a task to a gap."""
+        """Return the kind of a search of a task to a certified gap."""
         decade = round(math.log10(max(gap, 1e-12)))
         return cls(task.objective, task.kind, decade, is_warm)

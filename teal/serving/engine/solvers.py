@@ -9,7 +9,8 @@
   networks so large that PDHG starts with sampled demands, the model solves the first sample unless
   the last allocation is near the optimum.
 
-Answers name one of the first three. Entry point: :func:`solve_steps`.
+Answers name the solver that was used: ``model``, ``model-pdhg`` or ``pdhg``. Entry point:
+:func:`solve_steps`.
 """
 
 from __future__ import annotations
@@ -32,34 +33,39 @@ from teal.solvers import pdhg
 from teal.solvers.result import rounds_for, start_for, start_of_sample
 
 SOLVERS = AUTO, MODEL, MODEL_PDHG, PDHG = "auto", "model", "model-pdhg", "pdhg"
-# Solver of allocations for the next interval.
+# Name of the solver of allocations for the next interval.
 HEDGE = "hedge"
 
 
 @dataclasses.dataclass(eq=False)
 class _RecordingStarter:
-    """Model that records whether the solver asked it for a warm start."""
+    """Proxy of a model that records whether the solver requested a warm start from it."""
 
     model: pdhg.Starter
     was_used: bool = False
 
     def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-        """Warm start of a problem."""
+        """Return splits (B, D, K) and link prices (B, E) to warm-start the solver."""
         self.was_used = True
         return self.model.start(problem)
 
     def start_sample(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-        """Warm start of a problem of sampled demands."""
+        """Return splits and link prices to warm-start the problem of sampled demands."""
         self.was_used = True
         return start_of_sample(self.model, problem)
 
     def start_for(self, problem: Problem, iterations: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Warm start with a budget of PDHG iterations."""
+        """Return splits and link prices to warm-start the solver, within a cost budget.
+
+        Args:
+            problem: B matrices.
+            iterations: budget, as a number of PDHG iterations of equal cost.
+        """
         self.was_used = True
         return start_for(self.model, problem, iterations)
 
     def rounds_for(self, iterations: float) -> int:
-        """Number of model rounds that a budget of PDHG iterations allows."""
+        """Return the number of model rounds that cost as much as some PDHG iterations."""
         return rounds_for(self.model, iterations)
 
 
@@ -74,11 +80,11 @@ def solve_steps(
     *,
     prefer_model: bool = True,
 ) -> Steps[tuple[pdhg.PdhgResult, str]]:
-    """Solve B matrices as an interruptible computation; return result and solver name.
+    """Solve B matrices as an interruptible computation.
 
     Args:
         problem: B matrices.
-        solver: one of ``SOLVERS``.
+        solver: requested solver: auto, model, model-pdhg or pdhg.
         model: model of the service; None for none.
         engine: PDHG of the network with its warm-start state.
         gap: target of the certified gap.
@@ -87,23 +93,30 @@ def solve_steps(
             none.
         prefer_model: whether ``auto`` may use the model.
 
+    Yields:
+        nothing, at points where the computation can pause.
+
+    Returns:
+        result of the solve, and name of the used solver (model, model-pdhg or pdhg).
+
     Raises:
-        ServiceError: the request names a model, and the service has none for its problem.
+        ServiceError: the request needs a model, and the service has none for its problem.
     """
-    # The request names a model.
+    # The requested solver needs the model: its prediction is the starting point.
     if solver in (MODEL, MODEL_PDHG):
         model = _require_model(problem, model)
         if start is None or solver == MODEL:
             start = pdhg.PdhgState(*model.start(problem))
         if solver == MODEL:
-            # Keep the warm-start state of the network: it is nearer to the optimum than the model.
+            # Model alone: one projection without iterations. It bypasses `engine`, so that the
+            # warm-start state of the network, nearer to the optimum, stays.
             steps = pdhg.solving(
                 problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start
             )
             return (yield from steps), MODEL
         result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
-    # PDHG, with the model as starter if it may save time.
+    # PDHG; auto passes the model to the solver, which decides whether it uses it.
     recorder = None
     if solver == AUTO and prefer_model and model is not None and helps(model, problem):
         recorder = _RecordingStarter(model)
@@ -114,7 +127,7 @@ def solve_steps(
 
 
 def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
-    """Whether the service has a model for a problem."""
+    """Return whether the service has a model that supports a problem."""
     try:
         _require_model(problem, model)
     except ServiceError:
@@ -123,15 +136,19 @@ def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
 
 
 def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
-    """Model for a problem; ServiceError if there is none."""
+    """Return the model if it supports a problem.
+
+    Raises:
+        ServiceError: there is no model, or it does not support classes, objective or conditions.
+    """
     if model is None:
         raise wrong("solver: this service has no model; use auto or pdhg, or start it with --model")
     if problem.classes is not None or not pdhg.takes_starter(problem):
-        raise wrong("solver: no model knows demand classes or max_min; use auto or pdhg")
+        raise wrong("solver: models do not support demand classes and max_min; use auto or pdhg")
     if not serves(model, problem.objective):
         raise wrong(
-            "solver: the model of this service is for another objective than "
-            f"{problem.objective.name}"
+            "solver: the model of this service does not support the objective "
+            f"{problem.objective.name}; use auto or pdhg"
         )
     try:
         check_model_knows("solver", problem)
@@ -140,22 +157,25 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
     return model
 
 
-# Bytes or numbers above which work may take a few milliseconds; a demand by name has 20 numbers.
+# Input size, in bytes or numbers, from which work may take a few milliseconds; a demand by name
+# counts as 20 numbers.
 OFFLOAD_SIZE = 4_000
-# An Arrow body of this many bytes takes the time of one byte of JSON.
+# Bytes of an Arrow body that take as long to decode as one byte of JSON.
 _BINARY_SPEEDUP = 20
-# Few threads: Python runs one at a time, and each waiting thread delays the event loop.
+# Two threads suffice: Python runs one at a time, and each waiting thread delays the event loop.
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="beside")
 
 
 async def offload_if_large(size: int, work: Any, *arguments: Any, is_binary: bool = False) -> Any:
-    """Run ``work`` in a worker thread if its input is large, else on the event loop.
+    """Call a function in a worker thread if its input is large, else here; return its result.
+
+    A long call on the event loop would delay all other requests.
 
     Args:
         size: size of the input, bytes or numbers.
         work: function to call.
         arguments: arguments of the function.
-        is_binary: whether the input is binary, which is about 20 times faster than JSON.
+        is_binary: whether the input is binary, which is about 20 times faster to decode than JSON.
     """
     if size <= (_BINARY_SPEEDUP * OFFLOAD_SIZE if is_binary else OFFLOAD_SIZE):
         return work(*arguments)

@@ -1,5 +1,4 @@
-"""Persistent store of registered networks: files in a folder that survive restarts and that all
-replicas share.
+"""Persistent store of registered networks, in a folder that all replicas share.
 
 Each network has two files: ``NAME.json`` with its registration, and ``NAME.links.json`` with later
 link changes and the number of path additions. After an addition, ``NAME.paths/GENERATION.npz``
@@ -37,25 +36,34 @@ from teal.serving.engine.errors import (
     wrong,
 )
 
+# Valid names of networks.
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
-# It names a folder, so that a damaged file must not contain anything else.
+# Valid identifiers of a registration; they are used as names of folders and files, so that a
+# damaged file must not contain anything else.
 _GENERATION_PATTERN = r"[0-9a-f]{32}"
-# Maximum wait for the lock file.
+# Maximum wait for the lock file, seconds.
 _LOCK_PATIENCE_S = 2.0
+# Suffix of the file of link changes.
 _LINKS_SUFFIX = ".links.json"
+# Larger files are not read.
 _MAX_FILE_BYTES = 256 << 20
-# Minimum interval between two openings of a network's files.
+# Minimum interval between two openings of a network's files, seconds.
 _OPEN_INTERVAL_S = 1.0
 # Files are readable by the user of the service only.
 _PRIVATE_MODE = 0o600
-# Folder with a folder for each registration.
+# Suffix of the folder of measured matrices, with a folder for each registration.
 _MEASURED_SUFFIX = ".measured"
-# Folder with a file for each registration with added paths.
+# Suffix of the folder of path sets, with a file for each registration with added paths.
 _PATHS_SUFFIX = ".paths"
 
 
 class Version(NamedTuple):
-    """Fingerprints of the files of a network; they change with the network or its links."""
+    """Fingerprints of the files of a network.
+
+    Attributes:
+        network: fingerprint of the file of the registration; 0 if it is missing.
+        links: fingerprint of the file of link changes and path additions; 0 if it is missing.
+    """
 
     network: int
     links: int
@@ -66,7 +74,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         network: settings of the registration.
-        links: link changes, by link index.
+        links: link index -> change {"capacity": Gbit/s, "up": bool}, or one of them.
         generation: identifier of the registration.
         paths_version: number of path additions.
     """
@@ -78,7 +86,7 @@ class StoredNetwork(NamedTuple):
 
 
 class Store:
-    """Registered networks.
+    """Store of the registered networks in a state folder.
 
     Args:
         folder: state folder; created if missing.
@@ -91,7 +99,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def names(self) -> list[str]:
-        """Names of all networks, sorted.
+        """Return the names of all networks, sorted.
 
         Raises:
             ServiceError: the folder cannot be read.
@@ -109,10 +117,10 @@ class Store:
         )
 
     def version(self, name: str) -> Version:
-        """Current version of a network's files.
+        """Return the fingerprints of a network's files.
 
         Files are opened at most once a second, since opening makes a network file system query its
-        server. In between only their status is read.
+        server. In between only their status is read, which is faster.
 
         Raises:
             ServiceError: unknown network, or files that cannot be opened (noticed within a second).
@@ -130,12 +138,12 @@ class Store:
             return version
         self._opened_at.pop(name, None)
         if not self._folder.is_dir():
-            raise self._unavailable(FileNotFoundError(errno.ENOENT, "there is none"))
+            raise self._unavailable(FileNotFoundError(errno.ENOENT, "it does not exist"))
         raise not_found(name, self.names())
 
     @staticmethod
     def _unavailable(error: OSError) -> ServiceError:
-        """Error for a state folder that is missing or cannot be read."""
+        """Return the error for a state folder that is missing or cannot be read."""
         return storage_fault(error, folder_is_there=False) or not_found("")
 
     def read(self, name: str) -> StoredNetwork:
@@ -149,7 +157,7 @@ class Store:
             generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION_PATTERN, generation):
                 raise ValueError(
-                    f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}"
+                    f"generation {str(generation)[:80]!r} is not 32 hexadecimal digits"
                 )
             links, paths_version = self._read_links(name, generation)
             return StoredNetwork(stored["network"], links, generation, paths_version)
@@ -159,7 +167,7 @@ class Store:
             raise unreadable(name, error) from None
 
     def read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
-        """Link changes of a registration, by link index, and its number of path additions.
+        """Read the link changes of a registration, by link index, and its number of path additions.
 
         Raises:
             ServiceError: damaged file.
@@ -170,7 +178,13 @@ class Store:
             raise unreadable(name, error) from None
 
     def _read_links(self, name: str, generation: str) -> tuple[dict[str, Any], int]:
-        """Read the links file; empty if missing or of another registration."""
+        """Read link changes and number of path additions from the links file.
+
+        Returns ``({}, 0)`` if the file is missing or belongs to another registration.
+
+        Raises:
+            ValueError: damaged file; other exceptions are possible, too.
+        """
         try:
             links = _read_object(self._links_file(name))
         except FileNotFoundError:
@@ -182,9 +196,9 @@ class Store:
         if not isinstance(changes, dict) or not all(
             isinstance(change, dict) for change in changes.values()
         ):
-            raise ValueError("expected link changes by link index")
+            raise ValueError("links is not an object of link changes by link index")
         if not isinstance(paths_version, int):
-            raise ValueError("expected an integer number of path additions")
+            raise ValueError("paths, the number of path additions, is not an integer")
         return changes, paths_version
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
@@ -193,18 +207,22 @@ class Store:
         A replacement discards link changes. Registering the same settings again changes nothing:
         links, measured matrices and answers stay.
 
+        Args:
+            name: name of the network.
+            network: settings of the registration.
+
         Raises:
-            ServiceError: the name belongs to something else than a file.
+            ServiceError: the path of the network's file is not a regular file.
         """
         with self._locked():
             is_new = not self._network_file(name).exists()
-            # Unknown network, or damaged files.
+            # Nothing to do for the same settings; an unknown or damaged network is written.
             with contextlib.suppress(ServiceError):
                 if not is_new and self.read(name).network == network:
                     return False
             contents: dict[Path, dict[str, Any]] = {
                 self._network_file(name): {"generation": uuid.uuid4().hex, "network": network},
-                # Always write it, because file systems cache missing files for a while.
+                # Write it even without link changes, since file systems cache missing files.
                 self._links_file(name): {"generation": "", "links": {}},
             }
             try:
@@ -220,9 +238,9 @@ class Store:
 
         Args:
             name: name of the network.
-            changes: by link index, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
-            network: settings that the link indices belong to; the name may be registered again
-                since.
+            changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``, or one of them.
+            network: settings to which the link indices belong; if the stored ones differ, the name
+                was registered again.
 
         Raises:
             ServiceError: the network was deleted or replaced.
@@ -244,20 +262,22 @@ class Store:
             )
 
     def paths_file(self, name: str, generation: str) -> Path:
-        """Path file of a network with added paths."""
+        """Return the file of the path set of a network with added paths."""
         return self._folder / f"{name}{_PATHS_SUFFIX}" / f"{generation}.npz"
 
     def write_paths(
         self, name: str, generation: str, paths: PathSet, expected_version: int
     ) -> bool:
-        """Store an extended path set; optimistic concurrency: False if other paths were added
-        meanwhile.
+        """Store an extended path set, unless another process has added paths (optimistic locking).
 
         Args:
             name: name of the network.
-            generation: registration that the paths belong to.
-            paths: previous paths, followed by new ones.
-            expected_version: number of additions in the previous paths.
+            generation: registration to which the paths belong.
+            paths: previous paths of each demand, followed by the new ones.
+            expected_version: number of path additions of the previous path set.
+
+        Returns:
+            whether the path set was stored; False if the stored version is not the expected one.
 
         Raises:
             ServiceError: the network was deleted or replaced.
@@ -279,10 +299,10 @@ class Store:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete a network.
+        """Delete a network with its measured matrices and added paths.
 
         Raises:
-            ServiceError: unknown network, or the name belongs to something else than a file.
+            ServiceError: unknown network, or its path is not a regular file.
         """
         with self._locked():
             try:
@@ -296,15 +316,15 @@ class Store:
                 shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
-        """Folder of the measured matrices of a registration."""
+        """Return the folder of the measured matrices of a registration."""
         return self._folder / f"{name}{_MEASURED_SUFFIX}" / generation
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock file, which serialises writers of all processes.
+        """Hold the lock file while the block runs; it serialises the writers of all processes.
 
         Raises:
-            ServiceError: another process holds the lock for too long.
+            ServiceError: another process holds the lock for ``_LOCK_PATIENCE_S``.
         """
         deadline = time.monotonic() + _LOCK_PATIENCE_S
         try:
@@ -328,49 +348,53 @@ class Store:
             os.close(lock)
 
     def _network_file(self, name: str) -> Path:
-        """File of a registration; ServiceError for an invalid name."""
+        """Return the file of a registration; raise ServiceError for an invalid name."""
         if not re.fullmatch(NAME_PATTERN, name) or name.endswith(
             (".links", _MEASURED_SUFFIX, _PATHS_SUFFIX)
         ):
             raise wrong(
-                "a network's name has up to 64 letters, digits, dots, dashes and underscores, not "
-                f"{name[:80]!r}"
+                f"{name[:80]!r} is not a valid name of a network; use up to 64 letters, digits, "
+                "dots, dashes and underscores"
             )
         return self._folder / f"{name}.json"
 
     def _links_file(self, name: str) -> Path:
-        """File of the link changes."""
+        """Return the file of the link changes and path additions of a network."""
         return self._folder / f"{name}{_LINKS_SUFFIX}"
 
 
 def _read_object(file: Path) -> dict[str, Any]:
-    """JSON object in a file.
+    """Read a JSON object from a file.
 
     Raises:
-        ValueError: other content.
+        ValueError: the file has no JSON object.
     """
     try:
         content = json.loads(small_text(file, _MAX_FILE_BYTES))
     except RecursionError:
-        raise ValueError(f"{file.name}: too deeply nested") from None
+        raise ValueError(f"{file.name}: the JSON is too deeply nested") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{file.name}: a JSON object expected")
+        raise ValueError(f"{file.name}: not a JSON object")
     return content
 
 
 def _write_objects(contents: dict[Path, dict[str, Any]]) -> None:
-    """Write all files or none, for instance on a full disk."""
+    """Write JSON objects to their files atomically: all files or none, even on a full disk."""
     with atomic_files(contents, mode=_PRIVATE_MODE) as temporaries:
         for temporary, content in zip(temporaries, contents.values(), strict=True):
             temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
 
 def _fingerprint(file: Path, *, must_open: bool) -> int:
-    """Hash of inode, modification time and size of a file; 0 if it is missing.
+    """Return a hash of inode, modification time and size of a file; 0 if it is missing.
 
     Args:
         file: file to check.
-        must_open: whether to open it, which takes ten times as long as reading its status.
+        must_open: whether to open the file first, which takes ten times as long as reading its
+            status.
+
+    Raises:
+        OSError: the file cannot be opened, or is not a regular file.
     """
     try:
         if must_open:
@@ -379,5 +403,5 @@ def _fingerprint(file: Path, *, must_open: bool) -> int:
     except FileNotFoundError:
         return 0
     if not stat.S_ISREG(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "no regular file", str(file))
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", str(file))
     return hash((status.st_ino, status.st_mtime_ns, status.st_size))

@@ -1,9 +1,9 @@
-"""Warm-up of the service: call every kernel that requests reach, so that none is compiled or loaded
-while a client waits.
+"""Warm-up of the service: compiles and loads every kernel that a request may call.
 
-Solves every kind of request (:mod:`teal.serving.engine.request_kinds`) on a network of three nodes,
-since kernels depend on types, not on sizes. Where the size selects a kernel, each variant is
-called: every engine, both interior-point searches.
+No client then waits for a compilation. A request of every kind
+(:mod:`teal.serving.engine.request_kinds`) is solved on a network of three nodes, since kernels
+depend on types, not on sizes. If the size of a problem selects the kernel, each variant is called:
+every engine, both interior-point searches.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from teal.solvers.pdhg.solver import ENGINES
 from teal.solvers.sequences import class_rows, rate_cuts
 
 _NODES = "a", "b", "c"
-# Gbit/s of a link.
+# Capacity of a link, Gbit/s.
 _CAPACITY = 2.0
-# Long, since compilation counts against the deadline.
+# Deadline of a solve, seconds; long, since compilation counts against it.
 _SOLVE_DEADLINE_S = 600.0
-# Enough for a gap check, a restart and a refill.
+# Iterations of each engine: enough for a gap check, a restart and a projection.
 _ITERATIONS = 8
+# Gap of requests that name none.
 _DEFAULT_GAP = 1e-2
-# Errors for options that exclude each other.
+# Errors of requests with options that exclude each other.
 _REFUSALS = ServiceError, InputError, ValidationError
-# Programs with kernels of their own in the fused engine, by precision.
+# Objectives with separate kernels in the fused engine, by precision.
 _OBJECTIVES_BY_DTYPE = {
     torch.float32: (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION),
     torch.float64: (
@@ -60,10 +61,11 @@ _OBJECTIVES_BY_DTYPE = {
 
 
 def warm_up_requests() -> None:
-    """Call every kernel that an allocation request reaches; takes a few seconds if all are
-    compiled.
+    """Call every kernel that an allocation request may call.
+
+    Takes a few seconds if all kernels are compiled.
     """
-    # Kernels selected by size.
+    # Kernels that are selected by the size of a problem.
     for dtype, objectives in _OBJECTIVES_BY_DTYPE.items():
         widths = pdhg.lanes_of(dtype)
         for objective, width in itertools.product(objectives, widths):
@@ -72,7 +74,7 @@ def warm_up_requests() -> None:
         interior.warm_up(is_large=is_large)
     class_rows.rehearse()
     rate_cuts.rehearse()
-    # Kernels selected by the options of a request.
+    # Kernels that are selected by the options of a request.
     triangle = _Triangle()
     for kind in allocation_kinds():
         if kind.has_distinct_kernels:
@@ -80,15 +82,18 @@ def warm_up_requests() -> None:
 
 
 def warm_up_service() -> None:
-    """Call every kernel that a service may reach: those of requests, network preparation, path
-    generation and optional parts.
+    """Call every kernel that a service may call.
+
+    These are the kernels of requests, network preparation, path generation and optional parts.
     """
+    # Every kind of request, and every engine on every problem.
     warm_up_requests()
     triangle = _Triangle()
     for kind in allocation_kinds():
         triangle.solve(kind)
         if kind.has_distinct_problem:
             triangle.solve_by_every_engine(kind)
+    # Column generation, path searches, and network preparation.
     columns.rehearse_master()
     columns.rehearse()
     for method in PathMethod:
@@ -120,18 +125,21 @@ class _Triangle:
             topology, paths, resolve_demand_values(topology, paths, self._spec)
         )
         self._network_state.prepare_conditions(link_groups(topology, self._spec))
-        # Beyond the capacities, so that searches iterate.
+        # (1, D) rates, Gbit/s; some exceed the capacities, so that searches iterate.
         self._rates: FloatArray = np.linspace(0.5, 3.0, paths.num_demands)[None]
         first_paths = paths.mask & (np.arange(paths.num_paths) == 0)
+        # (D, K) installed splits: all demand on the first path.
         self._previous = first_paths.astype(np.float64)
+        # Built-in model for warm starts, if it is installed.
         self._starter: Starter | None = None
-        # The model is optional.
         with contextlib.suppress(InputError):
             self._starter = load_model(DEFAULT_CHECKPOINT)
 
     def solve(self, kind: AllocationKind) -> bool:
-        """Answer a request as the service does, cold and warm; return whether the service accepts
-        it.
+        """Answer a request as the service does, cold and warm-started.
+
+        Returns:
+            whether the service accepts the request.
         """
         try:
             options, task, rates = self._request(kind)
@@ -161,7 +169,7 @@ class _Triangle:
     def _request(
         self, kind: AllocationKind
     ) -> tuple[AllocationRequest, AllocationTask, FloatArray]:
-        """Options, task and matrices of a request."""
+        """Return options, requested program, and rates (B, C * D) of a kind of request."""
         rates = np.tile(self._rates, (kind.num_matrices, kind.num_classes))
         options = AllocationRequest.model_validate({**kind.options, "rates": rates.tolist()})
         previous = np.tile(self._previous, (kind.num_classes, 1)) if kind.needs_previous else None
@@ -169,7 +177,7 @@ class _Triangle:
 
 
 def _solve_twice(problem: Problem, gap: float, engine: str) -> None:
-    """Solve a problem cold and warm by an engine that may not accept it."""
+    """Run a few iterations of an engine, cold and warm-started, unless it refuses the problem."""
     start = None
     with contextlib.suppress(InputError):
         for _ in ("cold", "warm"):

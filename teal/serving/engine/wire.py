@@ -2,8 +2,11 @@
 (:mod:`teal.serving.engine.arrow`) for large ones.
 
 Requests are parsed in two steps: options without the network (:func:`parse_options`), then rates
-(:func:`read_rates`). :func:`encode_response` encodes an answer; :func:`check_size` refuses too
-large ones before they are computed.
+(:func:`read_rates`). :func:`encode_response` encodes an answer; :func:`check_size` refuses answers
+that are too large before they are computed.
+
+Axes: B matrices, D demands, K candidate paths of a pair of nodes, E links. With C demand classes, D
+is C times the number of pairs of nodes, class by class.
 """
 
 from __future__ import annotations
@@ -44,20 +47,21 @@ from teal.serving.engine.requests import (
 def named_allocations(
     answer: Answer, network_state: NetworkState, rates: FloatArray, options: Options
 ) -> Iterator[dict[str, Any]]:
-    """:class:`responses.NamedAllocation` of each matrix; ``demands`` is a one-pass iterator.
+    """Yield the allocation of each matrix by names of nodes, as a dictionary for JSON.
 
-    Iterating keeps memory small: Python's garbage collector stops all threads while it visits live
-    objects.
+    Its fields are those of ``responses.NamedAllocation``. ``demands`` is an iterator, to be read
+    once: few live objects keep Python's garbage collector, which stops all threads, short.
 
     Args:
         answer: answer to the matrices.
         network_state: network of the request.
-        rates: (B, D) allocated rates, Gbit/s, class by class; demands of rate 0 appear only if the
+        rates: (B, D) requested rates, Gbit/s, class by class; demands of rate 0 appear only if the
             request lists them.
         options: classes and listed demands of the request.
     """
     topology = network_state.topology
     classes = options.classes
+    # (D,) demands of rate 0 that the request lists, and names of the ends of each link.
     is_listed = _listed_zero_demands(options, topology)
     names = topology.node_names
     ends = [
@@ -65,11 +69,12 @@ def named_allocations(
         for s, t in zip(topology.link_source, topology.link_target, strict=True)
     ]
     for b, row in enumerate(rates):
+        # (D,) carried rates: rate times the served fraction.
         admitted = row * np.minimum(1.0, answer.splits[b].sum(-1, dtype=np.float64))
         yield {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
             "status": answer.status[b],
-            **answer.further(b),
+            **answer.further_figures(b),
             "shed": max(0.0, float(row.sum() - admitted.sum())),
             "demands": _named_demands(
                 answer, network_state, b, row, admitted, classes, (row > 0) | is_listed
@@ -92,19 +97,24 @@ def _named_demands(
     classes: Sequence[str],
     is_listed: BoolArray,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a :class:`teal.serving.engine.responses.DemandAnswer` for some demands of one matrix.
+    """Yield demands of one matrix with their paths, by names of nodes, as dictionaries for JSON.
+
+    The fields are those of ``responses.DemandAnswer``. Demand d is pair ``d % num_pairs`` of class
+    ``d // num_pairs``.
 
     Args:
-        answer, network_state, classes: as in :func:`named_allocations`.
-        matrix_index: index of the matrix.
+        answer: answer to the B matrices.
+        network_state: network of the request.
+        matrix_index: index of the matrix in the answer.
         rates: (D,) requested rate of each demand, Gbit/s.
         admitted: (D,) carried rate of each demand, Gbit/s.
-        is_listed: (D,) mask of the demands.
+        classes: names of the classes; empty without classes.
+        is_listed: (D,) whether to yield a demand.
     """
     names = network_state.topology.node_names
     num_pairs = network_state.paths.num_demands
     for d in np.flatnonzero(is_listed).tolist():
-        # Paths with a share of the demand.
+        # Paths with traffic: nodes, links, and split or integer weight.
         paths = []
         demand_splits = answer.splits[matrix_index, d]
         for k in np.flatnonzero(demand_splits).tolist():
@@ -115,7 +125,7 @@ def _named_demands(
             else:
                 path_share["weight"] = int(answer.weights[matrix_index, d, k])
             paths.append(path_share)
-        # Ends and class of the demand, then its rates.
+        # Names of source, target and class.
         source, target = network_state.paths.pairs[d % num_pairs]
         class_field = {"class": classes[d // num_pairs]} if classes else {}
         ends = {"source": names[source], "target": names[target]}
@@ -129,7 +139,13 @@ def _named_demands(
 
 
 def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> FloatArray:
-    """(D, K) splits of an allocation by name; weights are converted to served fractions.
+    """Return the splits (D, K) of an allocation by names of nodes, as decoded from JSON.
+
+    Integer weights w[k] become splits admitted / demand * w[k] / sum(w).
+
+    Args:
+        allocation: fields of ``responses.NamedAllocation``, without classes.
+        network_state: network of the allocation.
 
     Raises:
         KeyError: unknown node.
@@ -140,6 +156,7 @@ def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> Flo
     for demand in allocation["demands"]:
         d = pair_index(node_index[demand["source"]], node_index[demand["target"]], num_nodes)
         for path in demand["paths"]:
+            # Find the path by its links; each path of a demand is listed once.
             path_indices = (
                 k
                 for k in np.flatnonzero(network_state.paths.mask[d]).tolist()
@@ -153,7 +170,7 @@ def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> Flo
 
 
 def _listed_zero_demands(options: Options, topology: Topology) -> BoolArray:
-    """(D,) mask of listed demands of rate 0, class by class."""
+    """Return (D,) whether the request lists a demand with rate 0, class by class."""
     zero_demands = [
         demand for demand in getattr(options, "demands", None) or () if demand.rate == 0
     ]
@@ -166,17 +183,20 @@ def _listed_zero_demands(options: Options, topology: Topology) -> BoolArray:
     )
 
 
-# Maximum splits, or utilisations, of an answer; 268 MB as float32.
+# Maximum number of splits, and of utilisations, of an answer; 268 MB as float32.
 MAX_ANSWER_NUMBERS = 1 << 26
-# Maximum splits of a dense JSON answer, or utilisations of any JSON answer.
+# Maximum number of splits of a dense JSON answer, and of utilisations of any JSON answer.
 _MAX_JSON_NUMBERS = 500_000
-# List entries per encoder call, during which other threads wait about 1 ms.
+# List entries per call of Python's JSON encoder, during which other threads wait about 1 ms.
 _ENCODE_CHUNK = 200
+# Maximum number of demands in a JSON answer by name.
 _MAX_NAMED_DEMANDS = 20_000
 
 
 def parse_options(request: EncodedRequest) -> AllocationRequest | Options:
-    """Options of a request: everything that can be parsed without its network.
+    """Parse the options of an allocation request, which do not depend on the network.
+
+    A JSON body has options and matrices; with an Arrow body, the options are query parameters.
 
     Raises:
         ServiceError: invalid options or body.
@@ -188,14 +208,16 @@ def parse_options(request: EncodedRequest) -> AllocationRequest | Options:
 
 @functools.lru_cache(maxsize=64)
 def _parse_query(query: tuple[tuple[str, str], ...]) -> Options:
-    """Options in query parameters, cached since many requests share them; immutable."""
+    """Parse options from query parameters; cached, since many requests have equal parameters."""
     return parse_content(Options, dict(query))
 
 
 def read_rates(
     request: EncodedRequest, options: AllocationRequest | Options, topology: Topology
 ) -> FloatArray | None:
-    """(B, D) rates over all pairs, Gbit/s, class by class; None for the next interval.
+    """Return the requested rates (B, D) over all pairs of nodes, Gbit/s, class by class.
+
+    None for an allocation for the next interval, whose rates are unknown.
 
     Raises:
         ServiceError: invalid rates.
@@ -206,12 +228,12 @@ def read_rates(
 
 
 class SentMeasurements(NamedTuple):
-    """Measurements in a request: matrices or counter readings.
+    """Measurements in a request: matrices, interface counters, or a matrix with counters.
 
     Attributes:
-        rates: (B, D) over all pairs of nodes, Gbit/s; None for counters only.
-        times: times of the matrices.
-        counters: counters of the interval; None if none were sent.
+        rates: (B, D) over all pairs of nodes, Gbit/s; None for counters without a matrix.
+        times: (B,) UTC times of the matrices; one time for counters without a matrix.
+        counters: counters of the interval; None without counters.
     """
 
     rates: FloatArray | None
@@ -220,7 +242,9 @@ class SentMeasurements(NamedTuple):
 
 
 def parse_measurement_options(request: EncodedRequest) -> MeasurementRequest | MeasurementOptions:
-    """Options of measurements: everything that can be parsed without the network.
+    """Parse the options of measurements, which do not depend on the network.
+
+    A JSON body has options and measurements; with an Arrow body, the options are query parameters.
 
     Raises:
         ServiceError: invalid options or body.
@@ -236,11 +260,17 @@ def parse_measurement_options(request: EncodedRequest) -> MeasurementRequest | M
 def read_measurements(
     request: EncodedRequest, options: MeasurementRequest | MeasurementOptions, topology: Topology
 ) -> SentMeasurements:
-    """Measurements in a request.
+    """Return the measurements in a request, validated against the network.
+
+    Args:
+        request: undecoded request.
+        options: its parsed options.
+        topology: topology of the network.
 
     Raises:
         ServiceError: invalid measurements.
     """
+    # Decode the matrices, if any, and the counters of a JSON body.
     rates: FloatArray | None
     counters = None
     if isinstance(options, MeasurementRequest):
@@ -252,24 +282,31 @@ def read_measurements(
         rates = from_arrow(request.body, topology)
     num_matrices = 1 if rates is None else len(rates)
     if counters is not None and num_matrices > 1:
-        raise wrong("counters: expected those of one interval, with at most one matrix")
+        raise wrong("counters: sent with several matrices; send at most one matrix with counters")
+    # Compute the times of the matrices: time, time + interval_s, ...
     if num_matrices > 1 and not options.interval_s:
         raise wrong("interval_s: missing; several matrices need the seconds between them")
-    first = options.time.timestamp()
-    if not 0 <= first < 2**32:
-        raise wrong("time: from 1970 to 2106")
+    first_time = options.time.timestamp()
+    if not 0 <= first_time < 2**32:
+        raise wrong("time: not in the years 1970 to 2106")
     times: list[np.datetime64] = [
-        np.datetime64(int(first) + row * options.interval_s, "s") for row in range(num_matrices)
+        np.datetime64(int(first_time) + row * options.interval_s, "s")
+        for row in range(num_matrices)
     ]
     return SentMeasurements(rates, times, counters)
 
 
 def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> FloatArray:
-    """(D, K) splits of the last matrix of an earlier answer, or those of its classes one after the
-    other.
+    """Return the splits (D, K) of the last matrix of an earlier answer, class by class.
+
+    Paths that were added since the answer get 0. Each demand's splits sum to at most 1.
+
+    Args:
+        answer: earlier answer of this network, in JSON or Arrow.
+        network_state: current state of the network.
 
     Raises:
-        ServiceError: an answer by name with classes, which does not tell their order.
+        ServiceError: the answer is in JSON by name and has classes, so that their order is unknown.
     """
     if answer.media_type == ARROW:
         splits = last_splits(answer.body)
@@ -279,7 +316,8 @@ def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> 
         splits = named_splits(allocation, network_state) if is_named else _dense_splits(allocation)
         if is_named and any("class" in demand for demand in allocation["demands"]):
             raise wrong(
-                "previous: an answer by name with classes; name one in Arrow or of form=dense"
+                "previous: the order of the classes is unknown in a JSON answer by name; use an "
+                "answer in Arrow or with form=dense"
             )
     # Pad with zeros for paths added since.
     num_added_paths = network_state.paths.num_paths - splits.shape[1]
@@ -288,11 +326,11 @@ def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> 
 
 
 def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
-    """(B, D) rates of a JSON body, Gbit/s."""
+    """Return the rates (B, D) of a JSON body in Gbit/s, from lists of rates or demands by name."""
     classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
-            raise wrong("rates: expected at least one matrix, all of one length")
+            raise wrong("rates: no matrix, or lists that are not all of one length")
         return check_rates(
             in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes)
         )
@@ -305,19 +343,32 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
 
 
 def demands_to_write(rates: FloatArray, accept: str, form: Form) -> tuple[int, bool]:
-    """Number of demands in an answer, and whether they are written by name."""
+    """Return the number of demands in an answer, and whether they are written by name.
+
+    Args:
+        rates: (B, D) requested rates; demands of rate 0 are not written by name.
+        accept: Accept header of the request.
+        form: requested JSON form.
+    """
     is_named = form is Form.NAMED and ARROW not in accept
     return int(np.count_nonzero(rates)) if is_named else rates.size, is_named
 
 
 def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form: Form) -> None:
-    """Raise ServiceError for an answer that is too large for the accepted media type."""
+    """Raise ServiceError if the answer would be too large for the accepted media type.
+
+    Args:
+        network_state: network of the request.
+        rates: (B, D) requested rates.
+        accept: Accept header of the request.
+        form: requested JSON form.
+    """
     num_splits = rates.size * network_state.paths.num_paths
     num_utilisations = len(rates) * network_state.topology.num_links
     if max(num_splits, num_utilisations) > MAX_ANSWER_NUMBERS:
         raise wrong(
-            f"rates: the answer has more than {MAX_ANSWER_NUMBERS:,} numbers: send fewer matrices "
-            "at once"
+            f"rates: the answer would have more than {MAX_ANSWER_NUMBERS:,} splits or "
+            "utilisations; send fewer matrices in a request"
         )
     # JSON has smaller limits.
     if ARROW in accept:
@@ -351,15 +402,18 @@ def encode_response(
     options: Options,
     extra_fields: dict[str, Any],
 ) -> tuple[bytes, str]:
-    """Body and media type of an answer; see :func:`check_size`.
+    """Encode an answer as Arrow if the request accepts it, else as JSON.
 
     Args:
         answer: answer to the matrices.
         network_state: network of the request.
-        rates: (B, D) allocated rates, Gbit/s.
+        rates: (B, D) requested rates, Gbit/s.
         request: request with identifier and accepted media types.
         options: JSON form, and names of classes.
-        extra_fields: fields beside the allocations.
+        extra_fields: further fields of the response, beside the allocations.
+
+    Returns:
+        body and media type.
     """
     if ARROW in request.accept:
         return to_arrow(answer, {"id": request.request_id, **extra_fields}), ARROW
@@ -375,9 +429,7 @@ def encode_response(
 
 
 def encode_json(fields: dict[str, Any]) -> str:
-    """Encode a JSON object; lists in parts, since Python's encoder stops all other threads until it
-    is done.
-    """
+    """Encode a JSON object. Lists are encoded in chunks: Python's encoder blocks other threads."""
     parts = []
     for name, value in fields.items():
         is_long = isinstance(value, list | Iterator)
@@ -387,7 +439,7 @@ def encode_json(fields: dict[str, Any]) -> str:
 
 
 def _encode_list(values: Iterator[Any]) -> str:
-    """Encode a JSON list in parts."""
+    """Encode a JSON list in chunks of ``_ENCODE_CHUNK`` values."""
     parts = []
     while part := list(itertools.islice(values, _ENCODE_CHUNK)):
         parts.append(json.dumps(part, allow_nan=False)[1:-1])
@@ -395,7 +447,10 @@ def _encode_list(values: Iterator[Any]) -> str:
 
 
 def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
-    """(D, K) splits of one of :func:`_dense_allocations`."""
+    """Return the splits (D, K) of an allocation in dense form, as decoded from JSON.
+
+    Integer weights w[k] become splits served fraction * w[k] / sum(w).
+    """
     if "splits" in allocation:
         return np.array(allocation["splits"], np.float64)
     weights = np.array(allocation["weights"], np.float64)
@@ -407,20 +462,24 @@ def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
 
 
 def _dense_allocations(answer: Answer) -> list[dict[str, Any]]:
-    """:class:`responses.DenseAllocation` of each matrix."""
-    name, shares = answer.shares
+    """Return the allocation of each matrix as arrays over all pairs of nodes and all paths.
+
+    The fields are those of ``responses.DenseAllocation``.
+    """
+    # Name and array (B, D, K) of the splits, or of the weights if requested.
+    name, path_values = answer.splits_or_weights
     return [
         {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
             "status": answer.status[b],
-            **answer.further(b),
+            **answer.further_figures(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],
-            name: shares[b].tolist(),
+            name: path_values[b].tolist(),
             **(
                 {}
                 if answer.weights is None
                 else {"admitted_share": answer.admitted_share[b].tolist()}
             ),
         }
-        for b in range(len(shares))
+        for b in range(len(path_values))
     ]

@@ -1,8 +1,8 @@
-"""HTTP application over a :class:`teal.serving.engine.backend.Backend`: routes, web page, error
-handlers and request guard.
+"""HTTP application of the service: routes, web page, error handlers and request guard.
 
-:func:`make_app` builds the ASGI application :class:`Service`. Allocations bypass FastAPI's layers
-by a route of their own. Independent of Ray.
+:func:`make_app` builds the ASGI application :class:`Service` over a
+:class:`teal.serving.engine.backend.Backend`. Allocation requests bypass FastAPI by a separate,
+faster route. Independent of Ray.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ _POLICY = (
 )
 
 
-# Routes that packages add by entry points: functions of the backend that return a router. The same
-# token and limits apply.
+# Routes that packages add by entry points: functions from the backend to a router. Token and limits
+# apply to them, too.
 ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry(
     "routes of the service", "teal.service_routes"
 )
 
 
 def _asset(name: str) -> Callable[[], str]:
-    """Reader of a file of the page."""
+    """Return a function that reads a file of the web page."""
     return lambda: (_ASSETS / name).read_text(encoding="utf-8")
 
 
+# Files of the web page: media type and reader, by name.
 _ASSET_FILES = {
     "page.css": ("text/css", _asset("page.css")),
     "page.js": ("text/javascript", _asset("page.js")),
@@ -63,12 +64,12 @@ _ASSET_FILES = {
 
 @functools.cache
 def _gzipped_asset(name: str) -> bytes:
-    """Compressed file of the page, cached."""
+    """Return a file of the web page, compressed; cached."""
     return gzip.compress(_ASSET_FILES[name][1]().encode(), 6)
 
 
 def add_page(app: FastAPI) -> None:
-    """Add the page and its files; they hold no data and need no token."""
+    """Add the routes of the web page and its files; these have no data and need no token."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -79,6 +80,7 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str, request: Request) -> Response:
+        """Return a file of the web page, compressed if the client accepts gzip."""
         if name not in _ASSET_FILES:
             raise HTTPException(404, "no such file")
         body = await asyncio.to_thread(_gzipped_asset, name)
@@ -93,12 +95,12 @@ def add_page(app: FastAPI) -> None:
 
 
 class Service:
-    """ASGI application with a fast route for allocations.
+    """ASGI application with a faster route for allocation requests.
 
     Args:
         api: FastAPI application with routes and OpenAPI description.
-        first: route that is matched first, outside of FastAPI's layers.
-        guard: checks around every request.
+        first: route that is matched first, outside of FastAPI.
+        guard: checks, limits and log of every request.
     """
 
     def __init__(self, api: FastAPI, first: Route, guard: RequestGuard) -> None:
@@ -108,21 +110,21 @@ class Service:
         self._guarded_first = GuardedApp(self._answer_first, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
+        """Handle one request (ASGI entry point)."""
         app: ASGIApp = self._api
         if scope["type"] == "http" and self._first.matches(scope)[0] is Match.FULL:
             app = self._guarded_first
         await app(scope, receive, send)
 
     async def _answer_first(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by the first route, with the exception handlers of the application."""
+        """Answer a request by the faster route, with the exception handlers of the application."""
         scope.update(self._first.matches(scope)[1], route=self._first)
         scope["starlette.exception_handlers"] = (self._api.exception_handlers, {})
         await self._endpoint(scope, receive, send)
 
     @property
     def router(self) -> APIRouter:
-        """Router of the application, from which Ray Serve reads route names."""
+        """Router of the application; Ray Serve reads the names of routes from it."""
         return self._api.router
 
     @property
@@ -131,28 +133,28 @@ class Service:
         return self._api.routes
 
     def openapi(self) -> dict[str, Any]:
-        """OpenAPI description."""
+        """Return the OpenAPI description."""
         return self._api.openapi()
 
 
 def make_app(
     backend: Backend,
     tokens: Sequence[str] = (),
-    most_bytes: int = 64 << 20,
+    max_bytes: int = 64 << 20,
     hosts: Sequence[str] = (),
     max_open: int = 1024,
 ) -> Service:
-    """Build the application.
+    """Build the ASGI application of the service.
 
     Args:
         backend: implementation of the API calls.
         tokens: accepted bearer tokens, one per client; empty for open access.
-        most_bytes: maximum body size; larger bodies are refused unread.
-        hosts: accepted host names, which protects a service without tokens against DNS rebinding;
+        max_bytes: maximum body size; larger bodies are refused unread.
+        hosts: accepted host names, which protect a service without tokens against DNS rebinding;
             empty for any.
-        max_open: see :func:`teal.serving.http.routes.make_router`.
+        max_open: maximum number of concurrent allocation requests of a network.
     """
-    # FastAPIOffline: /docs loads nothing from other sites.
+    # FastAPIOffline serves /docs without files from other sites.
     app = FastAPIOffline(
         title="Teal",
         version=version("teal-te"),
@@ -168,10 +170,10 @@ def make_app(
         app.include_router(ROUTES[name](backend))
     _describe(app, needs_token=bool(tokens))
     add_page(app)
-    guard = RequestGuard(metrics, most_bytes, tuple(tokens), tuple(hosts))
+    guard = RequestGuard(metrics, max_bytes, tuple(tokens), tuple(hosts))
     app.add_middleware(GuardedApp, guard=guard)
-    # The guard counts refused requests by these routes. The application does not list routes of an
-    # included router under their own paths.
+    # The guard counts refused requests by these routes; the application does not list the routes of
+    # an included router under their paths.
     guard.routes = [*api_routes.router.routes, *app.routes]
     _add_exception_handlers(app, guard.routes)
     return Service(app, api_routes.allocations, guard)
@@ -204,7 +206,10 @@ def _add_exception_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
 
 def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> list[str]:
-    """Methods of all routes of a request's path; Starlette only knows those of the first one."""
+    """Return the HTTP methods of all routes that match a request's path, for the header Allow.
+
+    Starlette itself returns those of the first route only.
+    """
     matching_routes = [
         route for route in routes if route.matches(request.scope)[0] is not Match.NONE
     ]
@@ -215,12 +220,19 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> list[str]
 
 
 def _describe(app: FastAPI, *, needs_token: bool) -> None:
-    """Add to the OpenAPI description the models of bodies that routes parse themselves, and whether
-    a token is required.
+    """Complete the OpenAPI description of the application.
+
+    Adds the models of request bodies that routes parse themselves, and marks the token as optional
+    if none is required.
+
+    Args:
+        app: application.
+        needs_token: whether requests need a token.
     """
     default_openapi = app.openapi
 
     def openapi_with_bodies() -> dict[str, Any]:
+        """Return the OpenAPI description, which the application builds once and caches."""
         if app.openapi_schema is None:
             schema = default_openapi()
             _, schemas = models_json_schema(

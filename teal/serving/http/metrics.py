@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service."""
+"""Prometheus metrics of the service: request times, allocation quality, load, measured traffic."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ disable_created_metrics()
 
 
 class Metrics:
-    """Metrics of one application, in a registry of their own, since several applications may share
-    a process.
+    """Prometheus metrics of one application.
+
+    The registry is separate, since several applications may run in one process.
 
     Attributes:
         registry: registry of all series, in the order of their creation.
@@ -41,20 +42,20 @@ class Metrics:
         self._add_load()
 
     def _add_times(self) -> None:
-        """Add counts and times of requests, and sizes of batches."""
+        """Add counters and times of requests, and batch sizes."""
         shared: dict[str, Any] = {"registry": self.registry}
         time_buckets = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
         self.requests = PrometheusCounter(
-            "teal_requests", "Answers by route and status", ["route", "status"], **shared
+            "teal_requests", "Responses by route and status", ["route", "status"], **shared
         )
         self.latency = Histogram(
-            "teal_request_seconds", "Time to answer", ["route"], buckets=time_buckets, **shared
+            "teal_request_seconds", "Response time", ["route"], buckets=time_buckets, **shared
         )
         self.queue = Histogram(
-            "teal_queue_seconds", "Time that allocations waited", buckets=time_buckets, **shared
+            "teal_queue_seconds", "Queue time of allocations", buckets=time_buckets, **shared
         )
         self.solve = Histogram(
-            "teal_solve_seconds", "Time of the engine", buckets=time_buckets, **shared
+            "teal_solve_seconds", "Solver time of allocations", buckets=time_buckets, **shared
         )
         self.batch = Histogram(
             "teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared
@@ -66,19 +67,22 @@ class Metrics:
         gap_buckets = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
         self.gap = Histogram(
             "teal_gap",
-            "Certified gap of answers, the widest of a request",
+            "Certified gap of allocations, the largest of a request",
             buckets=gap_buckets,
             **shared,
         )
         self.satisfied = Gauge(
-            "teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared
+            "teal_satisfied_demand",
+            "Satisfied fraction of the demand, last allocation",
+            ["network"],
+            **shared,
         )
 
     def _add_network_gauges(self) -> None:
         """Add the measured traffic of each network, and the allocation for its next interval."""
         shared: dict[str, Any] = {"registry": self.registry}
         self.measured_count = Gauge(
-            "teal_measured_matrices", "Measured matrices that are kept", ["network"], **shared
+            "teal_measured_matrices", "Stored measured matrices", ["network"], **shared
         )
         self.counter_alarm = Gauge(
             "teal_counter_alarm",
@@ -88,27 +92,27 @@ class Metrics:
         )
         self.next_limit = Gauge(
             "teal_next_limit",
-            "Limit of realised over optimal utilisation, next interval",
+            "Limit of realised over optimal largest utilisation, next interval",
             ["network"],
             **shared,
         )
         self.next_realised = Gauge(
             "teal_next_realised",
-            "Realised over optimal utilisation, last interval",
+            "Realised over optimal largest utilisation, last interval",
             ["network"],
             **shared,
         )
 
     def _add_load(self) -> None:
-        """Add warnings, queued and open requests."""
+        """Add the numbers of networks with warnings, queued requests and open requests."""
         shared: dict[str, Any] = {"registry": self.registry}
         self.warnings = Gauge(
             "teal_networks_with_warnings", "Networks whose link changes are not stored", **shared
         )
         self.queued = Gauge(
-            "teal_queued_requests", "Allocations that wait for the engine", ["network"], **shared
+            "teal_queued_requests", "Queued allocation requests", ["network"], **shared
         )
-        self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
+        self.open = Gauge("teal_open_requests", "Requests in progress", **shared)
 
     def set_queue_lengths(self, num_requests: dict[str, int]) -> None:
         """Set the number of queued requests, by network."""
@@ -117,7 +121,12 @@ class Metrics:
             self.queued.labels(network).set(num_queued)
 
     def measured(self, network: str, info: dict[str, Any]) -> None:
-        """Set the number of stored matrices and the counter alarm."""
+        """Set the number of stored matrices and the counter alarm of a network.
+
+        Args:
+            network: name of the network.
+            info: fields of ``responses.MeasuredInfo``.
+        """
         self.measured_count.labels(network).set(info["matrices"])
         if info.get("counted"):
             self.counter_alarm.labels(network).set(int(info["counted"]["alarm"]))
@@ -135,7 +144,12 @@ class Metrics:
                 gauge.remove(network)
 
     def record_allocation(self, network: str, summary: dict[str, Any]) -> None:
-        """Record an allocation."""
+        """Record times, gap and satisfied demand of an answered allocation request.
+
+        Args:
+            network: name of the network.
+            summary: figures of the answer, fields of ``responses.Answered``.
+        """
         self.queue.observe(summary["queue_ms"] / 1e3)
         self.solve.observe(summary["solve_ms"] / 1e3)
         self.batch.observe(summary["batch"])

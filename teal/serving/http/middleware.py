@@ -1,8 +1,8 @@
-"""Guard around every request: authentication, limits, body transfer, metrics and log.
+"""ASGI middleware around every request: authentication, limits, body transfer, metrics and log.
 
-:class:`RequestGuard` checks the head, reads the body within size, time and memory limits, and
-passes both to the application; :class:`GuardedApp` is the ASGI middleware. Its refusals cost the
-application nothing.
+:class:`RequestGuard` checks the head (request line and headers), reads the body within size, time
+and memory limits, and passes both to the application; :class:`GuardedApp` combines a guard and an
+application. Refused requests never reach the application.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import MeasurementOptions, Options
 from teal.serving.http.metrics import Metrics
 
-# Time to receive a body; a stalled one holds a connection.
+# Time limit to receive a body, since a stalled body holds a connection.
 BODY_TIMEOUT_S = 30.0
 # Limit of a JSON body, which takes ten times its size in memory; large matrices travel as Arrow.
 MAX_JSON_BYTES = 4 << 20
-# Memory for the bodies of all requests, in bodies of maximum size.
+# Memory limit for the bodies of all requests, as a number of bodies of maximum size.
 _MAX_OPEN_BODIES = 8
-# Digits of a Content-Length; Python refuses to parse very long numbers.
+# Maximum digits of a Content-Length; Python refuses to parse very long numbers.
 _MAX_DIGITS = 18
+# Query parameters that are logged; others may contain secrets.
 _LOGGED_PARAMETERS = {*Options.model_fields, *MeasurementOptions.model_fields, "previous", "after"}
-# Characters of the query in the log.
+# Maximum characters of the query in the log.
 _MAX_QUERY = 200
 _METHODS_WITH_BODY = ("POST", "PUT", "PATCH")
-# Single-valued headers: of repeated ones, this code and the application might each read another
-# (RFC 9110, 5.3).
+# Headers that must not be repeated (RFC 9110, 5.3): this code and the application might use
+# different values.
 _SINGLE_VALUE_HEADERS = (
     b"host",
     b"content-type",
@@ -59,17 +60,17 @@ _SINGLE_VALUE_HEADERS = (
 
 
 class _Exchange:
-    """State of one request, and the sender of its response.
+    """State of one request and its response; its ``send`` adds the request id to the response.
 
     Args:
         method: method of the request, which may be HEAD.
         send: ASGI send.
 
     Attributes:
-        request_id: identifier, sent with the response and logged.
-        begin_time: start on the clock ``time.perf_counter``.
-        status: status of the response; 0 before it begins.
-        client: client for fair sharing; "" until the head is checked.
+        request_id: identifier, sent as X-Request-Id and logged.
+        begin_time: ``time.perf_counter()`` at the arrival.
+        status: HTTP status of the response; 0 before the response begins.
+        client: client to which the request is charged; "" until the head is checked.
         reserved_bytes: memory reserved for the body.
     """
 
@@ -83,7 +84,7 @@ class _Exchange:
         self._send = send
 
     async def send(self, message: Message) -> None:
-        """Send a message of the response with the identifier; for HEAD without the body."""
+        """Send an ASGI message of the response: add the identifier; drop the body for HEAD."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             request_id = self.request_id.encode()
@@ -94,9 +95,9 @@ class _Exchange:
 
 
 class RequestGuard:
-    """Checks, body transfer, metrics and log of every request.
+    """Guard that checks every request, reads its body, and counts and logs its response.
 
-    Plain ASGI, because Starlette's function middleware costs a task and two streams per request.
+    Plain ASGI, since Starlette's function middleware costs a task and two streams per request.
 
     Args:
         metrics: Prometheus metrics.
@@ -114,14 +115,23 @@ class RequestGuard:
         self._metrics = metrics
         self._max_bytes = max_bytes
         self.routes: Sequence[BaseRoute] = ()
-        # Bytes of bodies in memory, by client.
+        # Bytes of request bodies in memory, by client.
         self._open_bytes: Counter[str] = Counter()
         self._tokens = [token.encode() for token in tokens]
         self._hosts = {host.strip("[]").lower() for host in hosts}
 
     async def handle(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request of an application, as ASGI defines it."""
-        # Websockets are not supported.
+        """Handle one request: check the head, read the body, call the application, log.
+
+        Errors become responses in the format of the API, if the response has not begun.
+
+        Args:
+            app: ASGI application.
+            scope: ASGI scope; its field ``teal`` is set to request id, client and media type.
+            receive: ASGI receive.
+            send: ASGI send.
+        """
+        # Refuse websockets; pass on everything else that is not HTTP.
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -129,12 +139,12 @@ class RequestGuard:
             await app(scope, receive, send)
             return
         exchange = _Exchange(scope["method"], send)
-        # HEAD: response of GET without its body (RFC 9110, 9.3.2).
+        # Answer HEAD like GET, without the body (RFC 9110, 9.3.2).
         if exchange.method == "HEAD":
             scope = {**scope, "method": "GET"}
         self._metrics.open.inc()
         try:
-            # Check the head.
+            # Check the head; the handlers of the application read the state.
             scope["teal"] = state = {
                 "number": exchange.request_id,
                 "client": "",
@@ -142,7 +152,7 @@ class RequestGuard:
             }
             self._check_head(scope, state)
             exchange.client = state["client"]
-            # Read the body.
+            # Read the whole body, and replay it to the application.
             if scope["method"] in _METHODS_WITH_BODY:
 
                 def reserve(size: int) -> None:
@@ -156,7 +166,7 @@ class RequestGuard:
             await fault_response(error)(scope, receive, exchange.send)
         except Exception as error:
             service_error = _service_error(error, exchange)
-            # Part of the response is sent: break the connection.
+            # If the response has begun, it cannot be replaced: break the connection.
             if exchange.status:
                 raise
             await fault_response(service_error)(scope, receive, exchange.send)
@@ -164,7 +174,7 @@ class RequestGuard:
             self._finish(exchange, scope)
 
     def _finish(self, exchange: _Exchange, scope: Scope) -> None:
-        """Release the memory of a request; count and log it."""
+        """Release the memory of a finished request's body; record it in metrics and log."""
         self._release(exchange.client, exchange.reserved_bytes)
         self._metrics.open.dec()
         seconds = time.perf_counter() - exchange.begin_time
@@ -176,8 +186,11 @@ class RequestGuard:
             LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
     def _route(self, scope: Scope) -> str:
-        """Path template of the request's route; paths with network names would fill the metrics."""
-        # Refused before the application matched its routes.
+        """Return the path template of the request's route, "other" without a route.
+
+        Metrics are labelled by templates, since paths with network names are unlimited.
+        """
+        # The application has not matched its routes for a refused request.
         if "route" not in scope:
             for route in self.routes:
                 if route.matches(scope)[0] is not Match.NONE:
@@ -185,7 +198,13 @@ class RequestGuard:
         return str(getattr(scope.get("route"), "path", "other"))
 
     def _reserve(self, client: str, size: int) -> int:
-        """Reserve memory for a received part of a body; one client gets at most half of it.
+        """Reserve memory for a received part of a body; return its size.
+
+        One client gets at most half of the memory for all bodies.
+
+        Args:
+            client: client of the request.
+            size: bytes of the part.
 
         Raises:
             ServiceError: the limit is reached.
@@ -203,11 +222,11 @@ class RequestGuard:
             del self._open_bytes[client]
 
     def _check_head(self, scope: Scope, state: dict[str, Any]) -> None:
-        """Check a request before its body is read; store its client and media type.
+        """Check request line and headers before the body is read.
 
         Args:
             scope: ASGI scope.
-            state: receives ``client``, an address or the index of a token, and ``media_type``.
+            state: output: ``client`` (address, or index of the token) and ``media_type`` are set.
 
         Raises:
             ServiceError: the request is refused.
@@ -225,14 +244,18 @@ class RequestGuard:
         Raises:
             ServiceError: the request is refused.
         """
-        # An encoded slash would split the decoded path.
+        # Refuse an encoded slash, which would split the decoded path.
         if b"%2f" in scope.get("raw_path", b"").lower():
             raise ServiceError(404, "http", "names in a path must not contain a slash")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
-            raise ServiceError(400, "wrong_host", "unknown host name of this service")
-        # Without tokens, refuse pages of other sites. With tokens, the service may be behind a
-        # proxy of another name.
+            raise ServiceError(
+                400,
+                "wrong_host",
+                "the Host header is not a name of this service; use the address it listens on",
+            )
+        # Without tokens, refuse requests from pages of other sites. With tokens, the service may be
+        # behind a proxy with another name.
         origin = headers.get(b"origin")
         if (
             origin is not None
@@ -242,13 +265,19 @@ class RequestGuard:
             raise ServiceError(
                 403,
                 "other_origin",
-                "requests from pages of other sites need a token",
+                "requests from pages of other sites are refused; start the service with "
+                "--token-file",
             )
 
     def _authenticate(
         self, scope: Scope, headers: dict[bytes, bytes], state: dict[str, Any]
     ) -> None:
-        """Check the bearer token of a protected path; store its client if there are several tokens.
+        """Check the bearer token of a protected path; with several tokens, set the client.
+
+        Args:
+            scope: ASGI scope.
+            headers: headers of the request.
+            state: output: ``client`` is set if there are several tokens.
 
         Raises:
             ServiceError: the token is missing or wrong.
@@ -262,8 +291,12 @@ class RequestGuard:
                 if hmac.compare_digest(secret, token)
             ]
             if scheme.lower() != b"bearer" or not token_indices:
-                raise ServiceError(401, "unauthorised", "a valid bearer token is required")
-            # With a single token, clients are distinguished by address.
+                raise ServiceError(
+                    401,
+                    "unauthorised",
+                    "missing or wrong bearer token; send Authorization: Bearer TOKEN",
+                )
+            # With a single token, clients are distinguished by their addresses.
             if len(self._tokens) > 1:
                 state["client"] = f"token {token_indices[0]}"
 
@@ -278,25 +311,27 @@ class RequestGuard:
             raise ServiceError(
                 415,
                 "unsupported_media_type",
-                f"unsupported encoding of the body: {encoding[:80]!r}",
+                f"unsupported Content-Encoding {encoding[:80]!r}; send the body without encoding",
             )
         body_type = media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        # Matrices are posted, as JSON or Arrow; networks are JSON. Browsers send bodies without a
-        # type across sites without asking, so a type is required.
+        # POST bodies (matrices) are JSON or Arrow, others JSON. A type is required, since browsers
+        # send bodies without these types to other sites without a preflight request.
         accepted_types = (JSON, ARROW) if method == "POST" else (JSON,)
         if body_type not in accepted_types:
             raise ServiceError(
                 415,
                 "unsupported_media_type",
-                f"send {' or '.join(accepted_types)}, not {body_type[:80]!r}",
+                f"unsupported Content-Type {body_type[:80]!r}; send {' or '.join(accepted_types)}",
             )
         content_length = headers.get(b"content-length", b"")
         if not content_length.isdigit():
-            raise ServiceError(411, "length_required", "missing Content-Length of the body")
+            raise ServiceError(411, "length_required", "missing or invalid Content-Length")
         max_bytes = min(self._max_bytes, MAX_JSON_BYTES) if body_type == JSON else self._max_bytes
         if len(content_length) > _MAX_DIGITS or int(content_length) > max_bytes:
             raise ServiceError(
-                413, "too_large", f"a body of {body_type} is too large: at most {max_bytes:,} bytes"
+                413,
+                "too_large",
+                f"the body is too large; send at most {max_bytes:,} bytes of {body_type}",
             )
         return body_type
 
@@ -314,12 +349,12 @@ class GuardedApp:
         self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, as ASGI defines it."""
+        """Handle one request (ASGI entry point)."""
         await self._guard.handle(self._app, scope, receive, send)
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Headers by name.
+    """Return the headers by name; of repeated headers, the last value.
 
     Raises:
         ServiceError: a single-valued header is repeated.
@@ -327,12 +362,14 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
     counts = Counter(name for name, _ in scope["headers"])
     repeated = [name.decode() for name in _SINGLE_VALUE_HEADERS if counts[name] > 1]
     if repeated:
-        raise ServiceError(400, "header_twice", f"repeated single-valued header {repeated[0]}")
+        raise ServiceError(
+            400, "header_twice", f"the header {repeated[0]} is repeated; send it once"
+        )
     return dict(scope["headers"])
 
 
 def _is_same_site(origin: str, host: str) -> bool:
-    """Whether an Origin header names the service of a Host header."""
+    """Return whether an Origin header has the host name and port of a Host header."""
     try:
         origin_parts = urlsplit(origin)
         default_port = {"http": 80, "https": 443}.get(origin_parts.scheme)
@@ -349,7 +386,7 @@ def _is_same_site(origin: str, host: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """Name in a Host header, without port; "" if invalid."""
+    """Return the name in a Host header, without port and in lower case; "" if invalid."""
     try:
         parts = urlsplit(f"//{host}")
         # Raises for an invalid port.
@@ -360,8 +397,13 @@ def _host_name(host: str) -> str:
 
 
 def _service_error(error: Exception, exchange: _Exchange) -> ServiceError:
-    """Error of the service for an exception in an ``except`` block; log it, unless it is a storage
-    fault before the response has begun.
+    """Convert an unexpected exception to an error of the API, and log it.
+
+    A storage fault before the response has begun is an expected error, which is not logged.
+
+    Args:
+        error: exception that is being handled.
+        exchange: request and response.
     """
     service_error = storage_fault(error) if isinstance(error, OSError) else None
     if exchange.status or service_error is None:
@@ -373,7 +415,7 @@ def _service_error(error: Exception, exchange: _Exchange) -> ServiceError:
 
 
 def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
-    """Fields of the log that describe an answered request.
+    """Return the fields of the log that describe an answered request.
 
     Args:
         scope: ASGI scope.
@@ -388,14 +430,14 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
         "network": scope.get("path_params", {}).get("name", ""),
         "query": _query(scope),
     }
-    # Set by answered allocations.
+    # The handler of allocations sets the deadline.
     if "deadline_ms" in scope.get("teal", {}):
         entry["deadline_ms"] = scope["teal"]["deadline_ms"]
     return entry
 
 
 def _query(scope: Scope) -> str:
-    """Query parameters known to the API, for the log; others may contain secrets."""
+    """Return the query with the parameters of the API only, for the log."""
     parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
     )
@@ -405,11 +447,11 @@ def _query(scope: Scope) -> str:
 
 
 async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
-    """Read the whole body.
+    """Receive the whole body of a request.
 
     Args:
         receive: ASGI receive.
-        reserve: called with the size of each received part.
+        reserve: reserves memory; called with the bytes of each received part.
 
     Raises:
         ServiceError: timeout, disconnect, or no memory left for bodies.
@@ -421,7 +463,7 @@ async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
             message = await asyncio.wait_for(receive(), max(0.0, deadline - time.perf_counter()))
         except TimeoutError:
             raise ServiceError(
-                408, "body_timeout", f"body not received within {BODY_TIMEOUT_S:g} s"
+                408, "body_timeout", f"the body was not received within {BODY_TIMEOUT_S:g} s"
             ) from None
         if message["type"] == "http.disconnect":
             raise ServiceError(400, "disconnected", "the client has disconnected")
@@ -433,7 +475,7 @@ async def _read_body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
 
 
 class _ReplayedBody:
-    """ASGI receive that returns a body already read, then forwards."""
+    """ASGI receive that first returns a body that was read already, then calls the original."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body
@@ -448,7 +490,7 @@ class _ReplayedBody:
 
 
 def fault_response(error: ServiceError) -> JSONResponse:
-    """Response for an error."""
+    """Return the JSON response for an error, with Retry-After if a retry helps."""
     headers = (
         {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
     )

@@ -1,8 +1,8 @@
-"""Response cache of this process: recent figures for monitoring, whole answers, and idempotent
-requests.
+"""Response cache of one HTTP process: recent figures, whole responses, idempotent requests.
 
-:class:`ResponseCache` keeps the figures of recent allocations and whole responses within a byte
-limit, and answers repeated requests with an Idempotency-Key once.
+:class:`ResponseCache` keeps the figures of recent allocations for monitoring, and whole responses
+within a byte limit. Requests with the same Idempotency-Key are solved once and get the same
+response.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.engine.backend import AllocationResponse, EncodedRequest
 from teal.serving.engine.errors import ServiceError
 
-# Figures per network, and idempotency keys.
+# Maximum number of recent figures of a network, and of idempotency keys of all networks.
 MAX_ENTRIES = 1_000
-# Whole responses of all networks; as many bytes again for idempotent requests.
+# Limits of the whole responses of all networks; as many bytes again for idempotent requests.
 MAX_BODIES = 1_000
 MAX_BODY_BYTES = 64 << 20
-# Decimals of a utilisation.
+# Decimals to which link utilisations are rounded.
 _UTILISATION_DIGITS = 4
 
 
 def _size(answer: AllocationResponse) -> int:
-    """Bytes of a response with its proof."""
+    """Return the size of a response with its proof, bytes."""
     return len(answer.body) + len(answer.proof)
 
 
 def _digest(request: EncodedRequest) -> bytes:
-    """Fingerprint of everything that shapes the response."""
+    """Return a hash of everything in a request that determines its response."""
     identity = "\0".join(
         (
             request.media_type,
@@ -51,7 +51,14 @@ def _digest(request: EncodedRequest) -> bytes:
 
 @dataclasses.dataclass
 class _NetworkHistory:
-    """Recent figures of one registration, and the link utilisation of its last matrix."""
+    """Recent allocations of one registration of a network.
+
+    Attributes:
+        generation: identifier of the registration.
+        allocations: figures of each answer, oldest first: id, time (seconds since 1970) and the
+            fields of its summary.
+        utilisation: (E,) link utilisation of the last matrix of the last answer.
+    """
 
     generation: str
     allocations: deque[dict[str, Any]] = dataclasses.field(
@@ -62,19 +69,28 @@ class _NetworkHistory:
 
 @dataclasses.dataclass(eq=False)
 class _KeyedRequest:
-    """Request with an Idempotency-Key, and its response as a future."""
+    """Request with an Idempotency-Key.
+
+    Attributes:
+        digest: hash of the request.
+        answer: response, once it is computed; cancelled if the computation fails.
+    """
 
     digest: bytes
     answer: asyncio.Future[AllocationResponse]
 
 
 class ResponseCache:
-    """Recent responses of this process."""
+    """Recent responses of this process. Call methods on one event loop."""
 
     def __init__(self) -> None:
+        # Recent figures, by network.
         self._histories: dict[str, _NetworkHistory] = {}
+        # Whole responses by network and request id, oldest first, and their total size.
         self._bodies: OrderedDict[tuple[str, str], AllocationResponse] = OrderedDict()
         self._body_bytes = 0
+        # Idempotent requests by network and "client\0key", oldest first, and the total size of
+        # their responses.
         self._keyed_body_bytes = 0
         self._keyed_requests: OrderedDict[tuple[str, str], _KeyedRequest] = OrderedDict()
 
@@ -85,36 +101,43 @@ class ResponseCache:
         request: EncodedRequest,
         compute: Callable[[], Awaitable[AllocationResponse]],
     ) -> tuple[AllocationResponse, bool]:
-        """Response of ``compute``, or that of an earlier request with the same key and body; and
-        whether it is new.
+        """Answer a request; a repeated request with the same key gets the first response.
+
+        A repeated request that arrives during the computation waits for it. If the computation
+        fails or its client disconnects, the error is raised, the key is freed, and waiting requests
+        compute again.
 
         Args:
             network: name of the network.
             key: idempotency key; "" to always compute.
             request: request to answer.
-            compute: answers the request.
+            compute: computes the response.
+
+        Returns:
+            response, and whether it was computed by this call.
 
         Raises:
-            ServiceError: another request used this key. An error of ``compute`` is raised and frees
-                the key.
+            ServiceError: a different request of this client used this key.
         """
         if not key:
             return await compute(), True
         digest = _digest(request)
         cache_key = network, f"{request.client}\0{key}"
-        # Repeat the response of an earlier request.
+        # Return the response of an earlier request with this key; wait for it if necessary.
         earlier = self._keyed_requests.get(cache_key)
         if earlier is not None:
             if earlier.digest != digest:
                 raise ServiceError(
-                    409, "key_used", "this Idempotency-Key was used by another request"
+                    409,
+                    "key_used",
+                    "this Idempotency-Key was used by another request; use a new key",
                 )
-            # The first request may be cancelled with its client; then this one computes again.
+            # If the first request failed or was cancelled, this one computes again.
             await asyncio.wait({earlier.answer})
             if not earlier.answer.cancelled() and earlier.answer.exception() is None:
                 return earlier.answer.result(), False
             return await self.answer_once(network, key, request, compute)
-        # Compute, and share the response with repeated requests.
+        # Compute the response, and share it with repeated requests.
         pending = self._keyed_requests[cache_key] = _KeyedRequest(
             digest, asyncio.get_running_loop().create_future()
         )
@@ -130,7 +153,7 @@ class ResponseCache:
         return result, True
 
     def _evict_keys(self) -> None:
-        """Evict the oldest keys until number and bytes are within their limits."""
+        """Evict the oldest completed keys until their number and size are within the limits."""
         for oldest_key in list(self._keyed_requests):
             if (
                 len(self._keyed_requests) <= MAX_ENTRIES
@@ -140,17 +163,20 @@ class ResponseCache:
             self._drop_key(oldest_key)
 
     def _drop_key(self, cache_key: tuple[str, str]) -> None:
-        """Remove a key whose response is complete."""
+        """Remove a key, unless its response is still being computed."""
         answer = self._keyed_requests[cache_key].answer
         if answer.done():
             self._keyed_body_bytes -= _size(answer.result())
             del self._keyed_requests[cache_key]
 
     def add(self, network: str, request_id: str, answer: AllocationResponse) -> bool:
-        """Cache a response; evict the oldest ones.
+        """Cache a response and its figures; evict the oldest responses beyond the limits.
+
+        Responses of earlier registrations of the network are dropped. Very large responses are not
+        cached, only their figures.
 
         Args:
-            network: name of the network; data of its other registrations is dropped.
+            network: name of the network.
             request_id: identifier of the request.
             answer: response to cache.
 
@@ -163,12 +189,13 @@ class ResponseCache:
             if not is_new:
                 self._drop_bodies(network, kept_generation=answer.generation)
             history = self._histories[network] = _NetworkHistory(answer.generation)
+        # Record the figures. Times are distinct, so that a client that polls by time misses none.
         last_time = history.allocations[-1]["time"] if history.allocations else 0.0
-        # Distinct times, so that polling by time misses none.
         history.allocations.append(
             {"id": request_id, "time": max(time.time(), last_time + 1e-4), **answer.summary}
         )
         history.utilisation = answer.utilisation
+        # Cache the whole response, and evict the oldest ones.
         if _size(answer) <= MAX_BODY_BYTES // 4:
             self._bodies[network, request_id] = answer
             self._body_bytes += _size(answer)
@@ -177,8 +204,15 @@ class ResponseCache:
         return is_new
 
     def since(self, network: str, generation: str, after: float) -> dict[str, Any]:
-        """Figures of answers after a time, seconds since 1970, and the link utilisation of the last
-        one.
+        """Return the figures of the answers after a time, and the link utilisation of the last.
+
+        Args:
+            network: name of the network.
+            generation: current registration of the network.
+            after: seconds since 1970.
+
+        Returns:
+            fields of ``responses.RecentAllocations``.
         """
         history = self._histories.get(network)
         if history is None or history.generation != generation:
@@ -194,20 +228,27 @@ class ResponseCache:
         return {"allocations": allocations, "utilisation": utilisation}
 
     def answer(self, network: str, generation: str, request_id: str) -> AllocationResponse:
-        """Cached response.
+        """Return a cached response.
+
+        Args:
+            network: name of the network.
+            generation: current registration of the network.
+            request_id: identifier of the request.
 
         Raises:
-            ServiceError: it is not cached.
+            ServiceError: the response is not cached (any more), or of another registration.
         """
         response = self._bodies.get((network, request_id))
         if response is None or response.generation != generation:
             raise ServiceError(
-                404, "unknown_allocation", f"no allocation {request_id[:80]!r} is stored"
+                404,
+                "unknown_allocation",
+                f"no allocation {request_id[:80]!r} is stored; only recent answers are kept",
             )
         return response
 
     def last_used(self) -> str:
-        """Network of the last allocation; "" without one."""
+        """Return the name of the network of the last allocation; "" without one."""
         latest = {
             name: history.allocations[-1]["time"]
             for name, history in self._histories.items()
@@ -216,7 +257,7 @@ class ResponseCache:
         return max(latest, key=lambda name: float(latest[name]), default="")
 
     def retain_only(self, networks: Collection[str]) -> list[str]:
-        """Drop all other networks; return their names."""
+        """Drop the responses of all other networks; return the names of these."""
         removed = [name for name in self._histories if name not in networks]
         for name in removed:
             del self._histories[name]
@@ -224,9 +265,13 @@ class ResponseCache:
         return removed
 
     def _drop_bodies(self, network: str, kept_generation: str = "") -> None:
-        """Drop the responses of a network, except those of one generation, whose first may be
-        idempotent.
+        """Drop the responses of a network, except those of one registration.
+
+        Args:
+            network: name of the network.
+            kept_generation: registration whose responses stay; "" for none.
         """
+        # Whole responses, then completed idempotent requests.
         for cache_key in [
             cache_key
             for cache_key, response in self._bodies.items()

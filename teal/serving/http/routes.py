@@ -1,4 +1,7 @@
-"""HTTP routes of the API over a backend; :func:`make_router` builds them."""
+"""HTTP routes of the API; :func:`make_router` builds them over a backend.
+
+Docstrings of route functions are their descriptions in the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +51,11 @@ from teal.serving.http.metrics import Metrics
 from teal.serving.http.response_cache import ResponseCache
 
 _ALLOCATIONS = "/v1/networks/{name}/allocations"
-# Characters of an Idempotency-Key, and of an answer's id.
+# Maximum characters of an Idempotency-Key, and of an answer's id.
 _MAX_KEY_LENGTH = 255
 _MAX_ID_LENGTH = 200
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
-# The guard checks the token before a body is read; this only describes it.
+# Describes the token in the OpenAPI document; the request guard checks it before a body is read.
 _API: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
@@ -87,7 +90,7 @@ REQUEST_MODELS: tuple[type[BaseModel], ...] = (
 
 
 def _body_schema(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
-    """OpenAPI description of a body that the route parses itself.
+    """Return the OpenAPI description of a request body that the route parses itself.
 
     Args:
         model: model of the JSON body.
@@ -112,17 +115,20 @@ def _body_schema(model: type[BaseModel], options: type[BaseModel] | None = None)
     return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
 
 
-# FastAPI would parse a body in Python: slowly, as deep as it is nested, and with text that no
-# answer could repeat.
+# The routes parse bodies themselves: FastAPI's parser is slow, recurses into nested values, and
+# accepts text that no response can encode.
 
 
 def _parse_spec(body: bytes) -> dict[str, Any]:
-    """Settings of a registration."""
+    """Parse the settings of a registration, as JSON data."""
     return parse_content(NetworkSpec, body).to_json()
 
 
 def _parse_changes(body: bytes) -> dict[str, Any]:
-    """Link changes, dumped one by one, since pydantic stops other threads while it dumps a list."""
+    """Parse link changes, as JSON data.
+
+    They are dumped one by one, since pydantic blocks other threads while it dumps a list.
+    """
     return {
         "links": [
             change.model_dump(mode="json") for change in parse_content(LinkChanges, body).links
@@ -136,12 +142,18 @@ _INFO_DEFAULTS = {
     for name, field in NetworkInfo.model_fields.items()
     if not field.is_required()
 }
+# Values of a link in a network description, to estimate the size of the response.
 _VALUES_PER_LINK = 4
 
 
 async def _network_response(info: dict[str, Any], status: int = 200) -> Response:
-    """Response with a :class:`NetworkInfo`, encoded here because FastAPI would validate every link
-    on the event loop.
+    """Return the response with the description of a network.
+
+    It is encoded here, since FastAPI would validate every link on the event loop.
+
+    Args:
+        info: fields of ``responses.NetworkInfo``.
+        status: HTTP status.
     """
     size = _VALUES_PER_LINK * len(info.get("links") or ())
     return _json_response(
@@ -150,7 +162,7 @@ async def _network_response(info: dict[str, Any], status: int = 200) -> Response
 
 
 def _json_response(body: bytes, status: int = 200) -> Response:
-    """Response with an encoded JSON body."""
+    """Return a response with an encoded JSON body."""
     return Response(body, status, media_type=JSON)
 
 
@@ -159,9 +171,9 @@ class ApiRoutes(NamedTuple):
 
     Attributes:
         router: all routes.
-        allocations: fast route of allocations, to be matched before ``router``, whose own one
-            serves the description only: FastAPI takes a third of a millisecond to find a route and
-            to parse its parameters.
+        allocations: route of allocation requests outside of FastAPI, to be matched before
+            ``router``. FastAPI takes a third of a millisecond to match a route and to parse its
+            parameters; its own route of allocations serves the OpenAPI document only.
     """
 
     router: APIRouter
@@ -183,7 +195,7 @@ class _RouteContext:
     cache: ResponseCache
 
     async def forget_removed(self) -> None:
-        """Drop cached responses and metrics of networks that are gone."""
+        """Drop cached responses and metrics of networks that are no longer registered."""
         for removed in self.cache.retain_only(await self.backend.names()):
             self.metrics.forget(removed)
 
@@ -197,8 +209,8 @@ def make_router(
         backend: implementation of the API calls.
         metrics: Prometheus metrics.
         cache: response cache.
-        max_open: maximum number of concurrent allocations of a network. Further ones are refused
-            here, at no cost to the solver; refusing a flood there would slow it tenfold.
+        max_open: maximum number of concurrent allocation requests of a network; further ones are
+            refused before they are parsed, so that a flood does not slow the solver.
     """
     router = APIRouter(responses=FAULTS)
     context = _RouteContext(backend, metrics, cache)
@@ -216,8 +228,10 @@ def make_router(
 
 
 class _AllocationHandler:
-    """Handler of allocation requests: limits concurrency, repeats the answer to a request with the
-    same Idempotency-Key, records and caches new answers.
+    """Handler of allocation requests.
+
+    It limits the concurrent requests, answers repeated requests with the same Idempotency-Key once,
+    and records new answers in metrics and cache.
 
     Args:
         context: backend, metrics and response cache.
@@ -227,6 +241,7 @@ class _AllocationHandler:
     def __init__(self, context: _RouteContext, max_open: int) -> None:
         self._context = context
         self._max_open = max_open
+        # Number of requests in flight, by network and by "network client".
         self._in_flight: Counter[str] = Counter()
 
     async def respond(
@@ -246,22 +261,22 @@ class _AllocationHandler:
         """
         backend = self._context.backend
         cache = self._context.cache
-        # Resolve the installed answer.
+        # Look up the installed answer, the reference of a churn limit.
         encoded_request = _encode_request(request, await request.body())
         if previous is not None:
             previous_answer = cache.answer(name, await backend.generation(name), previous)
             encoded_request = dataclasses.replace(
                 encoded_request, previous=previous_answer, previous_id=previous
             )
-        # Allocate, or repeat the answer to the same Idempotency-Key.
+        # Allocate, or repeat the answer to an earlier request with the same Idempotency-Key.
         with self._limit_concurrency(name, encoded_request.client):
-            # Idempotency keys belong to a generation: a replaced network gives other answers.
+            # The key includes the generation, since a replaced network gives other answers.
             key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
             work = cache.answer_once(
                 name, key, encoded_request, lambda: backend.allocate(name, encoded_request)
             )
             result, is_new = await _cancel_on_disconnect(request.receive, work)
-        # Tell the log the deadline.
+        # Add the deadline to the log entry of the request guard.
         request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]
         if is_new:
             await self._record(name, encoded_request.request_id, result)
@@ -269,7 +284,7 @@ class _AllocationHandler:
 
     @contextlib.contextmanager
     def _limit_concurrency(self, name: str, client: str) -> Iterator[None]:
-        """Count a request of a network and of a client as in flight.
+        """Count a request as in flight while the block runs, for its network and its client.
 
         Raises:
             ServiceError: the network or the client has too many requests in flight.
@@ -285,29 +300,29 @@ class _AllocationHandler:
             yield
         finally:
             in_flight.subtract((name, client_key))
-            # Remove zero counters, since callers choose the names.
+            # Remove zero counters: clients choose the names, so they would accumulate.
             for counter_key in (name, client_key):
                 if not in_flight[counter_key]:
                     del in_flight[counter_key]
 
     async def _record(self, name: str, request_id: str, result: AllocationResponse) -> None:
-        """Record a new answer in the metrics and cache it; log failures to cache it."""
+        """Record a new answer in the metrics and cache it; failures are logged, not raised."""
         context = self._context
         context.metrics.record_allocation(name, result.summary)
         try:
             generation = await context.backend.generation(name)
             if result.generation == generation and context.cache.add(name, request_id, result):
                 await context.forget_removed()
-        # Deleted meanwhile.
+        # The network was deleted during the request.
         except ServiceError:
             pass
-        # Send the answer even if, for instance, an engine is ending.
+        # Send the answer even if it cannot be cached, for example because an engine restarts.
         except Exception:
             LOG.exception("answer not cached", extra={"teal": {"request": request_id}})
 
 
 def _encode_request(request: Request, body: bytes) -> EncodedRequest:
-    """Undecoded request for the backend."""
+    """Return the undecoded request for the backend, without the parameter ``previous``."""
     state = request.scope["teal"]
     query = dict(request.query_params)
     query.pop("previous", None)
@@ -322,7 +337,7 @@ def _encode_request(request: Request, body: bytes) -> EncodedRequest:
 
 
 def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
-    """Add the route that allocates, and return its fast route."""
+    """Add the route of allocation requests; return the faster route outside of FastAPI."""
 
     @router.post(
         _ALLOCATIONS,
@@ -336,18 +351,17 @@ def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
         idempotency_key: Annotated[str | None, Header(max_length=_MAX_KEY_LENGTH)] = None,
         previous: Annotated[str | None, Query(max_length=_MAX_ID_LENGTH)] = None,
     ) -> Response:
-        """Allocate one or many traffic matrices, JSON or Arrow. Options of an Arrow request are
-        query parameters.
+        """Allocate one or several traffic matrices, in JSON or Arrow.
 
-        Returns a feasible allocation by the deadline; status tells whether the gap was reached. A
-        repeated request with the same Idempotency-Key and body gets the same answer without another
-        solve. The parameter previous is the id of the installed answer, the reference of a churn
-        limit.
+        The options of an Arrow request are query parameters. Returns a feasible allocation by the
+        deadline; status says whether the gap was reached. A repeated request with the same
+        Idempotency-Key and body gets the same answer without another solve. The parameter previous
+        is the id of the installed answer, the reference of a churn limit.
         """
         return await handler.respond(name, request, idempotency_key, previous)
 
     async def allocate_fast(request: Request) -> Response:
-        """Allocate as above, with the length limits of the OpenAPI description."""
+        """Allocate one or several traffic matrices; check the lengths of key and ``previous``."""
         key = request.headers.get("idempotency-key")
         previous = request.query_params.get("previous")
         _check_length("Idempotency-Key", key, _MAX_KEY_LENGTH)
@@ -367,7 +381,7 @@ def _check_length(field: str, value: str | None, max_length: int) -> None:
         raise ServiceError(
             422,
             "invalid_request",
-            f"{field}: at most {max_length} characters, not {len(value)}",
+            f"{field}: {len(value)} characters are too long; use at most {max_length}",
         )
 
 
@@ -387,7 +401,7 @@ def _add_lists(router: APIRouter, context: _RouteContext) -> None:
     async def get_model() -> Any:
         """Version of the loaded model, and why a newer one in its folder is not used.
 
-        The answering replica's; replicas may differ for a second.
+        Describes the replica that answers; replicas may differ for a second.
         """
         return await backend.model()
 
@@ -407,8 +421,9 @@ def _add_networks(router: APIRouter, context: _RouteContext) -> None:
         },
     )
     async def put_network(name: _Name, request: Request) -> Response:
-        """Register or replace a network. Its paths are computed in the background; GET tells when
-        it is ready.
+        """Register or replace a network.
+
+        Its paths are computed in the background; GET returns its state.
         """
         body = await request.body()
         info, is_new = await backend.put(name, await offload_if_large(len(body), _parse_spec, body))
@@ -439,8 +454,9 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
         responses={200: {"model": NetworkInfo}},
     )
     async def patch_links(name: _Name, request: Request) -> Response:
-        """Change capacities, take links down or up; effective from the next request on, without a
-        path search.
+        """Change link capacities, or take links down or up.
+
+        Effective from the next request on, without a path search.
         """
         body = await request.body()
         return await _network_response(
@@ -449,9 +465,7 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get("/v1/networks/{name}/paths", **_API, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
-        """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by
-        node.
-        """
+        """Pairs of nodes in the order of rates and splits, and their candidate paths, as nodes."""
         return _json_response(await backend.paths(name))
 
 
@@ -462,10 +476,10 @@ def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get("/v1/networks/{name}/allocations", **_API, response_model=RecentAllocations)
     async def get_allocations(name: _Name, after: float = 0.0) -> Any:
-        """Figures of recent allocations, at most the last thousand requests, and the link
-        utilisation of the last one.
+        """Figures of recent allocations, and the link utilisation of the last one.
 
-        Only answers after a time in seconds since 1970, as in ``time``.
+        At most the last thousand requests; with after, only answers later than that time in seconds
+        since 1970.
         """
         return cache.since(name, await backend.generation(name), after)
 
@@ -475,7 +489,7 @@ def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )
     async def get_allocation(name: _Name, number: str) -> Response:
-        """A recent answer, unchanged; the last ones only, 64 MiB of all networks together."""
+        """A recent answer, unchanged; the last 64 MiB of answers of all networks are kept."""
         result = cache.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
 
@@ -486,13 +500,13 @@ def _add_recent_allocations(router: APIRouter, context: _RouteContext) -> None:
         responses={200: {"content": {ZIP: {}}}},
     )
     async def get_proof(name: _Name, number: str) -> Response:
-        """The proof of an answer to a request with prove, as a zip file; kept as long as the
-        answer.
-        """
+        """Proof of an answer to a request with prove, as a zip file; kept as long as the answer."""
         result = cache.answer(name, await backend.generation(name), number)
         if not result.proof:
             raise ServiceError(
-                404, "no_proof", f"allocation {number[:80]!r} was requested without prove"
+                404,
+                "no_proof",
+                f"allocation {number[:80]!r} was requested without prove; request it with prove",
             )
         return Response(result.proof, media_type=ZIP)
 
@@ -509,11 +523,11 @@ def _add_measurements(router: APIRouter, context: _RouteContext) -> None:
         openapi_extra=_body_schema(MeasurementRequest, MeasurementOptions),
     )
     async def measure(name: _Name, request: Request) -> Any:
-        """Send measured traffic, one matrix or several, JSON or Arrow (then time and interval_s are
-        query parameters).
+        """Send measured traffic: one or several matrices, in JSON or Arrow, or interface counters.
 
-        The allocation for the next interval is computed from them at once: POST .../allocations
-        with "for": "next". Counters wait for their estimate until their deadline, then 503.
+        With Arrow, time and interval_s are query parameters. The allocation for the next interval
+        is computed at once; POST .../allocations with "for": "next" returns it. An estimate from
+        counters that misses its deadline is answered by 503.
         """
         body = await request.body()
         info = await _cancel_on_disconnect(
@@ -529,7 +543,7 @@ def _add_measurements(router: APIRouter, context: _RouteContext) -> None:
 
     @router.delete("/v1/networks/{name}/measurements", **_API, status_code=204)
     async def forget_measured(name: _Name) -> Response:
-        """Delete all measured matrices and all state learnt from them, for instance wrong ones."""
+        """Delete all measured matrices and all state learnt from them."""
         await backend.forget_measured(name)
         metrics.measured(name, {"matrices": 0})
         return Response(status_code=204)
@@ -541,7 +555,7 @@ def _add_map(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get("/v1/networks/{name}/map", **_API, responses={200: {"model": Drawing}})
     async def get_map(name: _Name) -> Response:
-        """Drawing of the network: its coordinates if known, else a layout."""
+        """Drawing of the network: coordinates of the nodes if known, else a computed layout."""
         return _json_response(await backend.map(name))
 
 
@@ -584,11 +598,13 @@ def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
 
 
 async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _Result:
-    """Result of ``work``; cancel it if the client disconnects.
+    """Await ``work`` and return its result; cancel it if the client disconnects.
+
+    A second task waits for the disconnect message, and then cancels the calling task.
 
     Args:
         receive: ASGI receive; the next message after the body is the disconnect.
-        work: awaited in the calling task.
+        work: computation, awaited in the calling task.
 
     Raises:
         ServiceError: the client has disconnected.
@@ -609,7 +625,7 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
     try:
         return await work
     except asyncio.CancelledError:
-        # Cancelled by someone else, too.
+        # Another task has cancelled this request: the cancellation goes on.
         if not is_gone or request_task.cancelling() > 1:
             raise
         raise ServiceError(400, "disconnected", "the client has disconnected") from None

@@ -56,7 +56,7 @@ def _estimating(solver: AllocationEngine) -> bool:
 def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solver = AllocationEngine(tmp_path, most_waiting=40)
+    solver = AllocationEngine(tmp_path, max_queued=40)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver, tokens=_TOKENS, sent=_TOKENS[0]) as client:
