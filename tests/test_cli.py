@@ -230,11 +230,11 @@ def _write_bad_files(folder: Path) -> None:
         ("evaluate --topology locked.json --traffic gravity --scheme lp-all", "locked.json"),
         (
             "train --topology zero.json --traffic gravity",
-            "zero.json: links[0] (1->2): capacity: expected",
+            "zero.json: links[0] (1->2): capacity: the capacity is 0",
         ),
         (
             "train --topology none.json --traffic gravity",
-            "none.json: links[0] (1->2): capacity: expected",
+            "none.json: links[0] (1->2): capacity: the link has no",
         ),
         ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
         ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),

@@ -186,7 +186,7 @@ WRONG: list[tuple[str, str, str | None, str]] = [
     ("traffic", "node.csv", DEMANDS + "a,z,1\n", "line 4: target 'z'"),
     ("traffic", "rate.csv", DEMANDS + "c,a,much\n", "line 4: rate 'much'"),
     ("traffic", "minus.csv", DEMANDS + "c,a,-1\n", "line 4: rate '-1'"),
-    ("traffic", "twice.csv", DEMANDS + "a,c,4\n", "a pair twice"),
+    ("traffic", "twice.csv", DEMANDS + "a,c,4\n", "two rows have the same source and target"),
     ("traffic", "stamp.csv", "timestamp,source,target,rate\nyesterday,a,b,1\n", "'yesterday'"),
     ("traffic", "columns.csv", "from,to,mbps\na,b,1\n", "from, to, mbps"),
     ("traffic", "broken.parquet", "PAR1", "Parquet"),

@@ -164,7 +164,7 @@ class Routers(Mapping[str, Router]):
         unused = [name for name in self if name not in old_name_of]
         notes = list(topology.notes)
         if self._unused:
-            notes.append(f"{self.where}: columns that are not used: {', '.join(self._unused)}.")
+            notes.append(f"{self.where}: unused columns: {', '.join(self._unused)}.")
         if unknown:
             notes.append(
                 f"{WARNING}{self.where}: nodes that are not in the table of routers: "

@@ -194,7 +194,7 @@ def test_costs_survive_tables_and_node_link_json(tmp_path: Path) -> None:
 def test_costs_on_some_links_only_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "net.csv"
     file.write_text("source,target,capacity,cost\na,b,1,3\nb,c,1,\n")
-    with pytest.raises(InputError, match="cost: expected one on every link"):
+    with pytest.raises(InputError, match="give every link a cost, or none"):
         load_topology(file)
 
 

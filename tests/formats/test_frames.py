@@ -50,7 +50,7 @@ def test_a_frame_is_the_traffic_that_a_file_of_it_is(tmp_path: Path) -> None:
     for change, words in (
         ({"source": "mars"}, "node of b4"),
         ({"rate": -1.0}, "finite rate"),
-        ({"timestamp": frame["timestamp"][0], "source": "1", "target": "2"}, "a pair twice"),
+        ({"timestamp": frame["timestamp"][0], "source": "1", "target": "2"}, "two rows have the same"),
     ):
         with pytest.raises(InputError, match=words):
             teal.load_traffic(frame.assign(**change), topology)
@@ -166,7 +166,7 @@ def test_a_frame_is_read_by_the_rules_of_a_table(tmp_path: Path) -> None:
 def test_a_column_of_traffic_that_is_not_used_is_named() -> None:
     topology = teal.load_topology("b4")
     frame = pd.DataFrame({"source": ["1"], "target": ["2"], "rate": [1.0], "priority": [3]})
-    with pytest.warns(InputWarning, match="columns that are not used: priority"):
+    with pytest.warns(InputWarning, match="unused columns: priority"):
         teal.load_traffic(frame, topology)
 
 

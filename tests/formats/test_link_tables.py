@@ -29,7 +29,7 @@ def test_a_table_of_cables_with_units_members_and_other_names(tmp_path: Path) ->
         ("par", "fra"): (30, 20),
     }
     assert topology.latency.tolist() == [3.5, 3.5, 0.8, 0.8]
-    assert "Columns that are not used: owner." in topology.notes
+    assert "Unused columns: owner." in topology.notes
     directed = tmp_path / "directed.csv"
     directed.write_text("source,target,capacity\na,b,10\nb,a,20\n", "utf-8")
     assert links_of(load_topology(str(directed))) == {

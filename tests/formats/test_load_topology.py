@@ -80,10 +80,10 @@ def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: 
     [
         ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected a rate of bits"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
-        ({"modules": ""}, "link L: capacity: expected a capacity > 0 (--default-capacity"),
+        ({"modules": ""}, "link L: capacity: the link has no capacity; name its attribute"),
         (
             {"modules": INSTALLED.replace("2500.0", "0")},
-            "link L: capacity: expected a capacity > 0",
+            "link L: capacity: the capacity is 0.0, not above 0",
         ),
         ({"modules": INSTALLED.replace("2500.0", "many")}, "expected a number, found 'many'"),
     ],
@@ -126,14 +126,14 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
         ({"links": [{"source": 0, "target": 7, "capacity": 5}]}, "links[0] (0->7): target"),
         (
             {"links": [{"source": 0, "target": 1}]},
-            "links[0] (0->1): capacity: expected a capacity > 0 (--default-capacity",
+            "links[0] (0->1): capacity: the link has no capacity",
         ),
         (
             {"links": [{"source": 0, "target": 1, "capacity": 0}]},
-            "capacity: expected a capacity > 0",
+            "capacity: the capacity is 0.0, not above 0",
         ),
-        ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
-        ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
+        ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "is -2.0, not above 0"),
+        ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "is nan, not above 0"),
         ({"links": [{"source": 0}]}, "a link with source and target"),
         ({"links": []}, "at least 1 link"),
         ({"nodes": [{"id": 0}, {"id": 0}]}, "distinct ids"),
@@ -209,7 +209,7 @@ def test_topohub_names_load_networks_and_unknown_ones_are_refused() -> None:
     for wrong in ("topohub:sndlib/nowhere", "topohub:../secret/x", "topohub:sndlib"):
         with pytest.raises(InputError, match="a name such as"):
             load_topology(wrong)
-    with pytest.raises(InputError, match="capacity > 0"):
+    with pytest.raises(InputError, match="not above 0"):
         load_topology("topohub:sndlib/geant,capacity=-1")
 
 

@@ -220,10 +220,10 @@ def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(
         ("1704067200,n0,n1,1\n1704067200,n1,n0,x", "found line 3: rate 'x'"),
         ("1704067200,n0,mars,1", "a target that is a node of test, found line 2: target 'mars'"),
         ("1704067200,n0,n0,1", "a target other than the source, found line 2: target 'n0'"),
-        ("1704067200,n0,n1,1\n1704067200,n0,n1,2", "each source and target once"),
+        ("1704067200,n0,n1,1\n1704067200,n0,n1,2", "two rows have the same source and target"),
         ("soon,n0,n1,1", "timestamp"),
-        (",n0,n1,1\n1704067500,n0,n1,2", "timestamp: expected a time in every row"),
-        ("", "at least one row"),
+        (",n0,n1,1\n1704067500,n0,n1,2", "timestamp: rows without a time"),
+        ("", "the table has no rows"),
     ],
 )
 def test_faults_of_traffic_tables_are_named(tmp_path: Path, rows: str, words: str) -> None:

@@ -117,13 +117,13 @@ def test_nodes_and_rows_without_a_partner_are_noted(table: Path, tmp_path: Path)
             "sid 7: expected that of one router in one algorithm, found a in algorithm 128",
         ),
         ("name,sid_128\na,1.5\n", "line 2: sid_128: expected an integer"),
-        ("name,sid_128,sid 128\na,1,2\n", "sid_128: expected each column once"),
+        ("name,sid_128,sid 128\na,1,2\n", "sid_128: 2 columns have this name"),
         (
             "name,sid_200,srgb\na,90000,1000000\n",
             "line 2: srgb: expected a block with a label for sid 90,000",
         ),
         ("name,srgb\na,3\n", "a label from 16 to"),
-        ("name,sid,SID\na,1,2\n", "each column once"),
+        ("name,sid,SID\na,1,2\n", "2 columns have this name"),
         ("name,vendor\na,acme\n", "frr, iosxr, junos"),
         ("name,aliases\na,x\nb,X\n", "a name of one router only"),
         ("name,aliases\na,x\na,y\n", "a twice"),
@@ -249,7 +249,7 @@ def test_an_address_has_no_port_without_brackets_and_one_writing(tmp_path: Path)
     topology = teal.load_topology("b4", routers=tmp_path / "t.csv")
     assert topology.name_of("fd00::1:5") == "fd00::1:5"
     assert topology.name_of("fd00:0:0::1") == "1"
-    assert "columns that are not used: loopbak" in " ".join(topology.notes)
+    assert "unused columns: loopbak" in " ".join(topology.notes)
 
 
 def test_neighbours_in_counters_may_be_called_by_any_name(network: Path, table: Path) -> None:

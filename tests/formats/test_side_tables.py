@@ -125,7 +125,7 @@ def test_a_workbook_is_read_as_a_text(tmp_path: Path) -> None:
     [
         ("source,target\na,b\n", r"columns: expected source, target, rate \(optional:"),
         ("source target rate\na b 1\n", "separated by commas, semicolons or tabs"),
-        ("source,target,rate,Rate (G)\na,b,1,1\n", "rate: expected this column once"),
+        ("source,target,rate,Rate (G)\na,b,1,1\n", "rate: two columns have this name"),
         ("source,target,rate (weeks)\na,b,1\n", "in the heading no unit"),
         ("source,target,rate,value (per Mbit/s)\na,b,1,1\n", "value: expected in the heading"),
         ("source,target,rate\na,b,much\n", "line 2: rate: expected a rate such as"),
@@ -143,7 +143,7 @@ def test_a_fault_is_one_line_with_its_place(tmp_path: Path, text: str, words: st
 def test_a_column_that_is_not_used_is_named(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("source,target,rate,revenue\na,b,1,5\n")
-    with pytest.warns(InputWarning, match="columns that are not used: revenue"):
+    with pytest.warns(InputWarning, match="unused columns: revenue"):
         read_side_table(file, COLUMNS)
 
 
