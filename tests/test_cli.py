@@ -386,7 +386,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     for change, words in [
         (lines[:-1], "expected one for"),
         ([*lines[1:], "1,2,0"], "weight: expected a number above 0"),
-        ([*lines, lines[0]], "each source and target once"),
+        ([*lines, lines[0]], "each source and target may have one row only"),
         (["1,x,1"], "line 2"),
     ]:
         file.write_text("\n".join(["source,target,weight", *change]))

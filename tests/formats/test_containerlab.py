@@ -142,7 +142,10 @@ def _json(folder: Path, topology: Topology) -> str:
             "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}",
             r"links\[0\].*nodes of the file",
         ),
-        ("topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1']}]}", "the link has no capacity"),
+        (
+            "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'b:e1']}]}",
+            "the link has no capacity",
+        ),
         ("topology: {nodes: {a: text, b: }, links: []}", "nodes: a.*a mapping"),
         ("topology: {nodes: {a: , b: }, links: [a]}", r"links\[0\].*a mapping"),
         (

@@ -50,7 +50,10 @@ def test_a_frame_is_the_traffic_that_a_file_of_it_is(tmp_path: Path) -> None:
     for change, words in (
         ({"source": "mars"}, "node of b4"),
         ({"rate": -1.0}, "finite rate"),
-        ({"timestamp": frame["timestamp"][0], "source": "1", "target": "2"}, "two rows have the same"),
+        (
+            {"timestamp": frame["timestamp"][0], "source": "1", "target": "2"},
+            "two rows have the same",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             teal.load_traffic(frame.assign(**change), topology)

@@ -134,7 +134,9 @@ def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) ->
     assert metric is not None
     assert metric.tolist() == [10, 30, 5, 7]
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,30\ny,x,1,30,10\n")
-    with pytest.raises(InputError, match="metric_za: expected a row for each circuit"):
+    with pytest.raises(
+        InputError, match="metric_za: the column has metrics of the reverse direction"
+    ):
         load_topology(path)
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,0.5\n")
     with pytest.raises(InputError, match="line 2: metric: expected an integer"):

@@ -126,8 +126,11 @@ def test_a_workbook_is_read_as_a_text(tmp_path: Path) -> None:
         ("source,target\na,b\n", r"columns: expected source, target, rate \(optional:"),
         ("source target rate\na b 1\n", "separated by commas, semicolons or tabs"),
         ("source,target,rate,Rate (G)\na,b,1,1\n", "rate: two columns have this name"),
-        ("source,target,rate (weeks)\na,b,1\n", "in the heading no unit"),
-        ("source,target,rate,value (per Mbit/s)\na,b,1,1\n", "value: expected in the heading"),
+        ("source,target,rate (weeks)\na,b,1\n", "an unsupported unit"),
+        (
+            "source,target,rate,value (per Mbit/s)\na,b,1,1\n",
+            "value: the heading 'value \\(per Mbit/s\\)' has an unsupported",
+        ),
         ("source,target,rate\na,b,much\n", "line 2: rate: expected a rate such as"),
         ("source,target,rate\na,b,5 apples\n", "line 2: rate: expected a rate such as"),
         ("source,target,rate,sold\na,b,1,maybe\n", "line 2: sold: expected yes or no"),
@@ -154,7 +157,7 @@ def test_what_is_said_twice_is_refused_unless_it_is_the_same(tmp_path: Path) -> 
     cables = [frozenset([row.text("source"), row.text("target")]) for row in rows]
     rates = [row.values["rate"] for row in rows]
     require_once(rows[:2], cables[:2], "each cable", rates[:2])
-    with pytest.raises(InputError, match=r"line 4: expected each cable once, found .*line 2"):
+    with pytest.raises(InputError, match=r"line 4: the row repeats .*line 2, but each cable may"):
         require_once(rows, cables, "each cable", rates)
-    with pytest.raises(InputError, match="line 3: expected each cable once"):
+    with pytest.raises(InputError, match="line 3: the row repeats"):
         require_once(rows[:2], cables[:2], "each cable")
