@@ -186,7 +186,7 @@ def test_the_command_writes_rows_summary_and_plot(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--race"], "an option of teal next-interval"),
+        (["--race"], "teal next-interval has no such option"),
         (["--lead", "0"], "--lead"),
         (["--lookback", "-1"], "--lookback"),
         (["--scheme", "saa:window=0"], "window"),
