@@ -1,4 +1,4 @@
-"""Old forms of renamed public names: they work for one release, with a warning.
+"""Deprecated public names, which work for one release with a DeprecationWarning.
 
 All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES` and :data:`KEYWORDS`.  A package
 whose names are loaded on first use passes its loader through :func:`with_old_names`; a class with
@@ -43,11 +43,11 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {"threads_for": {"least": "min_opera
 
 
 def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the loader of a package's names, extended by their old forms.
+    """Return a loader of a package's names that also accepts the deprecated ones.
 
     Args:
-        package: key of :data:`NAMES`.
-        load: returns the object of a present name.
+        package: name of the package, a key of :data:`NAMES`.
+        load: function that returns the object of a current name.
     """
 
     def load_any(name: str) -> Any:
@@ -62,14 +62,14 @@ def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], 
 
 
 def with_old_attributes(cls: _Class) -> _Class:
-    """Extend a class by the old forms of its attributes (:data:`ATTRIBUTES`)."""
+    """Decorate a class: add properties with the deprecated names of its attributes."""
     for old_name, new_name in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old_name, property(_read_by(cls.__name__, old_name, new_name)))
     return cls
 
 
 def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
-    """Return a getter of an attribute by its old name."""
+    """Return a getter that warns about a deprecated name and reads the current attribute."""
 
     def read(instance: Any) -> Any:
         message = f"{owner}.{old_name} is deprecated: use {new_name}"
@@ -80,7 +80,7 @@ def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
 
 
 def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function that also accepts the old forms of its keywords (:data:`KEYWORDS`)."""
+    """Decorate a function: accept deprecated names of its keyword arguments, with a warning."""
     name = function.__name__
     new_names = KEYWORDS[name]
 

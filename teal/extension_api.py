@@ -1,7 +1,8 @@
-"""The names of the core that packages may use, beside those of ``import teal``.
+"""Names of the core package that extension packages may use, in addition to those of
+``import teal``.
 
-A package that uses others depends on what may change without notice.  Each name is explained where
-it is defined; the packages beside it keep to this list, and a test holds it.
+Other names may change without notice.  A test checks that the extension packages of this repository
+use only these names.
 """
 
 from __future__ import annotations

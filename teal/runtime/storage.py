@@ -221,7 +221,8 @@ def require_disk(folder: Path, needed: int, what: str) -> None:
         raise InputError.invalid(
             str(folder),
             "",
-            f"{what} need {needed / 1e9:.1f} GB on disk, but only {free / 1e9:.1f} GB are free",
+            f"{needed / 1e9:.1f} GB on disk are needed for {what}, but only {free / 1e9:.1f} GB "
+            "are free",
         )
 
 
