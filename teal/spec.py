@@ -57,6 +57,7 @@ class Spec:
         }
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
+        """Parse the value of an option to the type of its default."""
         text = self.options[key]
         if isinstance(default, bool):
             if text.lower() in _TRUE + _FALSE:

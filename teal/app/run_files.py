@@ -264,6 +264,7 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise InputError if a setting differs from that of the interrupted run."""
     for field in {**old, **new}:
         if field not in _CHANGEABLE_SETTINGS and old.get(field) != new.get(field):
             expected = f"the setting of the interrupted run, {old.get(field, 'not set')!r}"
@@ -271,6 +272,7 @@ def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> No
 
 
 def _require_same_inputs(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Raise InputError if an input file differs: ``old`` and ``new`` are SHA-256 by file name."""
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
             problem = (

@@ -121,6 +121,7 @@ def _is_truth_value(value: Any) -> bool:
 
 
 def _int(value: Any) -> int:
+    """Convert an integer, an integral float, or a decimal text; truth values are refused."""
     if not _is_truth_value(value):
         if isinstance(value, numbers.Integral):
             return int(value)
@@ -132,6 +133,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
+    """Convert a number or a text; truth values and NaN are refused."""
     is_number = isinstance(value, numbers.Real) and not _is_truth_value(value)
     if is_number or isinstance(value, str):
         try:
@@ -144,6 +146,7 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
+    """Convert a text, a path or a finite number; truth values are refused."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, os.PathLike):

@@ -73,6 +73,7 @@ def _engine() -> None:
 
 @_task
 def _paths() -> None:
+    """Call the kernels of path computation, column generation and checks of allocations."""
     problem = three_nodes()
     rehearse_checks(problem)
     columns.rehearse()

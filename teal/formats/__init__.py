@@ -235,7 +235,8 @@ def load_traffic(
     Args:
         text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file
             (or a pattern, ``rf1221.*.demands``); ``gravity:...``; traffic matrices; or a pandas
-            frame or series, a dict of pairs or an array (see :mod:`teal.formats.frames`).
+            frame or series, a dict of pairs ``{("a", "b"): 3.0}``, or an array (N, N), (T, N, N) or
+            (T, N (N - 1)).
         topology: the network.
         progress: show progress bars.
         unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.

@@ -130,6 +130,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
 
 
 def _record(adjacency: Adjacency) -> LinkRecord:
+    """Build the link record of an adjacency; one of the largest metric is out of service."""
     return LinkRecord(
         adjacency.source,
         adjacency.target,

@@ -406,6 +406,7 @@ def _scalars(part: Any, *names: str) -> Iterator[str]:
 
 
 def _flatten(value: Any) -> Iterator[str]:
+    """Yield all scalars within nested JSON as text, without empty ones."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from _flatten(inner)
@@ -448,6 +449,7 @@ def _nlris(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _find_value(part: Any, name: str) -> Any:
+    """Return the first value of a key in nested JSON objects; None for none."""
     if isinstance(part, dict):
         if name in part:
             return part[name]

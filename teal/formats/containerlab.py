@@ -227,6 +227,7 @@ def _mapping(value: Any, where: str, field: str) -> dict[str, Any]:
 
 
 def _nodes(topology: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the entries of the nodes by name; raise InputError without nodes or links."""
     if not isinstance(topology.get("nodes"), dict) or not isinstance(topology.get("links"), list):
         raise InputError.invalid(
             where,

@@ -3,8 +3,9 @@
 The name of a node is its ``label`` if all labels are distinct, else its id; its position is
 ``Longitude`` and ``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw``
 (bit/s), or its ``LinkSpeed`` in ``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few
-links or none; ``default_capacity`` applies to the others.  Links may have ``latency``, ``metric``,
-``te_metric``, ``affinity``, ``status`` and ``overload``, as in :mod:`teal.formats.node_link`.
+links or none; ``default_capacity`` applies to the others.  Links may have ``latency`` (ms),
+``metric``, ``te_metric``, ``cost``, ``affinity`` (names of administrative groups), ``status``
+(``up`` or ``down``) and ``overload`` (``yes``: the IGP does not use the link).
 """
 
 from __future__ import annotations

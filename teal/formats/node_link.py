@@ -240,6 +240,7 @@ def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
+    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None for none."""
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
         x, y = (number(value, where, field) for value in node["pos"])
     elif "lon" in node and "lat" in node:

@@ -155,6 +155,7 @@ def _get(part: dict[str, Any], name: str, module: str) -> Any:
 
 
 def _bytes(text: object, where: str, field: str) -> float:
+    """Parse a generic bandwidth, bytes per second, in hexadecimal or decimal notation."""
     try:
         return float.fromhex(str(text)) if "x" in str(text).lower() else float(str(text))
     except (ValueError, OverflowError):

@@ -118,6 +118,7 @@ def topology_format(path: Path) -> TopologyFormat | None:
 
 
 def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topology:
+    """Read a network of SNDlib; raise InputError for other XML."""
     if not is_sndlib(path):
         raise InputError.invalid(
             str(path),
@@ -176,6 +177,7 @@ def _omitted_overloads(topology: Topology) -> list[str]:
 
 
 def _omitted_by_rfc8345(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that RFC 8345 files omit."""
     affinities = ["affinities"] if topology.affinities else []
     return [
         *_omitted_positions(topology),

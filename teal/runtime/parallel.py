@@ -38,8 +38,9 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 def _load_own_openmp() -> None:
     """Make Numba load its own OpenMP library instead of the copy that torch has loaded.
 
-    torch exports its copy's functions to all libraries loaded later; the copy has read its settings
-    before Teal could set them (see :mod:`teal.runtime.openmp`).
+    torch exports the functions of its copy to all libraries that are loaded later.  That copy has
+    read the environment before Teal could set a short spin time, so that its idle threads would
+    occupy the cores for milliseconds.
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
