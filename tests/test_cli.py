@@ -241,7 +241,7 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic cut.tgz", "cut.tgz: expected a whole .tgz"),
         (
             "train --topology b4 --traffic mars.csv",
-            "mars.csv: expected a target that is a node of b4, found line 2: target 'mars'",
+            "mars.csv: invalid row: line 2: target 'mars'; use a target that is a node of b4",
         ),
         ("train --topology b4 --traffic negative.csv", "found line 2: rate '-1'"),
         ("train --topology b4 --traffic nan.csv", "found line 2: rate 'nan'"),

@@ -665,8 +665,12 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     # Read the table: each pair of nodes once.
     path = Path(text)
     if not path.is_file():
-        expected = "a table (.csv, .xlsx) of source, target, weight, or random:seed=0"
-        raise InputError(text, "weights", expected, "no such file")
+        raise InputError.invalid(
+            text,
+            "weights",
+            "no such file",
+            "use a table (.csv, .xlsx) of source, target and weight, or random:seed=0",
+        )
     weights: dict[tuple[int, int], float] = {}
     rows = read_side_table(path, (SOURCE, TARGET, _WEIGHT))
     pairs = [(row.node("source", topology), row.node("target", topology)) for row in rows]

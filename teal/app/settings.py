@@ -276,11 +276,19 @@ def require_one_program(config: ProgramConfig, where: str) -> None:
 
     Args:
         config: the settings.
-        where: part of Teal that does not support them, such as "for teal plan", for the message.
+        where: use that does not support them, such as "with --race", for the message.
     """
-    is_sequence = Objective(config.objective).rules.is_sequence
-    require(config, "objective", f"one that is a single program, {where}", not is_sequence)
-    require(config, "protect", f"nothing {where}", not config.protect)
+    if Objective(config.objective).rules.is_sequence:
+        raise InputError.invalid(
+            "--objective",
+            "",
+            f"{config.objective} is a sequence of programs, which cannot be used {where}",
+            "use an objective that is a single program",
+        )
+    if config.protect:
+        raise InputError.invalid(
+            "--protect", "", f"protection cannot be used {where}", "drop the option"
+        )
 
 
 def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = False) -> None:
@@ -289,12 +297,17 @@ def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = Fa
 
     Args:
         config: the settings.
-        where: part of Teal that does not support them, such as "for teal plan", for the message.
+        where: use that does not support them, such as "with --prove", for the message.
         or_in_pieces: whether bandwidth functions, which are piecewise linear, are supported.
     """
     rules = Objective(config.objective).rules
     is_supported = rules.is_linear or (or_in_pieces and rules.needs_functions)
-    require(config, "objective", f"one whose value is linear in flow, {where}", is_supported)
+    if not is_supported:
+        raise InputError.invalid(
+            "--objective",
+            "",
+            f"{config.objective} is not linear in the flows and cannot be used {where}",
+        )
 
 
 def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:
@@ -306,12 +319,13 @@ def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) 
         entries: entries of a split table; 0 for exact splits.
         min_split: smallest split ratio; 0 for no limit.
     """
-    require(
-        config,
-        "protect",
-        "nothing with --entries and --min-split",
-        not (config.protect and (entries or min_split)),
-    )
+    if config.protect and (entries or min_split):
+        raise InputError.invalid(
+            "--protect",
+            "",
+            "protection cannot be used with rounded splits",
+            "drop --entries and --min-split",
+        )
 
 
 def share(text: str, option: str) -> float:

@@ -263,7 +263,9 @@ def read_allocation(file: Path) -> dict[str, Any]:
     try:
         document = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(str(file), "", _EXPECTED, error) from None
+        raise InputError.invalid(
+            str(file), "", f"the allocation cannot be read: {error}", f"use {_EXPECTED}"
+        ) from None
     allocation = dict(_required(dict, document, str(file), ""))
     return _from_service(allocation, str(file)) if "allocations" in allocation else allocation
 

@@ -66,7 +66,9 @@ def read_bandwidth_functions(
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), "functions", _EXPECTED, error) from None
+        raise InputError.invalid(
+            str(file), "functions", f"the file cannot be read: {error}", f"use {_EXPECTED}"
+        ) from None
     return _assign_functions(_json_points(text, str(file)), str(file), topology, pairs, classes)
 
 

@@ -46,7 +46,9 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
             require_attributes(attributes, (), kind)
             return read(document, path, default_capacity)
     if not _is_node_link(document):
-        raise InputError(str(path), "", _EXPECTED, _description(document))
+        raise InputError.invalid(
+            str(path), "", f"unsupported JSON: {_description(document)}", f"use {_EXPECTED}"
+        )
     require_attributes(attributes, node_link.ATTRIBUTES, "node-link data")
     return node_link.topology_from_node_link(
         document, path.stem, str(path), default_capacity, attributes

@@ -127,8 +127,13 @@ def require_attributes(attributes: Attributes, supported: Collection[str], where
             f"no part #{attributes.inside}, since this source holds one network",
             "drop # and the text behind it",
         )
-    names = ", ".join(name for name in supported if name != INSIDE) or "none"
-    raise InputError("--attributes", "", f"attributes of {where} ({names})", ", ".join(unsupported))
+    names = ", ".join(name for name in supported if name != INSIDE)
+    raise InputError.invalid(
+        "--attributes",
+        "",
+        f"{where} has no configurable {', '.join(unsupported)}",
+        f"use any of: {names}" if names else "drop the option",
+    )
 
 
 def parse_attributes(text: str) -> Attributes:

@@ -308,7 +308,8 @@ def _parse_router(
     loopback = _parse_address(cell.get("loopback", ""), where, f"{field}: loopback")
     vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
     if vendor and vendor not in VENDORS:
-        raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
+        expected = f"one of {', '.join(VENDORS)}"
+        raise InputError(where, f"{field}: vendor", expected, repr(cell["vendor"]))
     sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
     first_label, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
     algorithm_sids = list[tuple[int, int]]()

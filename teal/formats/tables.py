@@ -576,11 +576,17 @@ class _InvalidRows:
         """Raise InputError if any row is invalid."""
         if self._count:
             remainder = (
-                f"; and {self._count - len(self._messages):,} more"
+                f" and {self._count - len(self._messages):,} more"
                 if self._count > len(self._messages)
                 else ""
             )
-            raise InputError(self._where, "", self._expected, "; ".join(self._messages) + remainder)
+            rows = "invalid row" if self._count == 1 else "invalid rows"
+            raise InputError.invalid(
+                self._where,
+                "",
+                f"{rows}: {', '.join(self._messages)}{remainder}",
+                f"use {self._expected}",
+            )
 
 
 def _batches(
@@ -803,7 +809,7 @@ def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -
         column = pc.if_else(is_number, text, "nan")
     rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     is_invalid = ~(np.isfinite(rate) & (rate >= 0))
-    expected = "a finite rate >= 0, a number alone (--traffic-unit names the unit of all rates)"
+    expected = "a finite rate >= 0 without a unit (--traffic-unit names the unit of all rates)"
     invalid_rows.add(is_invalid, expected, partial(_cell_text, "rate", text))
     return np.where(is_invalid, 0.0, rate)
 

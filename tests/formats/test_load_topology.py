@@ -296,7 +296,7 @@ def test_great_circles_against_published_distances(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attributes": "capacity=bandwidth"}, "--attributes: expected attributes of b4"),
+        ({"attributes": "capacity=bandwidth"}, "--attributes: b4 has no configurable capacity"),
         ({"attributes": "inside=Links"}, "--attributes: expected such as"),
     ],
 )
