@@ -703,7 +703,7 @@ def _cached_calibration(
         topology: the network.
         paths: candidate paths of each demand.
         traffic: matrices before scaling, Gbit/s.
-        split: its training matrices count.
+        split: indices of the matrices; the training matrices are used.
         target_fraction: optimal total flow over total demand, in (0, 1).
         end: deadline of the computation.
     """

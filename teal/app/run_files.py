@@ -178,6 +178,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, settings: Any, *, resume: bool) -> None:
+        """Write the first line of a new file, or check that of the file to continue."""
         self.path = path
         header = {
             "settings": _as_json(dataclasses.asdict(settings)),

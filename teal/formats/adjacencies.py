@@ -186,8 +186,9 @@ def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[
     about one link; they are dropped if others between the same routers name an interface.
 
     Args:
-        adjacencies: statements about links between routers.
-        states: collector of notes (written).
+        adjacencies: statements of a link-state database about directed links between routers; rank
+            is the precedence among those about one link.
+        states: names of the broadcast networks; notes are added (written).
     """
     # Group the statements by nodes and interface.
     by_ends: dict[tuple[str, str], dict[str, list[Adjacency]]] = {}

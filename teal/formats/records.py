@@ -596,7 +596,7 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 
 
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
-    """Return the capacity of a link without one; raise InputError where there is no default."""
+    """Return the default capacity, Gbit/s; raise InputError about the link if there is none."""
     if default_capacity is None:
         names = record.other_attributes
         among = f" among the attributes {', '.join(names)}" if names else ""

@@ -97,6 +97,7 @@ class Routers(Mapping[str, Router]):
     def __init__(
         self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()
     ) -> None:
+        """Index the routers by name and alias; check that names, aliases and SIDs are unique."""
         self._by_name = {router.name: router for router in routers}
         self.where = where
         self._unused = unused

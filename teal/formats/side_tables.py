@@ -135,7 +135,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
         InputError: a missing file, a missing required column, a repeated column, an unsupported
             unit, or an invalid cell.
     """
-    # Find the columns.
+    # Index and unit of each column that the table has.
     table = _read_table(source, columns)
     indices, units = _column_indices(table, columns)
     if not indices or any(
@@ -154,21 +154,21 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
     for column in columns:
         if column.name in indices:
             is_number = column.kind not in (Kind.TEXT, Kind.YES_NO)
-            read = table.numbers if is_number else table.texts
-            cells[column.name] = read(indices[column.name])
-    # Convert each row that is not empty.
+            read_column = table.numbers if is_number else table.texts
+            cells[column.name] = read_column(indices[column.name])
+    # Convert the values of each non-empty row to the project's units.
     rows = []
     for row_index, (line, _) in enumerate(table.rows):
         texts = {name: column_cells[row_index].strip() for name, column_cells in cells.items()}
         if not any(texts.values()):
             continue
-        where = f"{table.where}: {table.row_word} {line}"
+        location = f"{table.where}: {table.row_word} {line}"
         values = {
-            column.name: _value(texts[column.name], column, units[column.name], where)
+            column.name: _value(texts[column.name], column, units[column.name], location)
             for column in columns
             if column.name in texts
         }
-        rows.append(Row(where, values))
+        rows.append(Row(location, values))
     return rows
 
 

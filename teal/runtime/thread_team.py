@@ -58,13 +58,14 @@ def parallel_for(typingctx, function, count, arguments):
     compiled = function.dispatcher.overloads[part_signature.args]
 
     def codegen(context, builder, signature, values):
+        """Emit the LLVM code of a call; Numba passes its context, builder, types and values."""
         # LLVM values of the number of parts, and of the tuple of arguments.
         _, count, argument_tuple = values
         context.active_code_library.add_linking_library(compiled.library)
         callee = context.declare_function(builder.module, compiled.fndesc)
 
         def emit_loop(builder, begin, end, argument_tuple):
-            # for part in range(begin, end): function(part, *arguments)
+            """Emit ``for part in range(begin, end): function(part, *arguments)``."""
             values = cgutils.unpack_tuple(builder, argument_tuple)
             step = ir.Constant(_WORD, 1)
             with cgutils.for_range_slice(builder, begin, end, step, inc=True) as (part, _):
