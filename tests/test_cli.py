@@ -238,7 +238,7 @@ def _write_bad_files(folder: Path) -> None:
         ),
         ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
         ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),
-        ("train --topology b4 --traffic cut.tgz", "cut.tgz: expected a whole .tgz"),
+        ("train --topology b4 --traffic cut.tgz", "cut.tgz: the archive is truncated"),
         (
             "train --topology b4 --traffic mars.csv",
             "mars.csv: invalid row: line 2: target 'mars'; use a target that is a node of b4",
@@ -572,7 +572,7 @@ def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -
     assert main(["topology", "info", "--topology", "topohub:sndlib/geant"]) == 0
     said = capsys.readouterr().out
     assert "22 nodes" in said
-    assert "every link is given 100 Gbit/s" in said
+    assert "every link has 100 Gbit/s" in said
     assert main(["topology", "list", "--match", "nowhere"]) == 2
 
 

@@ -156,7 +156,7 @@ READERS = {
     "prefixes": f"{_ESTIMATE} --flows records.csv --prefixes FILE",
 }
 WRONG: list[tuple[str, str, str | None, str]] = [
-    ("topology", "empty.csv", "", "an empty file"),
+    ("topology", "empty.csv", "", "the file is empty"),
     ("topology", "text.csv", "not a table\nat all\n", "a column source"),
     ("topology", "headless.csv", "a,b,10\nb,a,10\n", "a column source"),
     ("topology", "rate.csv", NET.replace("c,b,10", "c,b,ten"), "line 5: capacity"),

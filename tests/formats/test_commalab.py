@@ -101,7 +101,7 @@ def test_another_file_without_a_suffix_is_none_of_commalab(tmp_path: Path) -> No
 
 
 def test_the_traffic_of_another_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="12, as the network"):
+    with pytest.raises(InputError, match="12, the number of nodes of the network"):
         load_traffic(_commalab(tmp_path), load_topology("b4"))
 
 

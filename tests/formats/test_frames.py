@@ -184,7 +184,7 @@ def test_polls_at_different_seconds_are_named() -> None:
             "rate": 5.0,
         }
     )
-    with pytest.warns(InputWarning, match="most pairs have no row"):
+    with pytest.warns(InputWarning, match="of the demands have a row at each"):
         teal.load_traffic(frame, topology)
     rounded = frame.assign(time=frame["time"] // 300 * 300)
     np.testing.assert_allclose(teal.load_traffic(rounded, topology).read(slice(None)).sum(1), 15)

@@ -48,8 +48,8 @@ def test_links_without_a_row_are_refused_or_get_the_default(tmp_path: Path) -> N
     table.write_text("source,target,capacity\na,b,10\nx,y,10\n")
     network = _network(tmp_path)
     with (
-        pytest.warns(InputWarning, match="does not have: x - y"),
-        pytest.raises(InputError, match=r"capacity: expected one of every link .* none of a->d"),
+        pytest.warns(InputWarning, match="not in the network: x - y"),
+        pytest.raises(InputError, match=r"capacity: no capacity of 1 links: a->d"),
     ):
         teal.load_topology(network, attributes=str(table))
     with pytest.warns(InputWarning, match="x - y"):

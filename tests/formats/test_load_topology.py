@@ -136,10 +136,10 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
         ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "is nan, not above 0"),
         ({"links": [{"source": 0}]}, "a link with source and target"),
         ({"links": []}, "at least 1 link"),
-        ({"nodes": [{"id": 0}, {"id": 0}]}, "distinct ids"),
+        ({"nodes": [{"id": 0}, {"id": 0}]}, "an earlier node has the id 0"),
         ({"nodes": {}}, "a list of nodes"),
         ({"graph": {"capacity_unit": "ells"}}, "unit"),
-        ({"graph": {"capacity_unit": "GB/s"}}, "bits a second"),
+        ({"graph": {"capacity_unit": "GB/s"}}, "bits per second"),
     ],
 )
 def test_faults_of_node_link_json_are_named(
@@ -160,7 +160,7 @@ def test_a_default_capacity_replaces_a_missing_one(tmp_path: Path) -> None:
 
 def test_a_topology_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"nodes": [')
-    with pytest.raises(InputError, match=r"x\.json: expected a JSON file"):
+    with pytest.raises(InputError, match=r"x\.json: the file is not valid JSON"):
         load_topology(str(tmp_path / "x.json"))
 
 
@@ -234,7 +234,7 @@ def test_attributes_of_other_names_are_read_and_the_error_lists_them(tmp_path: P
     (tmp_path / "x.json").write_text(
         json.dumps({"nodes": [{"id": "a"}, {"id": "b"}], "links": [link]})
     )
-    with pytest.raises(InputError, match="none among bandwidth, delay"):
+    with pytest.raises(InputError, match="no capacity among the attributes bandwidth, delay"):
         load_topology(str(tmp_path / "x.json"))
     mapping = "capacity=bandwidth,latency=delay,capacity_unit=Mbit/s"
     topology = load_topology(str(tmp_path / "x.json"), attributes=mapping)
@@ -263,7 +263,7 @@ def test_what_is_likely_a_misreading_is_said(tmp_path: Path) -> None:
     data = {"nodes": [{"id": name} for name in "abc"], "links": links}
     (tmp_path / "x.json").write_text(json.dumps(data))
     assert any(
-        note.startswith("Warning: ") and "links in both directions" in note
+        note.startswith("Warning: ") and "the network is undirected" in note
         for note in load_topology(str(tmp_path / "x.json")).notes
     )
     (tmp_path / "x.json").write_text(json.dumps({"directed": True, **data}))

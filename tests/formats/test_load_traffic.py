@@ -81,7 +81,7 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -
         (_matrix("20240101-0000", ("n0", "n1", "lots")), "found 'lots'"),
         (_matrix("yesterday", ("n0", "n1", 1)), "time: expected YYYYMMDD"),
         (_matrix("20249901-0000", ("n0", "n1", 1)), "a date and time"),
-        ("<network", "invalid XML"),
+        ("<network", "not valid XML"),
         ("<html/>", "<network>"),
     ],
 )
@@ -106,12 +106,10 @@ def test_truncated_empty_and_duplicate_sndlib_archives_are_refused(tmp_path: Pat
     content = archive.read_bytes()
     for length in (len(content) // 2, 100, 5):
         archive.write_bytes(content[:length])
-        with pytest.raises(
-            InputError, match=r"a\.tgz: expected a whole \.tgz or \.tar archive.*truncated"
-        ):
+        with pytest.raises(InputError, match=r"a\.tgz: the archive is truncated"):
             load_traffic(str(archive), _topology())
     empty = _archive(tmp_path, {"m.xml": _matrix("20240101-0000")}, "b.tgz")
-    with pytest.raises(InputError, match="XML files with demands"):
+    with pytest.raises(InputError, match="no XML file with demands"):
         load_traffic(str(empty), _topology())
     same = _matrix("20240101-0000", ("n0", "n1", 1))
     with pytest.raises(InputError, match="twice"):
@@ -194,7 +192,7 @@ def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a node of b4, found 'x'"):
         load_traffic(str(file), topology)
     np.savez(file, rates=np.array([None]), timestamps=0, sources=0, targets=0)
-    with pytest.raises(InputError, match="without pickled objects"):
+    with pytest.raises(InputError, match="cannot be read"):
         load_traffic(str(file), topology)
 
 
@@ -383,7 +381,7 @@ def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
     assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [
         [1.5]
     ]
-    with pytest.raises(InputError, match="states its own"):
+    with pytest.raises(InputError, match="states its unit"):
         load_traffic("gravity:", _topology(), unit="Mbit/s")
     with pytest.raises(InputError, match="bytes"):
         load_traffic(str(tmp_path / "x.csv"), _topology(), unit="MB/s")
