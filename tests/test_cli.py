@@ -220,11 +220,11 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),
         (
             "train --topology b4 --traffic gravity --out taken.txt",
-            "taken.txt: out: expected a folder",
+            "taken.txt is a file, not a folder",
         ),
         (
             "evaluate --topology b4 --traffic gravity --scheme lp-all --out taken.txt/x",
-            "expected a folder",
+            "is a file, not a folder",
         ),
         ("evaluate --topology b4 --traffic gravity --scheme lp-all --limit -1", "--limit"),
         ("evaluate --topology locked.json --traffic gravity --scheme lp-all", "locked.json"),
@@ -236,8 +236,8 @@ def _write_bad_files(folder: Path) -> None:
             "train --topology none.json --traffic gravity",
             "none.json: links[0] (1->2): capacity: the link has no",
         ),
-        ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
-        ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),
+        ("train --topology nowhere --traffic gravity", "nowhere: topology: no such file or name"),
+        ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: no such file or name"),
         ("train --topology b4 --traffic cut.tgz", "cut.tgz: the archive is truncated"),
         (
             "train --topology b4 --traffic mars.csv",

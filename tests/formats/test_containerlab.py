@@ -137,7 +137,7 @@ def _json(folder: Path, topology: Topology) -> str:
     ("text", "message"),
     [
         ("name: [", "not valid YAML"),
-        ("name: x", "nodes and links"),
+        ("name: x", "a mapping of nodes and a list of links"),
         (
             "topology: {nodes: {a: , b: }, links: [{endpoints: ['a:e1', 'c:e1']}]}",
             r"links\[0\].*nodes of the file",

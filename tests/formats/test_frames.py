@@ -109,10 +109,10 @@ def test_a_frame_of_links_and_a_graph_of_networkx_come_back() -> None:
     ("value", "words"),
     [
         (np.zeros((3, 4)), r"\(12, 12\)"),
-        (np.eye(12), "from a node to itself"),
+        (np.eye(12), "a demand of 1 to itself"),
         ({("1", "mars"): 1.0}, "mars"),
         ({"1": 1.0}, "pairs of names"),
-        (pd.Series([1.0]), "pairs of names"),
+        (pd.Series([1.0]), "no pairs of node names"),
         (pd.DataFrame({"x": [1.0]}), "source, target, rate"),
         (3.0, "a file or name"),
     ],

@@ -52,7 +52,7 @@ def test_bare_numbers_between_commas_have_decimal_points() -> None:
 
 
 def test_both_signs_in_a_column_are_refused() -> None:
-    with pytest.raises(InputError, match=r"'2\.5' and '3,5'"):
+    with pytest.raises(InputError, match=r"'2\.5' has a decimal point, but '3,5'"):
         plain_numbers(["2.5", "3,5"], "t", "column capacity", ";")
 
 

@@ -87,7 +87,7 @@ def test_matrices_of_one_file_each(tmp_path: Path) -> None:
         ("e0 0 1 10", "e0 0 1 0", "metric: expected an integer"),
         ("e0 0 1 10", "e0 0 1 1.5", "metric: expected an integer"),
         ("2000000 1500", "-1 1500", "capacity"),
-        ("b 3.0", "a 3.0", "distinct node names"),
+        ("b 3.0", "a 3.0", "an earlier node has the name"),
     ],
 )
 def test_damaged_networks_are_refused_with_the_line(

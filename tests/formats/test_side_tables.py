@@ -109,7 +109,7 @@ def test_decimal_commas_are_those_of_all_tables(tmp_path: Path) -> None:
     assert _values(tmp_path / "t.csv", text) == EXPECTED
     assert _values(tmp_path / "t.tsv", text.replace(";", "\t")) == EXPECTED
     ambiguous = "source;target;rate\na;b;8.760\n"
-    with pytest.raises(InputError, match=r"may be 8\.76 or 8760"):
+    with pytest.raises(InputError, match=r"ambiguous: 8\.76 or 8760"):
         _values(tmp_path / "t.csv", ambiguous)
 
 

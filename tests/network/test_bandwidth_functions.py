@@ -245,7 +245,7 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
     [
         ("f.txt", "", "a .json file"),
         ("f.csv", "source,target,value\nn0,n1,1\n", "columns: expected rate or share"),
-        ("f.csv", "rate,value\n", "functions: expected points"),
+        ("f.csv", "rate,value\n", "functions: the file has no points"),
         ("f.csv", "rate,value\n1,x\n", "line 2: value: expected a number"),
         ("f.csv", "source,target,rate,value\nn0,nowhere,1,1\n", "line 2: source and target"),
         ("f.csv", "source,target,rate,value\nn0,,1,1\n", "only the source is given"),
@@ -254,12 +254,16 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
             "source,target,rate,value\nn0,n1,1,1\n",
             "no function for the demand from n0 to n2",
         ),
-        ("f.csv", "class,rate,value\ngold,1,1\n", "class: expected none"),
+        ("f.csv", "class,rate,value\ngold,1,1\n", "class: the traffic has no classes"),
         ("f.csv", "rate,value\n1,1\n2,3\n", "line 2: values: expected a concave function"),
         ("f.json", "{", "JSON"),
         ("f.json", "{}", "a list of objects"),
         ("f.json", '[{"points": [1]}]', r"a list of \[rate, value\]"),
-        ("f.json", '[{"points": [[1, 1]]}, {"class": "", "shares": [[1, 1]]}]', "both"),
+        (
+            "f.json",
+            '[{"points": [[1, 1]]}, {"class": "", "shares": [[1, 1]]}]',
+            "some points are by rate",
+        ),
     ],
 )
 def test_wrong_files_are_refused_with_their_place(
