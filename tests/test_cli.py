@@ -384,7 +384,7 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     file.write_text("\n".join(["source,target,weight", *lines]))
     np.testing.assert_array_equal(load_weights(str(file), topology, traffic)[:4], [1, 2, 3, 1])
     for change, words in [
-        (lines[:-1], "expected one for"),
+        (lines[:-1], "no weight for the demand"),
         ([*lines[1:], "1,2,0"], "weight: expected a number above 0"),
         ([*lines, lines[0]], "each source and target may have one row only"),
         (["1,x,1"], "line 2"),

@@ -149,7 +149,9 @@ def _file_source(path: Path) -> _TableSource:
 def _unreadable_table(where: str, error: Exception) -> InputError:
     """Build the error about a table that pyarrow cannot read, from the first line of ``error``."""
     first_line = (str(error).splitlines() or [type(error).__name__])[0]
-    return InputError.invalid(where, "", f"the table cannot be read: {first_line}")
+    return InputError.invalid(
+        where, "", f"the table cannot be read: {first_line}", f"use columns {', '.join(_COLUMNS)}"
+    )
 
 
 def _frame_source(frame: Any) -> _TableSource:

@@ -71,6 +71,6 @@ def test_a_link_that_is_down_stays_down_and_a_wrong_number_of_rows_is_refused(
     table.write_text("source,target,colour\na,b,red\n")
     with (
         pytest.warns(InputWarning, match="colour"),
-        pytest.raises(InputError, match="one of capacity, latency, cost"),
+        pytest.raises(InputError, match="a column capacity, latency or cost"),
     ):
         teal.load_topology(network, attributes=str(table))
