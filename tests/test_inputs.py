@@ -256,7 +256,7 @@ def good_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG]
 )
-def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expected(
+def test_a_wrong_file_gets_one_line_with_its_name_and_the_place(
     reader: str, name: str, content: str | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
@@ -266,7 +266,6 @@ def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expecte
         line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error")
     ]
     assert line.startswith(f"teal: error: wrong-{name}")
-    assert "expected" in line
     assert words in line
 
 

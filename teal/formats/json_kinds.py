@@ -64,7 +64,7 @@ def _is_node_link(document: Any) -> bool:
 def _description(document: Any) -> str:
     """Describe the likely kind of an unsupported document, and how to convert it, for a message."""
     if not isinstance(document, dict):
-        return f"JSON of a {type(document).__name__}"
+        return f"a {type(document).__name__}"
     if not document:
         return "an empty object: FRR prints it if the daemon is not running or has no neighbours"
     if "adjacency" in document:
