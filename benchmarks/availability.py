@@ -67,15 +67,17 @@ def main() -> int:
     options = parser.parse_args()
     rows = []
     for network in options.networks:
-        name, most_down = NETWORKS[network]
+        name, max_failed_components = NETWORKS[network]
         is_file = name.endswith(".json")
         topology = teal.load_topology(published(options.data, name) if is_file else name)
         if options.expand:
             rows += [{"network": network} | row for row in _expansion_rows(topology)]
         elif options.tail:
-            rows += [{"network": network} | row for row in _tail_rows(topology, most_down)]
+            rows += [
+                {"network": network} | row for row in _tail_rows(topology, max_failed_components)
+            ]
         else:
-            rows.append({"network": network} | _row(topology, most_down))
+            rows.append({"network": network} | _row(topology, max_failed_components))
         pd.DataFrame(rows).to_csv(options.out, index=False)
         print(pd.DataFrame(rows[-1:]).T.to_string(), flush=True)
     return 0
@@ -89,11 +91,11 @@ def _problem(topology: teal.Topology) -> teal.Problem:
     return teal.Problem.create(topology, paths, "total_flow", traffic.read([0]))
 
 
-def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, object]]:
+def _tail_rows(topology: teal.Topology, max_failed_components: int) -> Iterator[dict[str, object]]:
     """The CVaR of the largest loss, with and without demands that are cut."""
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
-    states = most_probable_states(components.unavailability, 0.0, most_down)
+    states = most_probable_states(components.unavailability, 0.0, max_failed_components)
     patterns = survival_probabilities(problem, components)
     effects = merge_states(problem, components, states)
     for counts_disconnected in (True, False):
@@ -112,7 +114,7 @@ def _tail_rows(topology: teal.Topology, most_down: int) -> Iterator[dict[str, ob
             "cut": "counts" if counts_disconnected else "does not count",
             "cvar": 1 - result.value,
             "cvar_at_least": 1 - result.bound,
-            "not_listed": effects.rest / (1 - AVAILABILITY),
+            "not_listed": effects.unlisted_probability / (1 - AVAILABILITY),
             "seconds": time.perf_counter() - begin,
         }
 
@@ -136,10 +138,10 @@ def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
         }
 
 
-def _row(topology: teal.Topology, most_down: int) -> dict[str, float]:
+def _row(topology: teal.Topology, max_failed_components: int) -> dict[str, float]:
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
-    states = most_probable_states(components.unavailability, 0.0, most_down)
+    states = most_probable_states(components.unavailability, 0.0, max_failed_components)
     splits = default_splits(problem)
     row: dict[str, float] = {
         "demands": problem.paths.num_demands,

@@ -285,7 +285,7 @@ def _persistent(case: Case) -> None:
 def _repaired(case: Case) -> None:
     """Estimates from counters of which some are wrong, as `teal estimate` makes them."""
     checker = Checker(case.topology, case.pairs, case.measurements)
-    for share, (known, history) in itertools.product(
+    for share, (known_share, history) in itertools.product(
         (0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))
     ):
         for is_repaired in (False, True):
@@ -301,7 +301,7 @@ def _repaired(case: Case) -> None:
                 errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"
             print(
-                f"estimate, {known} known, {100 * share:.0f}% of the counters wrong, {name}: "
+                f"estimate, {known_share} known, {100 * share:.0f}% of the counters wrong, {name}: "
                 f"NMAE {np.mean(errors):.4f}",
                 flush=True,
             )

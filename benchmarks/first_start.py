@@ -37,7 +37,7 @@ COMMANDS = {
 }
 
 
-class Place:
+class Checkout:
     """A clone, and a home for it, which another clone may share."""
 
     def __init__(self, folder: Path, name: str, home: str) -> None:
@@ -90,7 +90,7 @@ def main() -> None:
     try:
         for step in options.steps.split(","):
             home = "home-test" if step == "again" else f"home-{step}"
-            checkout = Place(folder, step, home)
+            checkout = Checkout(folder, step, home)
             load = os.getloadavg()[0]
             if step == "solve":
                 checkout.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")

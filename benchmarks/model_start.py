@@ -103,7 +103,7 @@ class FirstByPdhg:
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
+class CentralPoint:
     """Splits and prices that are known."""
 
     splits: Tensor
@@ -114,7 +114,7 @@ class Given:
         return self.splits, self.prices
 
 
-def central_point(problem: teal.Problem) -> Given | None:
+def central_point(problem: teal.Problem) -> CentralPoint | None:
     """The point of the central path with a duality gap of CENTRAL_GAP times the value of all
     demand, by Newton's method from larger gaps on; None where no link can bind.
     """
@@ -130,7 +130,7 @@ def central_point(problem: teal.Problem) -> Given | None:
     splits[program.slot] = share
     prices[program.link] = price * program.scale
     shape = (1, *problem.ops.mask.shape)
-    return Given(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
+    return CentralPoint(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
 
 
 def centred(

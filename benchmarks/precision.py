@@ -133,7 +133,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("precision.csv"), help="file of the rows")
     parser.add_argument("--steps", type=int, default=200, help="optimiser steps of a training")
     options = parser.parse_args()
-    runs = [(name, one, seed) for name in STARTS for one in PRECISIONS for seed in SEEDS]
+    runs = [
+        (name, precision, seed) for name in STARTS for precision in PRECISIONS for seed in SEEDS
+    ]
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("start", "precision", "seed", "carried", "gap"))

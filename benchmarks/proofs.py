@@ -177,12 +177,12 @@ def mutate(count: int, seed: int, out: Path) -> None:
     with (out / "mutations.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["check_removed", "changed_files", "accepted_wrongly"])
-        writer.writerows([removed, num_changed, wrong] for removed, wrong in num_wrong.items())
+        writer.writerows([removed, num_changed, count] for removed, count in num_wrong.items())
     print(
         f"{num_changed} files changed, {num_accepted} accepted, {num_refused_true} true ones refused"
     )
-    for removed, wrong in num_wrong.items():
-        print(f"without the check {removed}: {wrong} accepted wrongly")
+    for removed, accepted in num_wrong.items():
+        print(f"without the check {removed}: {accepted} accepted wrongly")
 
 
 if __name__ == "__main__":

@@ -15,19 +15,20 @@ import lazy_loader
 
 from teal.runtime.openmp import set_wait_policy
 
-set_wait_policy()  # before anything loads an OpenMP library
+# Before any module loads an OpenMP library, which reads the policy once.
+set_wait_policy()
 __version__ = "0.1.0"
 
-# The names and their homes stand in __init__.pyi; each is loaded on first use.
-_of_core, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# __init__.pyi lists the public names and their modules; each is loaded at its first use.
+_core_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """A public name of this package, else of the packages that entry points in the group
-    ``teal.packages`` announce.
+    """Return a public name of this package, or of a package that an entry point in the group
+    ``teal.packages`` announces.
     """
     try:
-        return _of_core(name)
+        return _core_attribute(name)
     except AttributeError:
         if name.startswith("_"):
             raise

@@ -1,21 +1,21 @@
-"""``teal`` and ``python -m teal``: an interruption ends both quietly, also while modules are still
-being loaded.
+"""Entry point of ``teal`` and ``python -m teal``, which ends without a traceback on Ctrl-C, also
+while modules are being loaded.
 """
 
 import atexit
 import gc
 import sys
 
-# Objects that were made and are still there, after which Python looks for garbage; 700 by default.
-# Modules stay: while torch and others are loaded, looking takes a fifth of the time.
+# Number of new objects after which Python collects garbage; 700 by default.  While torch and other
+# modules are loaded, which create no garbage, collection would take a fifth of the time.
 _COLLECT_AFTER = 50_000
 
 
 def main() -> int:
-    """Run the command line; the exit code, 130 after Ctrl-C as shells have it."""
+    """Run the command line, and return its exit code; 130 after Ctrl-C, as shells do."""
     gc.set_threshold(_COLLECT_AFTER)
-    # At its end the interpreter looks for garbage among all objects, several times: half a second
-    # with torch loaded, for memory that the system takes back at once.
+    # Skip the garbage collections at the exit of the interpreter, which take half a second with
+    # torch loaded; the operating system frees the memory anyway.
     atexit.register(gc.freeze)
     try:
         from teal.cli import main as run

@@ -1,11 +1,10 @@
-"""Commands as functions of Python: networks and traffic as files, names or objects; results with
-frames.
+"""Commands as Python functions, over networks and traffic from files, names or objects.
 
 >>> teal.plan(topology, traffic, objective="max_link_utilisation").to_frame()
 >>> teal.evaluate(topology, traffic, scheme=("pdhg", "lp-all"), limit=3).to_frame()
 
-Settings have the names of the command's options, with _ for -; the same faults are refused with the
-same messages.
+Keyword arguments have the names of the command's options, with _ for -, and are validated in the
+same way.  Results have methods that return pandas frames.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from teal.planning.settings import PlanOptions
 
 @with_options(PlanOptions)
 def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
-    """Measure what failures cost; the options are those of ``teal plan``.  No file is written, and
-    nothing is drawn.
+    """Compute the loss of traffic under failures, as ``teal plan``, without writing files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -48,8 +46,7 @@ def plan(topology: Any, traffic: Any, options: PlanOptions) -> FailurePlan:
 
 @with_options(EvaluateOptions)
 def evaluate(topology: Any, traffic: Any, options: EvaluateOptions) -> EvaluationReport:
-    """Compare schemes on the same matrices; the options are those of ``teal evaluate``.  No file is
-    written, and nothing is drawn.
+    """Compare schemes on the same matrices, as ``teal evaluate``, without writing files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -65,8 +62,7 @@ def evaluate(topology: Any, traffic: Any, options: EvaluateOptions) -> Evaluatio
 
 @with_options(AllocateOptions)
 def allocate(topology: Any, traffic: Any, options: AllocateOptions) -> AllocatedHistory:
-    """Allocate every matrix to a certified gap; the options are those of ``teal allocate``.  No
-    file is written.
+    """Allocate every matrix to a certified gap, as ``teal allocate``, without writing files.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -82,8 +78,8 @@ def allocate(topology: Any, traffic: Any, options: AllocateOptions) -> Allocated
 
 @with_options(TrainOptions)
 def train(topology: Any, traffic: Any, options: TrainOptions) -> TrainReport:
-    """Train a model on one network; the options are those of ``teal train``.  The checkpoint, and
-    the state from which training goes on, are written to ``out``.
+    """Train a model on one network, as ``teal train``; write the checkpoint, and the state from
+    which training can be resumed, to the folder ``out``.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
@@ -91,7 +87,7 @@ def train(topology: Any, traffic: Any, options: TrainOptions) -> TrainReport:
         options: keyword options of the command.
 
     Raises:
-        InputError: invalid input, or an earlier run in OUT that must not be replaced.
+        InputError: invalid input, or an earlier run in ``out`` that must not be replaced.
     """
     check_start(options)
     instance = instance_of(*load_network(topology, traffic, options), options)

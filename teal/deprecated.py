@@ -1,9 +1,10 @@
-"""Old forms of renamed public names: they work for one release, with a warning.
+"""Deprecated public names, which work for one release with a DeprecationWarning.
 
-All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES` and :data:`KEYWORDS`.  A package
-whose names are loaded on first use passes its loader through :func:`with_old_names`; a class with
-renamed attributes has the decorator :func:`with_old_attributes`, a function with renamed keywords
-:func:`with_old_keywords`.
+All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES`, :data:`KEYWORDS` and
+:data:`OPTIONS`.  A package whose names are loaded on first use passes its loader through
+:func:`with_old_names`; a class with renamed attributes has the decorator
+:func:`with_old_attributes`, a function with renamed keywords :func:`with_old_keywords`.  The
+command line and functions with options look up :func:`new_option`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Class = TypeVar("_Class", bound=type)
 
-# Package: old name -> new name.
+# Package or module: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
+    "teal.serving.engine.errors": {
+        "places_of_one": "max_places_per_client",
+        "wrong": "invalid_request",
+    },
     "teal_availability": {
         "Effects": "MergedStates",
         "Patterns": "SurvivalStates",
@@ -37,17 +42,34 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Deadline": {"left": "remaining_s"},
     "MeasuredMatrices": {"most": "max_matrices"},
+    "Past": {"known": "num_known", "most": "window_length"},
 }
 # Function: old keyword -> new keyword.
-KEYWORDS: Mapping[str, Mapping[str, str]] = {"threads_for": {"least": "min_operations"}}
+KEYWORDS: Mapping[str, Mapping[str, str]] = {
+    "threads_for": {"least": "min_operations"},
+    "most_probable_states": {
+        "rest": "max_unlisted_probability",
+        "most_down": "max_failed_components",
+        "most_states": "max_states",
+    },
+}
+# Class of settings: old option -> new option; the option of a field "max_states" is --max-states.
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "AvailabilityOptions": {
+        "rest": "max_unlisted_probability",
+        "most_down": "max_failed_components",
+        "most_states": "max_states",
+    },
+    "MetricsOptions": {"most": "max_metric", "at_most": "max_changes"},
+}
 
 
 def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return the loader of a package's names, extended by their old forms.
+    """Return a loader of a package's names that also accepts the deprecated ones.
 
     Args:
-        package: key of :data:`NAMES`.
-        load: returns the object of a present name.
+        package: name of the package, a key of :data:`NAMES`.
+        load: function that returns the object of a current name.
     """
 
     def load_any(name: str) -> Any:
@@ -62,14 +84,14 @@ def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], 
 
 
 def with_old_attributes(cls: _Class) -> _Class:
-    """Extend a class by the old forms of its attributes (:data:`ATTRIBUTES`)."""
+    """Decorate a class: add properties with the deprecated names of its attributes."""
     for old_name, new_name in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old_name, property(_read_by(cls.__name__, old_name, new_name)))
     return cls
 
 
 def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
-    """Return a getter of an attribute by its old name."""
+    """Return a getter that warns about a deprecated name and reads the current attribute."""
 
     def read(instance: Any) -> Any:
         message = f"{owner}.{old_name} is deprecated: use {new_name}"
@@ -80,7 +102,7 @@ def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
 
 
 def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a function that also accepts the old forms of its keywords (:data:`KEYWORDS`)."""
+    """Decorate a function: accept deprecated names of its keyword arguments, with a warning."""
     name = function.__name__
     new_names = KEYWORDS[name]
 
@@ -94,3 +116,16 @@ def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
         return function(*args, **kwargs)
 
     return call
+
+
+def new_option(settings: type, name: str) -> str | None:
+    """Return the present name of a renamed option; None if the option was not renamed.
+
+    Args:
+        settings: class of settings; renamings of its base classes count as well.
+        name: old name, as a field.
+    """
+    for cls in settings.__mro__:
+        if name in OPTIONS.get(cls.__name__, {}):
+            return OPTIONS[cls.__name__][name]
+    return None

@@ -1,7 +1,8 @@
-"""The names of the core that packages may use, beside those of ``import teal``.
+"""Names of the core package that extension packages may use, in addition to those of
+``import teal``.
 
-A package that uses others depends on what may change without notice.  Each name is explained where
-it is defined; the packages beside it keep to this list, and a test holds it.
+Other names may change without notice.  A test checks that the extension packages of this repository
+use only these names.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "drawing_of",
         "utilisation_map",
     ),
-    "teal.deprecated": ("with_old_names",),
+    "teal.deprecated": (
+        "with_old_keywords",
+        "with_old_names",
+    ),
     "teal.errors": (
         "WARNING",
         "did_you_mean",
@@ -245,7 +249,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.runtime.arrays": (
         "AnyArray",
         "BoolArray",
-        "Float32Array",
         "FloatArray",
         "Int64Array",
         "IntArray",
@@ -302,8 +305,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "CLIENT_SHARE",
         "ServiceError",
         "overloaded",
-        "places_of_one",
-        "wrong",
+        "max_places_per_client",
+        "invalid_request",
     ),
     "teal.serving.engine.log": ("LOG",),
     "teal.serving.engine.measured": (

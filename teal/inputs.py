@@ -1,6 +1,7 @@
-"""`teal topology` and `teal traffic`: inspect and convert networks and traffic.
+"""Commands `teal topology` and `teal traffic`: describe, convert, download and generate networks
+and traffic.
 
-`teal --help` reads the settings: readers of files are imported where they are used.
+Functions import the readers of files, so that `teal --help`, which reads the settings, is fast.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 # Maximum number of different capacities that are listed.
 _MAX_CAPACITIES = 6
-# Gbit/s, instead of 0 as a divisor.
+# Lower limit of a divisor, Gbit/s, to avoid division by 0.
 _MIN_DEMAND = 1e-300
-# Shares of the capacity of a node's links, outside which the unit of traffic or capacity is
-# probably wrong.
-_MIN_NEED, _MAX_NEED = 1e-3, 5.0
+# Plausible ratios of the busiest node's traffic to the capacity of its links; outside them the unit
+# of traffic or capacity is probably wrong.
+_MIN_NODE_LOAD, _MAX_NODE_LOAD = 1e-3, 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,33 +58,32 @@ class TopologyConvertConfig(TopologyConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyGetConfig:
-    """Download a published network by name, and check it.  Without a name: what there is.
+    """Download a published network by name, and check it; without a name, list the catalogue.
 
-    A file that is there already is not fetched again; an interrupted download goes on.
+    An existing file is not downloaded again; an interrupted download continues.
     """
 
     name: str = ""
-    """Name in the catalogue, such as sndlib:geant or teal:Kdl; `teal topology get NAME` does as
-    well."""
+    """Name in the catalogue, such as sndlib:geant or teal:Kdl; may be given without --name."""
 
     out: Path = Path()
-    """Folder of the file."""
+    """Output folder."""
 
     mirror: str = ""
-    """Address of a folder that has the publisher's files under the same names."""
+    """Address of a folder with the publisher's files under the same names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficGetConfig(TopologyGetConfig):
-    """Download published traffic matrices and their network by name, and check them.  Without a
-    name: what there is.
+    """Download published traffic matrices and their network by name, and check them; without a
+    name, list the catalogue.
 
-    A file that is there already is not fetched again; an interrupted download goes on.
+    An existing file is not downloaded again; an interrupted download continues.
     """
 
     sha256: str = ""
-    """SHA-256 that the archive must have; publishers state none, so that what arrived is
-    printed."""
+    """Expected SHA-256 of the archive; publishers state none, so that the one of the downloaded
+    file is printed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,9 +106,9 @@ class TrafficGenerateConfig(TrafficConvertConfig):
 
     gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9, where load is
     the largest link utilisation of the mean matrix under shortest-path routing, interval the
-    seconds from one matrix to the next, top the share of the volume of the largest tenth of the
-    demands, noise the standard deviation of the logarithm of a rate, and correlation that of the
-    noise from one matrix to the next.
+    seconds from one matrix to the next, top the share of the largest tenth of the demands in the
+    volume, noise the standard deviation of the logarithm of a rate, and correlation the correlation
+    of that logarithm from one matrix to the next.
     """
 
     traffic: str = "gravity:seed=0,count=200,load=4"
@@ -116,15 +116,18 @@ class TrafficGenerateConfig(TrafficConvertConfig):
 
 
 def list_outcome(config: TopologyListConfig, _: Notify) -> Outcome:
-    """`teal topology list`: a name and its size a line."""
+    """Run `teal topology list`: print name and number of nodes of each network, one per line."""
     from teal.formats.topohub_names import known_topologies
 
     matching = [
         (name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()
     ]
     if not matching:
-        raise InputError(
-            "--match", "", "part of a name, such as sndlib or geant", repr(config.match)
+        raise InputError.invalid(
+            "--match",
+            "",
+            f"no network has {config.match!r} in its name",
+            "use a part of a name, such as sndlib or geant",
         )
     width = max(len(name) for name, _ in matching)
     return Outcome(
@@ -134,13 +137,15 @@ def list_outcome(config: TopologyListConfig, _: Notify) -> Outcome:
 
 
 def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
-    """`teal topology info`: what a network consists of, and what was assumed."""
+    """Run `teal topology info`: print numbers of nodes and links, capacities, latencies, doubts and
+    notes about a network.
+    """
     from teal.formats import topology_of
 
     topology = topology_of(config)
     num_cables = len(topology.cables())
     names = topology.link_names()
-    # The most common capacities.
+    # The most common capacities, in ascending order: "COUNT of GBPS".
     capacities, counts = np.unique(topology.capacity[topology.capacity > 0], return_counts=True)
     common = np.argsort(-counts, kind="stable")[:_MAX_CAPACITIES]
     listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
@@ -175,7 +180,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 
 
 def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
-    """`teal topology convert`."""
+    """Run `teal topology convert`: write a network in another format."""
     from teal.formats import left_out_of, save_topology, topology_of
     from teal.formats.topology_formats import topology_suffixes
     from teal.runtime.storage import check_out_file
@@ -185,7 +190,7 @@ def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> O
     left_out = left_out_of(config.out, topology)
     for note in (
         *topology.notes,
-        *([f"{config.out} does not hold {', '.join(left_out)}"] if left_out else []),
+        *([f"{config.out} omits {', '.join(left_out)}"] if left_out else []),
     ):
         notify(note)
     save_topology(config.out, topology)
@@ -196,15 +201,15 @@ def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> O
 
 
 def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
-    """`teal topology get` and `teal traffic get`: files, checksums, units and terms, and a command
-    that reads them.
+    """Run `teal topology get` or `teal traffic get`: download files, and print their checksums,
+    units and terms of use, and a command that reads them.
     """
     from teal.formats.published import download, published
 
     with_traffic = isinstance(config, TrafficGetConfig)
     if not config.name:
         return _catalogue_outcome(with_traffic)
-    # Download the network, and the traffic.
+    # Download the network, and the traffic; files map to their expected SHA-256, "" for unknown.
     entry = published(config.name, with_traffic=with_traffic)
     files = {entry.topology: ""}
     if isinstance(config, TrafficGetConfig) and entry.traffic:
@@ -216,7 +221,7 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
     # Checksums, units and terms.
     lines = [f"{config.out / name}: SHA-256 {checksum}" for name, checksum in checksums.items()]
     lines += [
-        f"{file.name}: its publisher states no checksum; this one is of what arrived"
+        f"{file.name}: the publisher states no checksum; this is that of the downloaded file"
         for file in files
         if not (file.sha256 or files[file])
     ]
@@ -262,33 +267,35 @@ def _catalogue_outcome(with_traffic: bool) -> Outcome:
 
 
 def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
-    """`teal traffic info`: volumes, the largest demands, what is missing, and whether the unit is
-    plausible.
+    """Run `teal traffic info`: print volumes, the share of the largest demands, the busiest node,
+    missing matrices, and a doubt if the unit is implausible.
     """
     from teal.app.instance import busiest_node, describe_traffic
     from teal.formats import load_traffic, topology_of
 
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
-    # Volumes, the largest demands, and the busiest node.
+    # (D,) mean demands, and the share of the largest tenth of them in the total.
     mean = traffic.mean()
     largest_tenth = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
+    largest_tenth_share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
+    # (T,) total demand of each matrix, Gbit/s.
     totals = np.concatenate([chunk.sum(1) for chunk in traffic.chunks()])
     low, median, high = np.quantile(totals, [0.0, 0.5, 1.0])
-    share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
-    need, node = busiest_node(topology, traffic.pairs, mean)
+    # Largest ratio of a node's mean traffic to the capacity of its links.
+    node_load, node = busiest_node(topology, traffic.pairs, mean)
     name = topology.node_names[node]
     lines = [
         describe_traffic(traffic),
         f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {median:.6g}",
-        f"largest tenth of the demands: {100 * share:.1f}% of the total demand",
+        f"largest tenth of the demands: {100 * largest_tenth_share:.1f}% of the total demand",
         (
-            f"{name} sends or receives {100 * need:.3g}% of the capacity of its links, the most of "
-            "all nodes"
+            f"{name} sends or receives {100 * node_load:.3g}% of the capacity of its links, the "
+            "most of all nodes"
         ),
     ]
     # Doubtful units, and missing matrices.
-    if not _MIN_NEED < need < _MAX_NEED:
+    if not _MIN_NODE_LOAD < node_load < _MAX_NODE_LOAD:
         lines.append(
             "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
         )
@@ -302,9 +309,9 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
             "total_min": low,
             "total_median": median,
             "total_max": high,
-            "largest_tenth_share": share,
+            "largest_tenth_share": largest_tenth_share,
             "busiest_node": name,
-            "busiest_node_share": need,
+            "busiest_node_share": node_load,
             "missing": sum(gap.missing for gap in traffic.gaps),
             "skipped": list(traffic.skipped),
         },
@@ -312,7 +319,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
 
 
 def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
-    """`teal traffic convert` and `teal traffic generate`."""
+    """Run `teal traffic convert` or `teal traffic generate`: write matrices in another format."""
     traffic = run_convert(config)
     return Outcome(
         text=f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands",

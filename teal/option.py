@@ -27,8 +27,8 @@ class Option:
         words: accepted words; () for a number.
         above_low: whether the lower limit is exclusive.
         below_high: whether the upper limit is exclusive.
-        base: value that corresponds to 0%, where users may write per cent: 0 for a share, 1 for a
-            factor; None elsewhere.
+        base: value that corresponds to 0% if the message may suggest a fraction for a percentage: 0
+            for a share, 1 for a factor; None for no suggestion.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Option:
     def check(self, value: float, actual: object = None) -> None:
         """Raise InputError for a number outside the range.
 
-        The message suggests the fraction where the number looks like a percentage.
+        The message suggests the fraction if the number looks like a percentage: 0.8 for 80.
 
         Args:
             value: the number.

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from teal.errors import InputError, did_you_mean
 
 _Entry = TypeVar("_Entry")
-# accepted spellings, in any case
+# Accepted spellings, in any case.
 _TRUE = ("true", "yes", "1")
 _FALSE = ("false", "no", "0")
 
@@ -27,8 +27,8 @@ class Spec:
 
     Attributes:
         text: the specification as written, for messages and tables.
-        name: the part between a prefix and the options.
-        options: key to unparsed value; dashes in keys are replaced by underscores.
+        name: the name, without prefix and options.
+        options: unparsed values by key; dashes in keys are replaced by underscores.
     """
 
     text: str
@@ -38,8 +38,10 @@ class Spec:
     def parse_options(
         self, **defaults: int | float | str | bool
     ) -> dict[str, int | float | str | bool]:
-        """Return every option of ``defaults``, parsed to the type of its default; absent options
-        keep it.
+        """Parse the options, each to the type of its default; absent options have their defaults.
+
+        Args:
+            defaults: default value of each option, by name.
 
         Raises:
             InputError: an option that is not among ``defaults``, or a value of the wrong type.
@@ -55,6 +57,7 @@ class Spec:
         }
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
+        """Parse the value of an option to the type of its default."""
         text = self.options[key]
         if isinstance(default, bool):
             if text.lower() in _TRUE + _FALSE:
@@ -87,11 +90,11 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
     for item in filter(None, options_text.split(",")):
         key, separator, value = item.partition("=")
         if not separator or not key or not value:
-            expected = "key=value (a value, such as the name of a file, may have no comma)"
+            expected = "key=value (without commas in the value)"
             raise InputError(text, item, expected, repr(item))
         option = key.strip().replace("-", "_")
         if option in options:
-            raise InputError(text, key.strip(), "each option once", repr(item))
+            raise InputError.invalid(text, key.strip(), "the option is given twice")
         options[option] = value.strip()
     return Spec(text, name, options)
 
@@ -111,16 +114,21 @@ def register(
         registry: the registry to extend.
         what: kind of entry, for the message.
         name: name of the entry.
-        entry: the entry; registering the same one again is allowed.
+        entry: the entry; registering the same entry again is allowed.
         replace: whether to replace an existing entry of that name.
-        reserved: further names that are taken.
+        reserved: further names that may not be registered.
 
     Raises:
-        InputError: the name is taken by another entry.
+        InputError: another entry has the name, and ``replace`` is false.
     """
     is_taken = registry[name] != entry if name in registry else name in reserved
     if is_taken and not replace:
-        raise InputError(what, "name", "one that is not taken (or replace=True)", repr(name))
+        raise InputError.invalid(
+            what,
+            "name",
+            f"another entry has the name {name!r}",
+            "use another name, or replace=True",
+        )
     registry[name] = entry
 
 
@@ -150,7 +158,7 @@ class Registry(Generic[_Entry]):
             name: name of the entry.
             entry: the entry.
             replace: whether to replace an existing entry of that name.
-            reserved: further names that are taken.
+            reserved: further names that may not be registered.
 
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
@@ -181,12 +189,13 @@ class Registry(Generic[_Entry]):
             return self._load(name)
 
     def _load(self, name: str) -> _Entry:
+        """Return the object of an entry point, imported at the first call."""
         if name not in self._loaded:
             entry_point = _entry_points(self._group).get(name)
             if entry_point is None:
                 choices = "one of: " + ", ".join(self.names())
                 expected = (
-                    choices if self.names() else "a name of an installed package (pip install .)"
+                    choices if self.names() else "a name of an installed distribution (pip install)"
                 )
                 suggestion = did_you_mean(name, self.names())
                 raise InputError(self._what, "name", expected, repr(name) + suggestion)

@@ -1,4 +1,4 @@
-"""Assertions and small networks for tests, those of Teal and those of its users.
+"""Assertions, and random networks and problems, for tests of Teal and of its users.
 
 >>> from teal.testing import assert_feasible, assert_batch_equals_loop, random_problem
 """
@@ -20,13 +20,13 @@ from teal.schemes.registry import Scheme
 
 
 def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
-    """Fail if an allocation with a usable status violates a rule of
-    :class:`teal.problem.Violations`.
+    """Raise AssertionError if an allocation with a usable status is infeasible: negative splits,
+    splits on unusable paths, or flows above a demand or a capacity.
 
     Args:
-        problem: problem that the allocation is for.
+        problem: problem of B matrices.
         allocation: allocation of the problem.
-        tolerance: largest violation that is accepted, as a share of the link's capacity or of the
+        tolerance: maximum accepted violation, as a fraction of the link's capacity or of the
             demand.
     """
     if allocation.paths is not None:
@@ -35,23 +35,24 @@ def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float =
         for b, status in enumerate(allocation.status):
             if status.usable:
                 assert violation[b] <= tolerance, (
-                    f"matrix {b}: {rule} violated by {float(violation[b]):.3g} of a capacity or "
-                    "demand"
+                    f"matrix {b}: constraint {rule} is violated by {float(violation[b]):.3g} times "
+                    f"a capacity or demand, above the tolerance {tolerance:g}"
                 )
 
 
 def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float = 1e-6) -> None:
-    """Fail unless solving a batch gives what solving its matrices one by one gives.
+    """Raise AssertionError unless a scheme returns the same splits for a batch as for its matrices
+    one by one.
 
     Args:
-        scheme: scheme that solves.
-        problem: the batch.
-        tolerance: tolerance of the splits, absolute and relative; above the rounding of float32.
+        scheme: the scheme.
+        problem: problem of B matrices.
+        tolerance: absolute and relative tolerance of the splits; above the rounding of float32.
     """
-    together = scheme.solve(problem).splits
+    batch_splits = scheme.solve(problem).splits
     for b in range(problem.batch):
-        alone = scheme.solve(problem.row(b)).splits[0]
-        torch.testing.assert_close(together[b], alone, atol=tolerance, rtol=tolerance)
+        single_splits = scheme.solve(problem.row(b)).splits[0]
+        torch.testing.assert_close(batch_splits[b], single_splits, atol=tolerance, rtol=tolerance)
 
 
 def make_topology(
@@ -61,12 +62,12 @@ def make_topology(
     latency: float = 1.0,
     both: bool = False,
 ) -> Topology:
-    """A network of given links.
+    """Build a network from a list of links.
 
     Args:
-        links: (source index, target index, capacity in Gbit/s) of each.
-        min_nodes: smallest number of nodes, for networks with nodes without links.
-        latency: ms, of every link.
+        links: (source index, target index, capacity in Gbit/s) of each link.
+        min_nodes: minimum number of nodes, to add nodes without links.
+        latency: latency of every link, ms.
         both: also add the reverse of each link.
     """
     if both:
@@ -85,13 +86,13 @@ def make_topology(
 
 
 def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology:
-    """A random directed network, often with nodes that cannot reach each other.
+    """Build a random directed network, often not strongly connected, with capacities from 1 to 10
+    Gbit/s.
 
     Args:
         seed: seed of all random numbers.
-        nodes: N.
-        density: probability of a link for each ordered pair of nodes.  Capacities are 1 to 10
-            Gbit/s.
+        nodes: number of nodes.
+        density: probability of a link for each ordered pair of nodes.
     """
     rng = np.random.default_rng(seed)
     chosen = [
@@ -104,12 +105,12 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
 
 
 def cabled_topology(seed: int, nodes: int = 6) -> Topology:
-    """A random network of cables: of one, two or three parallel links a direction, some of one
-    direction alone.
+    """Build a random network of cables with up to three parallel links per direction, some with one
+    direction only; it may be disconnected.
 
     Args:
         seed: seed of all random numbers.
-        nodes: N; a network may fall into parts.
+        nodes: number of nodes.
     """
     rng = np.random.default_rng(seed)
     links: list[tuple[int, int, float]] = []
@@ -117,9 +118,10 @@ def cabled_topology(seed: int, nodes: int = 6) -> Topology:
     for i in range(nodes):
         for j in range(i + 1, nodes):
             if rng.random() < density:
-                forth, back = rng.choice([(1, 1), (1, 1), (2, 2), (3, 1), (1, 0), (0, 2)])
+                # Numbers of parallel links from i to j, and from j to i.
+                forward, backward = rng.choice([(1, 1), (1, 1), (2, 2), (3, 1), (1, 0), (0, 2)])
                 capacity = float(rng.integers(1, 10))
-                links += [(i, j, capacity)] * int(forth) + [(j, i, capacity)] * int(back)
+                links += [(i, j, capacity)] * int(forward) + [(j, i, capacity)] * int(backward)
     order = rng.permutation(len(links))
     return make_topology([links[i] for i in order] or [(0, 1, 1.0)], min_nodes=nodes)
 
@@ -135,22 +137,24 @@ def random_problem(
     failed: int = 0,
     idle: float = 0.2,
 ) -> Problem:
-    """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed
-    links.
+    """Build a random problem with log-normal demands, some of them 0, pairs without a path, failed
+    links, and weights 1, 2 and 4.
 
     Args:
         seed: seed of all random numbers.
         objective: objective of the problem.
-        nodes: N.
+        nodes: number of nodes.
         density: probability of a link for each ordered pair of nodes.
-        num_paths: K, largest number of candidate paths of a demand.
-        batch: B, number of matrices.
-        failed: links of capacity 0, drawn anew for each matrix; all links if there are fewer.
+        num_paths: maximum number of candidate paths of a demand, K.
+        batch: number of matrices, B.
+        failed: number of links of capacity 0, drawn independently for each matrix; all links if
+            there are fewer.
         idle: probability that a demand is 0.
     """
     rng = np.random.default_rng(seed)
     topology = random_topology(seed, nodes, density)
     paths = compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
+    # Demands (B, D) and capacities (B, E), Gbit/s.
     demand = rng.lognormal(0, 1.5, (batch, paths.num_demands)) * (
         rng.random((batch, paths.num_demands)) >= idle
     )
@@ -164,7 +168,8 @@ def random_problem(
 
 
 def with_random_steps(problem: Problem, seed: int) -> Problem:
-    """The problem with values that fall in one to four steps, some of them empty.
+    """Return the problem with random value steps: the value of one Gbit/s of a demand decreases in
+    one to four steps, some of them of width 0.
 
     Args:
         problem: problem that maximises a value.
@@ -172,11 +177,13 @@ def with_random_steps(problem: Problem, seed: int) -> Problem:
     """
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 5))
-    parts = rng.random((*problem.demand.shape, count)) * (
+    # (B, D, count) widths of the steps, and their ends as fractions of the demand, the last one 1.
+    width = rng.random((*problem.demand.shape, count)) * (
         rng.random((*problem.demand.shape, count)) < 0.7
     )
-    end = parts.cumsum(-1)
+    end = width.cumsum(-1)
     end = np.where(end[..., -1:] > 0, end / np.maximum(end[..., -1:], 1e-300), 1.0)
+    # (1 or D, count) value of the steps relative to the first one, decreasing.
     rows = int(rng.choice([1, problem.demand.shape[1]]))
     level = np.concatenate([np.ones((rows, 1)), -np.sort(-rng.random((rows, count - 1)))], axis=1)
     return dataclasses.replace(

@@ -236,9 +236,9 @@ def _measure_matrix(
     lost_while_down, gained_without_failures = _component_losses(len(components), states, lost)
     return Availability(
         name,
-        demand_time.bounds(states.rest),
-        demand_mean.bounds(states.rest),
-        tuple(group.totals(states.rest) for group in groups),
+        demand_time.bounds(states.unlisted_probability),
+        demand_mean.bounds(states.unlisted_probability),
+        tuple(group.totals(states.unlisted_probability) for group in groups),
         lost_while_down,
         gained_without_failures,
     )

@@ -87,13 +87,13 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
     availability: float = 0.999
     """Availability target of common-share, a share of the time; tail-loss averages over the worst
     remaining share of the time."""
-    rest: float = 1e-6
+    max_unlisted_probability: float = 1e-6
     """Network states are listed until the others have at most this total probability, or
-    --most-states is reached; unlisted states count as lost in lower bounds, as delivered in upper
+    --max-states is reached; unlisted states count as lost in lower bounds, as delivered in upper
     bounds."""
-    most_down: int = 0
+    max_failed_components: int = 0
     """Maximum number of components down at once in the listed states; 0 for no limit."""
-    most_states: int = 20_000
+    max_states: int = 20_000
     """Maximum number of listed network states; the most probable are listed."""
     split: Literal["train", "validation", "test", "all"] = "all"
     """Traffic matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
@@ -109,10 +109,15 @@ class AvailabilityOptions(FailureConfig, ProgramFileConfig):
         require(self, "objective", "total_flow", is_total_flow)
         require(self, "protect", "none", not self.protect)
         check_availability(self.availability, "--availability")
-        require(self, "rest", "a share of the time in [0, 1)", 0 <= self.rest < 1)
-        for field in ("most_down", "limit"):
+        require(
+            self,
+            "max_unlisted_probability",
+            "a share of the time in [0, 1)",
+            0 <= self.max_unlisted_probability < 1,
+        )
+        for field in ("max_failed_components", "limit"):
             require(self, field, "an integer of at least 0", getattr(self, field) >= 0)
-        require(self, "most_states", "an integer of at least 1", self.most_states >= 1)
+        require(self, "max_states", "an integer of at least 1", self.max_states >= 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +131,7 @@ class AvailabilityConfig(AvailabilityOptions, InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("routing", "availability"),
         "failures": FAILURES,
-        "states": ("rest", "most_down", "most_states"),
+        "states": ("max_unlisted_probability", "max_failed_components", "max_states"),
         "matrices": ("split", "limit"),
         "output": ("out", "worst", "overwrite"),
         "for experts": ("device",),

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from teal.deprecated import with_old_keywords
 from teal.runtime.arrays import FloatArray
 
 
@@ -30,12 +31,12 @@ class States:
     Attributes:
         probability: (S,) probability of each state, the share of the time.
         down: indices of the components that are down in each state; all others work.
-        rest: total probability of the states that are not listed.
+        unlisted_probability: total probability of the states that are not listed.
     """
 
     probability: FloatArray
     down: tuple[tuple[int, ...], ...]
-    rest: float
+    unlisted_probability: float
 
     def __len__(self) -> int:
         """Return the number of states S."""
@@ -43,20 +44,20 @@ class States:
 
 
 def all_states(
-    unavailability: FloatArray, most_down: int = 0
+    unavailability: FloatArray, max_failed_components: int = 0
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Yield the probability and the failed components of every state, by descending probability.
 
     Args:
         unavailability: (n,) unavailability of each component, at most 0.5.
-        most_down: largest number of components down at once; 0 for no limit.
+        max_failed_components: largest number of components down at once; 0 for no limit.
     """
     odds = unavailability / (1 - unavailability)
     # Sort components by descending odds q / (1 - q).
     order = np.argsort(-odds, kind="stable")
     sorted_odds = odds[order].tolist()
     num_components = len(odds)
-    max_members = most_down or num_components
+    max_members = max_failed_components or num_components
     all_up = float(np.prod(1 - unavailability))
     yield all_up, ()
     # Heap of (-probability, failed components as ascending ranks in this order): the most probable
@@ -77,28 +78,29 @@ def all_states(
                 heapq.heappush(heap, (joined_probability, (*members, last + 1)))
 
 
+@with_old_keywords
 def most_probable_states(
     unavailability: FloatArray,
-    rest: float = 1e-6,
-    most_down: int = 0,
-    most_states: int = 1_000_000,
+    max_unlisted_probability: float = 1e-6,
+    max_failed_components: int = 0,
+    max_states: int = 1_000_000,
 ) -> States:
     """Return the most probable states, until the others have a total probability of at most
-    ``rest``.
+    ``max_unlisted_probability``.
 
     Args:
         unavailability: (n,) unavailability of each component, above 0 and at most 0.5.
-        rest: largest total probability of the states that are not listed.
-        most_down: largest number of components down at once; 0 for no limit.
-        most_states: largest number of states.
+        max_unlisted_probability: largest total probability of the states that are not listed.
+        max_failed_components: largest number of components down at once; 0 for no limit.
+        max_states: largest number of states.
     """
     probability: list[float] = []
     down: list[tuple[int, ...]] = []
     covered = 0.0
-    for state_probability, members in all_states(unavailability, most_down):
+    for state_probability, members in all_states(unavailability, max_failed_components):
         probability.append(state_probability)
         down.append(members)
         covered += state_probability
-        if 1 - covered <= rest or len(down) >= most_states:
+        if 1 - covered <= max_unlisted_probability or len(down) >= max_states:
             break
     return States(np.array(probability), tuple(down), max(0.0, 1 - math.fsum(probability)))

@@ -80,11 +80,14 @@ def availability_of(
     # Network states, and the traffic matrices.
     components = failing_components(instance.topology, options)
     states = most_probable_states(
-        components.unavailability, options.rest, options.most_down, options.most_states
+        components.unavailability,
+        options.max_unlisted_probability,
+        options.max_failed_components,
+        options.max_states,
     )
     notify(
-        f"{len(components)} failing components; {len(states):,} states, {states.rest:.2g} of the "
-        "time in unlisted states"
+        f"{len(components)} failing components; {len(states):,} states, "
+        f"{states.unlisted_probability:.2g} of the time in unlisted states"
     )
     rows = _selected_matrices(instance, options)
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
@@ -437,7 +440,7 @@ def _report(
         len(problems),
         len(components),
         len(states),
-        states.rest,
+        states.unlisted_probability,
         [_summary_row(item.routing, totals) for item in measured for totals in item.totals],
         _demand_rows(instance, problems, measured),
         [row for item in measured for row in _component_rows(item, components)],

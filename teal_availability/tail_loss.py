@@ -64,12 +64,12 @@ class MergedStates:
     Attributes:
         probability: (Q,) probability of each merged state, in descending order.
         path_set: (Q, D) surviving paths of each demand: bit k is 1 if path k survives.
-        rest: total probability of the states that are not listed.
+        unlisted_probability: total probability of the states that are not listed.
     """
 
     probability: FloatArray
     path_set: np.ndarray
-    rest: float
+    unlisted_probability: float
 
 
 def merge_states(problem: Problem, components: Components, states: States) -> MergedStates:
@@ -86,7 +86,9 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
     """
     paths = problem.paths
     if len(states) * paths.num_demands > _MAX_ENTRIES:
-        expected = f"at most {_MAX_ENTRIES:,} states times demands (--most-states, --most-down)"
+        expected = (
+            f"at most {_MAX_ENTRIES:,} states times demands (--max-states, --max-failed-components)"
+        )
         num_entries = len(states) * paths.num_demands
         raise InputError("tail-loss", "states", expected, f"{num_entries:,}")
     links = path_links_of(paths)
@@ -118,7 +120,7 @@ def merge_states(problem: Problem, components: Components, states: States) -> Me
     probability = np.zeros(len(distinct))
     np.add.at(probability, merged_index.reshape(-1), states.probability)
     order = np.argsort(-probability, kind="stable")
-    return MergedStates(probability[order], distinct[order], states.rest)
+    return MergedStates(probability[order], distinct[order], states.unlisted_probability)
 
 
 def demand_losses(
@@ -156,7 +158,7 @@ def cvar(losses: FloatArray, merged_states: MergedStates, availability: float) -
         availability: beta, in (0, 1).
     """
     loss = np.append(losses, 1.0)
-    probability = np.append(merged_states.probability, merged_states.rest)
+    probability = np.append(merged_states.probability, merged_states.unlisted_probability)
     order = np.argsort(-loss, kind="stable")
     # Fill the tail with the states of the largest losses.
     preceding_probability = np.cumsum(probability[order]) - probability[order]
@@ -236,7 +238,7 @@ def guarantee_min_cvar(
         merged_states: the listed states.
         availability: beta, in (0, 1).
         gap: largest difference between value and optimum, a share of the demand; the bound ignores
-            the unlisted states, at most rest / (1 - availability).
+            the unlisted states, at most unlisted_probability / (1 - availability).
         seconds: time limit; the incumbent is returned after it.
         counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise it
             is ignored in such states, in which no rates help it.
@@ -252,19 +254,19 @@ def guarantee_min_cvar(
     is_included = (demand > 0) & ~excluded
     if not is_included.any():
         return empty_promise(problem, survival_states, excluded)
-    if merged_states.rest >= 1 - availability:
+    if merged_states.unlisted_probability >= 1 - availability:
         raise InputError.invalid(
             "tail-loss",
             "states",
-            f"the listed states cover only {1 - merged_states.rest:.6g} of the time, not more than "
-            f"the availability of {availability:.6g}",
-            "raise --most-states, or lower --rest",
+            f"the listed states cover only {1 - merged_states.unlisted_probability:.6g} of the "
+            f"time, not more than the availability of {availability:.6g}",
+            "raise --max-states, or lower --max-unlisted-probability",
         )
     # Solve with a growing tail until the gap is closed.
     program = _TailProgram(
         problem, merged_states, is_included, availability, counts_disconnected=counts_disconnected
     )
-    unlisted = merged_states.rest / (1 - availability)
+    unlisted = merged_states.unlisted_probability / (1 - availability)
     incumbent: Guarantee | None = None
     while True:
         try:
@@ -358,7 +360,7 @@ class _TailProgram:
         # Limits of the dual weights of each state, and of the unlisted states.
         tail = 1 - availability
         self._max_weight = merged_states.probability / tail
-        self._unlisted_weight = merged_states.rest / tail
+        self._unlisted_weight = merged_states.unlisted_probability / tail
         # Columns: paths of the included demands, without links of capacity 0.
         links = path_links_of(problem.paths)
         self._num_paths = problem.paths.num_paths

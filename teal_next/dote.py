@@ -59,7 +59,7 @@ class Dote:
         """
         recent = past.last(1)
         if self._network is None:
-            history = past.last(past.known, past.most(past.known))
+            history = past.last(past.num_known, past.window_length(past.num_known))
             if history.batch <= self._window + past.lead:
                 return recent.even_splits[0]
             self._fit(history, past.lead)

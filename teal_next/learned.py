@@ -47,7 +47,7 @@ class Learned:
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval."""
         decisions = self._mixture.decisions(past).to(torch.float32)
-        recent = past.last(past.most(HISTORY))
+        recent = past.last(past.window_length(HISTORY))
         single = recent.row(0).to(torch.float32)
         weights = self._mixture.weights
         losses = self._mixture.recent_losses

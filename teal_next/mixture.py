@@ -157,7 +157,7 @@ class Mixture:
         """
         self.begin(past)
         if not self._pending and not self._intervals:
-            for num_known in range(max(1, past.known - self._warm_up), past.known):
+            for num_known in range(max(1, past.num_known - self._warm_up), past.num_known):
                 self._decide(past.before(num_known))
         self._learn(past)
         return self._decide(past)
@@ -183,7 +183,7 @@ class Mixture:
 
     def _learn(self, past: Past) -> None:
         """Update the weights with the intervals measured since the last call."""
-        for row in sorted(row for row in self._pending if row < past.first_row + past.known):
+        for row in sorted(row for row in self._pending if row < past.first_row + past.num_known):
             splits = self._pending.pop(row)
             problem = past.matrix(row)
             if problem is not None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -52,7 +53,7 @@ from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, check_out_folder
@@ -240,7 +241,7 @@ class Recording:
     problem: Problem
     traffic: TrafficMatrices
     rows: Int64Array
-    decisions: Float32Array
+    decisions: npt.NDArray[np.float32]
     weights: FloatArray
     recent_losses: FloatArray
     optimum: FloatArray

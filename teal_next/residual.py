@@ -40,7 +40,7 @@ class Residual:
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval."""
-        problem = past.scenarios(past.most(self._fit))
+        problem = past.scenarios(past.window_length(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 

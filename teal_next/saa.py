@@ -62,7 +62,7 @@ class SampleAverage:
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval."""
-        return self.of(past.scenarios(self._window, past.most(self._window)))
+        return self.of(past.scenarios(self._window, past.window_length(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
         """Return split ratios (D, K) with the least loss over scenarios, warm-started from the last

@@ -26,7 +26,7 @@ class Static:
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval."""
         if self._splits is None:
-            problem = past.scenarios(past.known, past.most(self._window))
+            problem = past.scenarios(past.num_known, past.window_length(self._window))
             self._splits = solve_scenarios(problem, gap=3e-3, max_iterations=3000).splits
         return self._splits
 

@@ -482,7 +482,7 @@ def check_availability(case: Case, folder: Path) -> None:
         matrix,
         components=folder / "components.csv",
         cable_availability=1.0,
-        rest=0.0,
+        max_unlisted_probability=0.0,
         availability=0.9,
         num_paths=case.num_paths,
         path_method=case.method,

@@ -220,28 +220,28 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),
         (
             "train --topology b4 --traffic gravity --out taken.txt",
-            "taken.txt: out: expected a folder",
+            "taken.txt is a file, not a folder",
         ),
         (
             "evaluate --topology b4 --traffic gravity --scheme lp-all --out taken.txt/x",
-            "expected a folder",
+            "is a file, not a folder",
         ),
         ("evaluate --topology b4 --traffic gravity --scheme lp-all --limit -1", "--limit"),
         ("evaluate --topology locked.json --traffic gravity --scheme lp-all", "locked.json"),
         (
             "train --topology zero.json --traffic gravity",
-            "zero.json: links[0] (1->2): capacity: expected",
+            "zero.json: links[0] (1->2): capacity: the capacity is 0",
         ),
         (
             "train --topology none.json --traffic gravity",
-            "none.json: links[0] (1->2): capacity: expected",
+            "none.json: links[0] (1->2): capacity: the link has no",
         ),
-        ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
-        ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),
-        ("train --topology b4 --traffic cut.tgz", "cut.tgz: expected a whole .tgz"),
+        ("train --topology nowhere --traffic gravity", "nowhere: topology: no such file or name"),
+        ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: no such file or name"),
+        ("train --topology b4 --traffic cut.tgz", "cut.tgz: the archive is truncated"),
         (
             "train --topology b4 --traffic mars.csv",
-            "mars.csv: expected a target that is a node of b4, found line 2: target 'mars'",
+            "mars.csv: invalid row: line 2: target 'mars'; use a target that is a node of b4",
         ),
         ("train --topology b4 --traffic negative.csv", "found line 2: rate '-1'"),
         ("train --topology b4 --traffic nan.csv", "found line 2: rate 'nan'"),
@@ -384,9 +384,9 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     file.write_text("\n".join(["source,target,weight", *lines]))
     np.testing.assert_array_equal(load_weights(str(file), topology, traffic)[:4], [1, 2, 3, 1])
     for change, words in [
-        (lines[:-1], "expected one for"),
+        (lines[:-1], "no weight for the demand"),
         ([*lines[1:], "1,2,0"], "weight: expected a number above 0"),
-        ([*lines, lines[0]], "each source and target once"),
+        ([*lines, lines[0]], "each source and target may have one row only"),
         (["1,x,1"], "line 2"),
     ]:
         file.write_text("\n".join(["source,target,weight", *change]))
@@ -572,7 +572,7 @@ def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -
     assert main(["topology", "info", "--topology", "topohub:sndlib/geant"]) == 0
     said = capsys.readouterr().out
     assert "22 nodes" in said
-    assert "every link is given 100 Gbit/s" in said
+    assert "every link has 100 Gbit/s" in said
     assert main(["topology", "list", "--match", "nowhere"]) == 2
 
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import teal
-from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES
+from teal.app.command import EXIT_INPUT
+from teal.app.options import options_of
+from teal.cli import main
+from teal.cli.commands import COMMANDS
+from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES, OPTIONS, new_option
+from teal.problem.condition import Condition
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
+from teal.schemes.past import Past
 from teal.serving.engine.measured import MeasuredMatrices
+from teal_availability import most_probable_states
+from teal_ip.metrics.settings import MetricsOptions
 
 
 @pytest.mark.parametrize(
@@ -23,8 +35,8 @@ def test_an_old_name_warns_and_is_the_new_one(package: str, old: str, new: str) 
     with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated: use {package}\.{new}"):
         value = getattr(module, old)
     assert value is getattr(module, new)
-    assert new in module.__all__
-    assert old not in module.__all__
+    exported = getattr(module, "__all__", None)
+    assert exported is None or (new in exported and old not in exported)
 
 
 def test_an_old_name_works_through_teal_too() -> None:
@@ -43,7 +55,13 @@ def test_a_name_that_never_was_is_an_attribute_error() -> None:
 def test_an_old_attribute_warns_and_is_the_new_one() -> None:
     matrices = MeasuredMatrices.__new__(MeasuredMatrices)
     matrices.max_matrices = 3
-    instances: dict[str, Any] = {"Deadline": Deadline(), "MeasuredMatrices": matrices}
+    past = Past.__new__(Past)
+    object.__setattr__(past, "traffic", SimpleNamespace(num_matrices=4, num_demands=6))
+    instances: dict[str, Any] = {
+        "Deadline": Deadline(),
+        "MeasuredMatrices": matrices,
+        "Past": past,
+    }
     assert ATTRIBUTES.keys() == instances.keys()
     for name, attributes in ATTRIBUTES.items():
         for old, new in attributes.items():
@@ -53,7 +71,7 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
 
 
 def test_an_old_keyword_warns_and_is_the_new_one() -> None:
-    assert KEYWORDS.keys() == {"threads_for"}
+    assert KEYWORDS.keys() == {"threads_for", "most_probable_states"}
     assert KEYWORDS["threads_for"] == {"least": "min_operations"}
     options: dict[str, Any] = {"least": 1}
     with pytest.warns(DeprecationWarning, match=r"threads_for\(least=\) is deprecated"):
@@ -62,3 +80,71 @@ def test_an_old_keyword_warns_and_is_the_new_one() -> None:
         pass
     with pytest.raises(TypeError):
         threads_for(1, never=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("old", "new"), KEYWORDS["most_probable_states"].items())
+def test_old_keywords_of_network_states_limit_them_as_the_new_ones(old: str, new: str) -> None:
+    unavailability = np.array([0.1, 0.2, 0.3])
+    limit = {"rest": 0.05, "most_down": 1, "most_states": 3}[old]
+    old_options: dict[str, Any] = {old: limit}
+    new_options: dict[str, Any] = {new: limit}
+    with pytest.warns(DeprecationWarning, match=old):
+        states = most_probable_states(unavailability, **old_options)
+    assert states.down == most_probable_states(unavailability, **new_options).down
+    assert len(states) < 8
+
+
+def _settings() -> dict[str, type]:
+    """Every class of settings of a command and its base classes, by name."""
+    classes = (cls for command in COMMANDS.values() for cls in command.settings.__mro__)
+    return {cls.__name__: cls for cls in classes}
+
+
+@pytest.mark.parametrize(
+    ("settings", "old", "new"),
+    [(settings, old, new) for settings, names in OPTIONS.items() for old, new in names.items()],
+)
+def test_an_old_option_stands_for_a_present_one(settings: str, old: str, new: str) -> None:
+    cls = _settings()[settings]
+    fields = {field.name for field in dataclasses.fields(cls)}
+    assert new in fields
+    assert old not in fields
+    assert new_option(cls, old) == new
+    assert new_option(cls, new) is None
+
+
+def test_an_old_option_of_a_command_warns_and_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = [
+        "--topology",
+        "b4",
+        "--traffic",
+        "gravity:seed=0,load=2",
+        "--cable-availability",
+        "0.99",
+    ]
+    limits = ["--most-down", "1", "--rest=2", "--out", str(tmp_path)]
+    assert main(["availability", *network, *limits]) == EXIT_INPUT
+    error = capsys.readouterr().err
+    assert "Warning: --most-down is deprecated: use --max-failed-components" in error
+    assert "Warning: --rest is deprecated: use --max-unlisted-probability" in error
+    # The value of the old option is checked as that of the new one.
+    assert "--max-unlisted-probability: expected a share of the time" in error
+
+
+def test_an_old_option_in_python_warns_and_is_read() -> None:
+    with pytest.warns(DeprecationWarning, match="option most is deprecated: use max_metric"):
+        options = options_of(MetricsOptions, {"most": 7})
+    assert options.max_metric == 7
+
+
+def test_a_condition_with_the_old_name_of_its_factory_is_built_by_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match="asked is deprecated: name it from_request"):
+
+        class Old(Condition):
+            @classmethod
+            def asked(cls, request: Any) -> Any:
+                return cls, request
+
+    assert Old.from_request("request") == (Old, "request")  # type: ignore[arg-type]

@@ -156,7 +156,7 @@ READERS = {
     "prefixes": f"{_ESTIMATE} --flows records.csv --prefixes FILE",
 }
 WRONG: list[tuple[str, str, str | None, str]] = [
-    ("topology", "empty.csv", "", "an empty file"),
+    ("topology", "empty.csv", "", "the file is empty"),
     ("topology", "text.csv", "not a table\nat all\n", "a column source"),
     ("topology", "headless.csv", "a,b,10\nb,a,10\n", "a column source"),
     ("topology", "rate.csv", NET.replace("c,b,10", "c,b,ten"), "line 5: capacity"),
@@ -186,7 +186,7 @@ WRONG: list[tuple[str, str, str | None, str]] = [
     ("traffic", "node.csv", DEMANDS + "a,z,1\n", "line 4: target 'z'"),
     ("traffic", "rate.csv", DEMANDS + "c,a,much\n", "line 4: rate 'much'"),
     ("traffic", "minus.csv", DEMANDS + "c,a,-1\n", "line 4: rate '-1'"),
-    ("traffic", "twice.csv", DEMANDS + "a,c,4\n", "a pair twice"),
+    ("traffic", "twice.csv", DEMANDS + "a,c,4\n", "two rows have the same source and target"),
     ("traffic", "stamp.csv", "timestamp,source,target,rate\nyesterday,a,b,1\n", "'yesterday'"),
     ("traffic", "columns.csv", "from,to,mbps\na,b,1\n", "from, to, mbps"),
     ("traffic", "broken.parquet", "PAR1", "Parquet"),
@@ -256,7 +256,7 @@ def good_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("reader", "name", "content", "words"), WRONG, ids=[f"{case[0]}-{case[1]}" for case in WRONG]
 )
-def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expected(
+def test_a_wrong_file_gets_one_line_with_its_name_and_the_place(
     reader: str, name: str, content: str | None, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
@@ -266,7 +266,6 @@ def test_a_wrong_file_gets_one_line_with_its_name_the_place_and_what_was_expecte
         line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error")
     ]
     assert line.startswith(f"teal: error: wrong-{name}")
-    assert "expected" in line
     assert words in line
 
 

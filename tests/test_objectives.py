@@ -153,7 +153,7 @@ def test_reports_and_errors_know_them() -> None:
     problem = random_problem(0, objective="calm_flow", batch=1)
     with pytest.raises(InputError, match="no single program"):
         teal.solve(problem, starter=EvenStarter())
-    with pytest.raises(InputError, match="not taken"):
+    with pytest.raises(InputError, match="another entry has the name"):
         register_objective("total_flow", HopPenalised())
     with pytest.raises(InputError, match="total_flow"):
         teal.Objective("best_flow")

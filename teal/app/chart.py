@@ -1,6 +1,4 @@
-"""A chart as data, which :mod:`teal.app.page` draws on a page and :mod:`teal.app.image` in a
-file.
-"""
+"""Charts as data; :mod:`teal.app.page` draws them on HTML pages, :mod:`teal.app.image` in files."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ import numpy as np
 from teal.network.traffic import spread
 from teal.runtime.arrays import FloatArray
 
-# Okabe and Ito's palette, which people with colour blindness can tell apart; then others.
+# Okabe and Ito's palette, which is distinguishable with colour blindness; then further colours.
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"),
     *("#332288", "#882255", "#117733", "#999933", "#44AA99", "#AA4499", "#661100", "#888888"),
 )
-# Line widths, in pixels; each scheme's is narrower than the one before.
+# Line widths in pixels: the first scheme's, the minimum, and the decrease from one to the next.
 _WIDEST = 3.6
 _NARROWEST = 1.4
 _NARROWER = 0.6
-# Per cent; a line at 100% stays clear of the border.
+# Range of an axis in per cent, with a margin above 100%.
 _SHARE_RANGE = 0.0, 103.0
 
 Kind = Literal["line", "marked", "points", "mean"]
@@ -31,13 +29,14 @@ Scale = Literal["linear", "log", "category", "time"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Series:
-    """One scheme in a chart.
+    """Points of one scheme in a chart.
 
     Attributes:
-        scheme: its name.
-        kind: a line, a line with marks, small marks, or one large mark.
-        x: numbers, categories, or times as text.
-        y: numbers; None where there is none.
+        scheme: name of the scheme.
+        kind: ``line``, ``marked`` (line with marks), ``points`` (small marks), or ``mean`` (large
+            marks).
+        x: x of each point: numbers, categories, or times as text.
+        y: y of each point; None where it is unknown.
     """
 
     scheme: str
@@ -48,16 +47,18 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chart:
-    """One chart.
+    """Chart of several series.
 
     Attributes:
-        name: name of the file that shows it, without ending.
-        title: a line.
-        text: what is shown, a sentence.
-        x_label, y_label: titles of the axes.
-        series: in the order in which they are drawn.
+        name: name of the chart's image file, without suffix.
+        title: title of the chart, one line.
+        text: description of the chart, a sentence.
+        x_label: label of the horizontal axis.
+        y_label: label of the vertical axis.
+        series: series in the order in which they are drawn.
         x_scale: scale of the horizontal axis.
-        shows_shares: whether the vertical axis is for shares in per cent; else it fits the values.
+        shows_shares: whether the vertical axis is in per cent from 0 to 100; otherwise its range
+            fits the values.
     """
 
     name: str
@@ -70,7 +71,7 @@ class Chart:
     shows_shares: bool = False
 
     def labelled(self, labels: Mapping[str, str]) -> Chart:
-        """The chart with other names of schemes."""
+        """Return the chart with renamed schemes, by a map from present to new names."""
         series = (
             dataclasses.replace(plotted, scheme=labels.get(plotted.scheme, plotted.scheme))
             for plotted in self.series
@@ -79,49 +80,57 @@ class Chart:
 
     @property
     def y_range(self) -> tuple[float, float] | None:
-        """Least and largest value of the vertical axis; None to fit."""
+        """Range of the vertical axis; None to fit it to the values."""
         return _SHARE_RANGE if self.shows_shares else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Styles:
-    """How each scheme looks in all charts of a page.
+    """Colour, line width and marks of each scheme, equal in all charts of a page.
 
-    Lines that coincide stay visible: each is narrower than the one drawn before it, and has another
-    dash.
+    Coinciding lines stay visible, since each is narrower than the one drawn before it and has
+    another dash pattern.
 
     Attributes:
-        schemes: in the order in which looks are assigned.
+        schemes: names of the schemes, in the order in which styles are assigned.
     """
 
     schemes: tuple[str, ...]
 
     def number(self, scheme: str) -> int:
-        """Position of the scheme."""
+        """Return the index of a scheme."""
         return self.schemes.index(scheme)
 
     def colour(self, scheme: str) -> str:
-        """As #rrggbb."""
+        """Return the colour of a scheme as #rrggbb."""
         return COLOURS[self.number(scheme) % len(COLOURS)]
 
     def width(self, scheme: str) -> float:
-        """Width of its line, pixels."""
+        """Return the line width of a scheme, pixels."""
         return max(_NARROWEST, _WIDEST - _NARROWER * self.number(scheme))
 
     def pick(self, scheme: str, looks: Sequence[str]) -> str:
-        """One of the looks; schemes with the same colour get different ones."""
-        number = self.number(scheme)
-        return looks[(number + number // len(COLOURS)) % len(looks)]
+        """Return the marker or dash pattern of a scheme, one of ``looks``; schemes with the same
+        colour get different ones.
+        """
+        index = self.number(scheme)
+        return looks[(index + index // len(COLOURS)) % len(looks)]
 
 
-# Points of a scheme in a chart; more are thinned out evenly.
+# Maximum number of points of a distribution; more are subsampled evenly.
 MAX_POINTS = 400
 
 
 def distribution(scheme: str, values: FloatArray) -> Series:
-    """The share of the values, in per cent, that are at most so large: a line of steps."""
+    """Return the empirical distribution function of values as a step line, in per cent.
+
+    Args:
+        scheme: name of the scheme.
+        values: (n,) values; NaN is ignored.
+    """
     values = np.sort(values[~np.isnan(values)])
+    # Indices of at most MAX_POINTS sorted values, and the percentage of values up to each.
     drawn = spread(np.arange(len(values)), MAX_POINTS)
-    share = 100 * (drawn + 1) / max(1, len(values))
-    steps = np.concatenate([[0.0], np.repeat(share, 2)[:-1]]) if len(drawn) else share
+    percentage = 100 * (drawn + 1) / max(1, len(values))
+    steps = np.concatenate([[0.0], np.repeat(percentage, 2)[:-1]]) if len(drawn) else percentage
     return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())

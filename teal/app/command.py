@@ -1,9 +1,8 @@
-"""A command: its settings, and a function from them to an outcome, which is printed in one place
-for all commands.
+"""Definition of a command (settings and function), and printing of its outcome.
 
-A new command is a dataclass of settings and a function of them in the room of its capability, and a
-line in :mod:`teal.cli.commands`, or in a table that a package announces by an entry point in the
-group ``teal.commands``.
+A command has a dataclass of settings and a function from them to an :class:`Outcome`, in the
+package of its capability, and a line in :mod:`teal.cli.commands`, or in a table that another
+distribution announces by an entry point in the group ``teal.commands``.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from teal.app.table import Table
 
-# Success; no usable result, or a solver failed; wrong input; a target gap was missed; `teal check`
-# raised an alarm.
+# Exit codes: success; no usable result, or a solver failed; invalid input; a target gap was missed;
+# `teal check` raised an alarm.
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_GAP = 3
 EXIT_ALARM = 4
-# Characters of a line where the output is no terminal.
+# Characters of a line if the output is not a terminal.
 _TABLE_WIDTH = 80
 _WIDE_TABLE_WIDTH = 180
 _MAX_WIDTH = 10_000
@@ -44,8 +43,8 @@ Notify = Callable[[str], None]
 
 
 def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
-    """``notify``, but for messages within ``every_s`` seconds of the call or of the last one that
-    was printed.
+    """Return a rate-limited ``notify``: it drops messages less than ``every_s`` seconds after the
+    previous printed one, or after this call.
     """
     last = time.perf_counter()
 
@@ -60,16 +59,16 @@ def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a command, as it is printed.
+    """Result of a command, for printing.
 
     Attributes:
-        text: lines, before the tables; ``""`` for none.
-        tables: tables, behind the text.
-        wide: whether the tables may be wider than 80 characters where the output is no terminal.
-        written: the files that were written, in one line behind the tables; ``""`` for none.
-        data: result for ``--json``, as :func:`teal.runtime.storage.json_value` takes it, or a
-            function that gives it where that takes time.
-        exit_code: the exit code of the process.
+        text: lines before the tables; ``""`` for none.
+        tables: tables after the text.
+        wide: whether the tables may be wider than 80 characters if the output is not a terminal.
+        written: line about the written files, after the tables; ``""`` for none.
+        data: result for ``--json``: dataclasses, mappings, lists and numbers, or a function that
+            returns them, called only with ``--json``.
+        exit_code: exit code of the process.
     """
 
     text: str = ""
@@ -80,25 +79,26 @@ class Outcome:
     exit_code: int = EXIT_OK
 
 
-# The function of a command: its settings and what prints progress.
+# Function of a command: from its settings and a function that prints progress to the outcome.
 Run = Callable[[Any, Notify], Outcome]
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command.
+    """Command of the command line.
 
     Attributes:
-        settings: class of its settings, whose docstrings are its ``--help``.
+        settings: dataclass of its settings, whose docstrings are its ``--help``.
         run: function that takes the settings and a function that prints progress, and returns an
             :class:`Outcome`; or ``module:function``, which is imported when the command runs.
         group: heading in ``teal --help``.
-        kernels: kernels that are compiled before it begins: none, or those of a first solve; the
-            others are compiled where they are called.
+        kernels: kernels to compile before the command starts: none, or those of a first solve;
+            other kernels are compiled at their first call.
         further_kernels: tasks of :mod:`teal.app.warm_up` beside those of a first solve.
-        first_word: option that a first word without dashes gives; ``""`` for none.
-        formerly: options that another command had before, by the name of that command: a message
-            leads from there to this command.
+        first_word: option whose value may be given as the first word without dashes, as in
+            ``teal topology get NAME``; ``""`` for none.
+        formerly: options that moved here, by the name of their former command, whose error message
+            names this command.
     """
 
     settings: type[Any]
@@ -116,11 +116,12 @@ class Command:
 
 
 def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
-    """Print an outcome as one JSON object, or as text, tables and the files that were written;
+    """Print an outcome as one JSON object, or as text, tables and the line about written files;
     return the exit code.
     """
     if as_json:
-        from teal.runtime.storage import json_value  # here, since NumPy is slow to import
+        # Imported here, since NumPy is slow to import.
+        from teal.runtime.storage import json_value
 
         data: Any = outcome.data() if callable(outcome.data) else outcome.data
         print(json.dumps(json_value(data), allow_nan=False, default=str))
@@ -135,14 +136,15 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
 
 
 def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
-    """Print tables as wide as the terminal, or so wide that they can be read from a file."""
+    """Print tables, as wide as the terminal, or in full width to a file or pipe."""
     from rich.console import Console
 
     for table in (each_table.of_terminal() for each_table in tables):
         console = Console(
             width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH
         )
-        if wide and not sys.stdout.isatty():  # a file has room for every column
+        # In a file, a wide table gets the width of all its columns.
+        if wide and not sys.stdout.isatty():
             console.width = max(
                 console.width,
                 console.measure(

@@ -1,4 +1,7 @@
-"""Charts as image files, by matplotlib without a display."""
+"""Image files of charts, drawn by matplotlib without a display.
+
+Entry points: :func:`plot_panels`, :func:`save_charts`.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +21,44 @@ from teal.app.chart import Chart, Series, Styles
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", ":", "-.")
-# Points of a line in a file for each pixel on a page.
+# Line width in a file (points) of a line that is one pixel wide on a page.
 _POINTS_PER_PIXEL = 0.5
-# Width and height of one plot.
+# Width and height of one chart.
 _PANEL_INCHES = (5.5, 4.2)
 _FORMATS = (".svg", ".pdf")
-# Position of a legend, in parts of the axes, where it covers no line.
+# Position of a legend below the axes, as a fraction of their size.
 _BELOW_AXES = (0.5, -0.16)
 _LEGEND_COLUMNS = 3
-# Letters of a line of the legend, with its marks, in the width of one plot.
+# Maximum characters of a line of the legend, including marks, in the width of one chart.
 _LEGEND_LETTERS = 80
-# Width of the mark of a series and the space around it, in letters.
+# Width of the mark of a series and the space around it, in characters.
 _MARK_LETTERS = 8
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
-    """Ticks of a logarithmic axis at ``subs`` of each decade, written as 0.01, 10, 2000."""
+    """Set the ticks of a logarithmic axis to ``subs`` times powers of ten, written as 0.01, 10,
+    2000.
+    """
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
 def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
-    """Draw a chart into axes."""
-    # Series.
-    drawn: dict[str, Artist] = {}
+    """Draw a chart into axes.
+
+    Args:
+        axes: matplotlib axes (written).
+        chart: series and labels of the axes.
+        styles: colour and marks of each scheme.
+    """
+    # Series; the legend has those that are not small points, by scheme.
+    legend_handles: dict[str, Artist] = {}
     for series in chart.series:
         handle = _draw_series(axes, series, styles, is_time=chart.x_scale == "time")
         if series.kind != "points":
-            drawn[series.scheme] = handle
-    # Axes.
+            legend_handles[series.scheme] = handle
+    # Labels, ranges and ticks of the axes; less than two decades have ticks at 2 and 5, too.
     axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
     axes.set_title(_literal(chart.title), fontsize="medium")
     if chart.y_range is not None:
@@ -62,35 +73,44 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    # Legend below the axes, in columns of equal width.
-    if drawn:
-        labels = [_shortened(name, _LEGEND_LETTERS - _MARK_LETTERS) for name in drawn]
-        widest = max(map(len, labels)) + _MARK_LETTERS
+    # Legend below the axes, in as many columns as the longest label permits.
+    if legend_handles:
+        labels = [_shortened(name, _LEGEND_LETTERS - _MARK_LETTERS) for name in legend_handles]
+        max_characters = max(map(len, labels)) + _MARK_LETTERS
         axes.legend(
-            drawn.values(),
+            legend_handles.values(),
             map(_literal, labels),
             loc="upper center",
             bbox_to_anchor=_BELOW_AXES,
-            ncols=min(len(drawn), _LEGEND_COLUMNS, _LEGEND_LETTERS // widest),
+            ncols=min(len(legend_handles), _LEGEND_COLUMNS, _LEGEND_LETTERS // max_characters),
             fontsize="small",
             frameon=False,
         )
 
 
 def _shortened(text: str, letters: int) -> str:
-    """A text of so many letters at most, without its middle if it has more."""
+    """Shorten a text to at most ``letters`` characters by an ellipsis in its middle."""
     if len(text) <= letters:
         return text
-    before = (letters - 1) // 2
-    return text[:before] + "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - (letters - 1 - before) :]
+    head_length = (letters - 1) // 2
+    tail_length = letters - 1 - head_length
+    return text[:head_length] + "\N{HORIZONTAL ELLIPSIS}" + text[len(text) - tail_length :]
 
 
 def _literal(text: str) -> str:
-    """The text without formulas, which matplotlib reads between dollar signs."""
+    """Escape dollar signs, between which matplotlib would read formulas."""
     return text.replace("$", r"\$")
 
 
 def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:
+    """Draw the points or the line of a series; return its artist, for the legend.
+
+    Args:
+        axes: matplotlib axes (written).
+        series: points of one scheme.
+        styles: colour and marks of each scheme.
+        is_time: whether x values are times.
+    """
     # Data and style.
     name = series.scheme
     colour = styles.colour(series.scheme)
@@ -126,11 +146,11 @@ def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -
 
 
 def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None:
-    """A file with a row of charts for each network.
+    """Write an image file with a row of charts for each network.
 
     Args:
-        path: path of the file; its ending says which format.
-        rows: name of each network, and its charts, as many for each.
+        path: path of the file; its suffix decides the format.
+        rows: name and charts of each network.
     """
     columns = max(len(charts) for _, charts in rows)
     figure = Figure(
@@ -138,12 +158,15 @@ def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None
     )
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(rows), columns, squeeze=False)
-    for line, (network, charts) in zip(panels, rows, strict=True):
-        styles = Styles(tuple(dict.fromkeys(s.scheme for chart in charts for s in chart.series)))
-        for axes, chart in zip(line, charts, strict=False):
+    for row_axes, (network, charts) in zip(panels, rows, strict=True):
+        styles = Styles(
+            tuple(dict.fromkeys(series.scheme for chart in charts for series in chart.series))
+        )
+        for axes, chart in zip(row_axes, charts, strict=False):
             draw(axes, chart, styles)
             axes.set_title(f"{network}: {chart.title}", fontsize="medium")
-        for axes in line[len(charts) :]:
+        # Hide axes without a chart.
+        for axes in row_axes[len(charts) :]:
             axes.set_visible(False)
     figure.savefig(path, dpi=150)
 
@@ -153,34 +176,39 @@ def save_charts(
     charts: Mapping[str, Sequence[Chart]],
     check: Callable[[Path, Sequence[str]], None],
 ) -> list[Path]:
-    """Write every chart as SVG and PDF, for papers; returns the files.
+    """Write every chart as SVG and PDF; return the paths of the files.
 
     Args:
-        folder: is made if it does not exist.
+        folder: folder of the files, created if it does not exist.
         charts: charts of each network, by its name.
-        check: raises an error if files of these names must not be written there.
+        check: function that raises an error if files of these names must not be written into the
+            folder.
     """
+    # A scheme has one style in all charts.
     styles = Styles(
         tuple(
             dict.fromkeys(
-                s.scheme
-                for of_network in charts.values()
-                for chart in of_network
-                for s in chart.series
+                series.scheme
+                for network_charts in charts.values()
+                for chart in network_charts
+                for series in chart.series
             )
         )
     )
-    named: dict[str, Chart] = {}
-    for network, of_network in charts.items():
+    # Chart of each file: NETWORK-CHART.svg and .pdf.
+    chart_of_file: dict[str, Chart] = {}
+    for network, network_charts in charts.items():
         prefix = "".join(letter if letter.isalnum() else "-" for letter in network)
-        named |= {
-            f"{prefix}-{chart.name}{ending}": chart for chart in of_network for ending in _FORMATS
+        chart_of_file |= {
+            f"{prefix}-{chart.name}{suffix}": chart
+            for chart in network_charts
+            for suffix in _FORMATS
         }
-    check(folder, list(named))
+    check(folder, list(chart_of_file))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, chart in named.items():
+    for name, chart in chart_of_file.items():
         figure = Figure(figsize=_PANEL_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure.subplots(), chart, styles)
         figure.savefig(folder / name)
-    return [folder / name for name in named]
+    return [folder / name for name in chart_of_file]

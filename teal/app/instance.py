@@ -1,4 +1,9 @@
-"""From the settings of a command to network, traffic and paths."""
+"""Build the input of a command from its settings: network, traffic, weights and candidate paths.
+
+Also calibrates the load (``--calibrate``): the factor on all demands at which the optimal total
+flow serves a given fraction of the median matrix, by bisection in the logarithm of the factor.
+Entry points: :func:`load_instance`, :func:`instance_of`, :func:`calibration_factor`.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +57,8 @@ from teal.spec import parse_spec
 
 # Relative certified gap at which PDHG stops for each optimum.
 _TARGET_GAP = 1e-3
-# Absolute error of the satisfied share; the optima are not known better.
+# Absolute tolerance of the served fraction, half the certified gap of the optima: a smaller one
+# would be below their error.
 _TOLERANCE = _TARGET_GAP / 2
 # Maximum relative gap of an optimum when the iterations run out.
 _MAX_GAP = 1e-2
@@ -64,7 +70,8 @@ _MAX_MATRICES = 21
 _MIN_MATRICES = 5
 # Matrices x demands that are solved together, which bounds memory and time.
 _TARGET_ENTRIES = 200_000
-# Width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+# Width of the bracket of ln(factor) at which bisection ends; the relative error of the factor is
+# then at most one in a million.
 _MIN_BRACKET = 1e-6
 # Seconds after which the progress bar of a calibration is shown.
 _SILENT_S = 1.0
@@ -75,83 +82,99 @@ def calibration_factor(
     paths: PathSet,
     traffic: TrafficMatrices,
     rows: Int64Array,
-    share: float,
+    target_fraction: float,
     end: Deadline | None = None,
 ) -> float:
-    """The factor by which all demands are multiplied so that the optimal total flow carries
-    ``share`` of the demand.
+    """Return the factor on all demands at which the optimal total flow serves ``target_fraction``
+    of the demand, in the median over training matrices.
 
-    That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly
-    spread, fewer on large networks (at least 5).  Each optimum is solved by PDHG to a certified gap
-    of 0.1%, without an LP solver.  The satisfied share falls as the factor grows, so that the
-    factor is bracketed and then found by bisection in its logarithm.
+    The median is over up to 21 matrices, evenly spaced in ``rows``, fewer on large networks (at
+    least 5).  PDHG solves each optimum to a certified gap of 0.1%.  The served fraction falls as
+    the factor grows, so the factor is bracketed and then bisected in its logarithm.
 
     Args:
         topology: the network.
         paths: candidate paths of each demand, in the order of the traffic's demands.
         traffic: matrices before scaling, Gbit/s.
-        rows: indices of the matrices to take into account, the training matrices.
-        share: share of the demand, in (0, 1).
-        end: after which there is no factor; None for none.
+        rows: indices of the training matrices in ``traffic``.
+        target_fraction: total flow over total demand, in (0, 1).
+        end: deadline of the search; None for none.
 
     Raises:
-        InputError: ``share`` not in (0, 1), or more than the network can route at any load.
-        SolverError: an optimum is not known to 1% after 2,000 iterations, or the deadline is over.
+        InputError: ``target_fraction`` is not in (0, 1), or above the fraction of the demand that
+            has a path.
+        SolverError: the gap of an optimum is above 1% after 2,000 iterations, or the deadline has
+            passed.
     """
-    where = "--calibrate"
-    if not 0 < share < 1:
-        raise InputError(where, "", "a share between 0 and 1", share)
+    option = "--calibrate"
+    if not 0 < target_fraction < 1:
+        raise InputError(option, "", "a share between 0 and 1", target_fraction)
+    # Sample training matrices: (B, D) Gbit/s, without empty ones.
     count = int(np.clip(_TARGET_ENTRIES // traffic.num_demands, _MIN_MATRICES, _MAX_MATRICES))
     demand = traffic.read(spread(rows, count))
     demand = demand[demand.sum(1) > 0]
     if not len(demand):
-        raise InputError(where, "traffic", "a training matrix with demand", "none")
-    base = Problem.create(topology, paths, Objective(), demand)
-    routable = float((base.demand * base.routable).sum(1).div(base.demand.sum(1)).median())
-    if routable <= share:
-        raise InputError(
-            where, "", f"a share below the {routable:.3f} of demand that has a path", share
-        )
+        raise InputError.invalid(option, "traffic", "no training matrix has a demand above 0")
+    # The fraction of the demand with a path bounds the served fraction at any load.
+    unscaled = Problem.create(topology, paths, Objective(), demand)
+    routable_fraction = float(
+        (unscaled.demand * unscaled.routable).sum(1).div(unscaled.demand.sum(1)).median()
+    )
+    if routable_fraction <= target_fraction:
+        expected = f"less than {routable_fraction:.3f}, the fraction of the demand with a path"
+        raise InputError(option, "", expected, target_fraction)
     with progress_bar(
         desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False
     ) as bar:
-        return _bisected(_Search(base, bar, end or Deadline()), base, share)
+        search = _LoadSearch(unscaled, bar, end or Deadline())
+        return _bisect_factor(search, unscaled, target_fraction)
 
 
-def _bisected(search: _Search, base: Problem, share: float) -> float:
-    """The factor at which the optimum satisfies ``share``."""
+def _bisect_factor(search: _LoadSearch, unscaled: Problem, target_fraction: float) -> float:
+    """Return the factor on all demands at which the optimum serves ``target_fraction`` of them.
+
+    ``low`` and ``high`` bracket the logarithm of the factor: the served fraction is at least the
+    target at ``low`` and at most the target at ``high``.
+    """
     # Start at the load at which even splits just fill the busiest link.
-    low = high = -math.log(float(base.utilisation(base.even_splits).amax(1).median()))
-    while search.median_share(high) > share:
+    low = high = -math.log(float(unscaled.utilisation(unscaled.even_splits).amax(1).median()))
+    # Bracket: double the load until too little is served, halve it until enough is served.
+    while search.median_served_fraction(high) > target_fraction:
         low = high
         high = high + math.log(2)
-    while search.median_share(low) < share:
+    while search.median_served_fraction(low) < target_fraction:
         low, high = low - math.log(2), low
+    # Bisection.
     while high - low > _MIN_BRACKET:
         middle = (low + high) / 2
-        reached = search.median_share(middle)
-        if abs(reached - share) < _TOLERANCE:
+        served_fraction = search.median_served_fraction(middle)
+        if abs(served_fraction - target_fraction) < _TOLERANCE:
             return math.exp(middle)
-        low, high = (middle, high) if reached > share else (low, middle)
+        low, high = (middle, high) if served_fraction > target_fraction else (low, middle)
     return math.exp((low + high) / 2)
 
 
-class _Search:
-    """The median satisfied share at a factor.  Each call starts PDHG from the final state of the
-    previous call.
+class _LoadSearch:
+    """Optimal served fraction as a function of the load factor; PDHG starts each solve from the
+    final state of the previous one.
+
+    Args:
+        unscaled: total-flow problem of the sampled matrices at factor 1.
+        bar: progress bar, advanced by 1 for each solve.
+        end: deadline of all solves together.
     """
 
-    def __init__(self, base: Problem, bar: Any, end: Deadline) -> None:
-        self._base = base
+    def __init__(self, unscaled: Problem, bar: Any, end: Deadline) -> None:
+        self._unscaled = unscaled
         self._bar = bar
         self._end = end
         self._state: pdhg.PdhgState | None = None
 
-    def median_share(self, log_factor: float) -> float:
-        """The median over the matrices of optimal flow / demand, with all demands times
+    def median_served_fraction(self, log_factor: float) -> float:
+        """Return the median over the matrices of optimal flow / demand, with all demands times
         exp(log_factor).
         """
-        problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
+        problem = self._unscaled.with_demand(self._unscaled.demand * math.exp(log_factor))
         result = pdhg.solve(
             problem,
             gap=_TARGET_GAP,
@@ -161,52 +184,54 @@ class _Search:
         )
         if self._end.is_over:
             raise SolverError(
-                "--calibrate: no factor before the deadline: use a longer deadline, or none"
+                "--calibrate: the load factor was not found before the deadline; use a longer "
+                "deadline"
             )
         largest_gap = float(result.gap.max())
         if largest_gap > _MAX_GAP:
             raise SolverError(
-                f"--calibrate: the certified gap is {100 * largest_gap:.1f}% after "
-                f"{result.iterations} iterations, but must be at most {100 * _MAX_GAP:.0f}%: try "
-                "another share or fewer demands"
+                f"--calibrate: after {result.iterations} iterations the certified gap of an "
+                f"optimum is {100 * largest_gap:.1f}%, above the limit of {100 * _MAX_GAP:.0f}%; "
+                "use another share or fewer demands"
             )
         self._state = result.state
         self._bar.update()
-        # The optimum lies between value and bound; their mean halves the largest error.
+        # The optimum lies between the primal value and the dual bound, both (B,) Gbit/s; their mean
+        # halves the largest error.
         return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())
 
 
 # Part of the cache key: increment it when calibration changes.
 _CALIBRATION_FORMAT = 2
-# Every cable is a group.
+# Value of --protect: each cable alone is a failure group.
 _CABLES = "cables"
-# Weights that are drawn.
+# Prefix of --weights for random weights.
 _RANDOM = "random"
-# Default weights of weighted_flow.
-_USUAL_WEIGHTS = f"{_RANDOM}:seed=0"
+# Weights of objectives that need them, without --weights.
+_DEFAULT_WEIGHTS = f"{_RANDOM}:seed=0"
 _WEIGHT = Column("weight", Kind.NUMBER, required=True)
-# Weights that `random:seed=N` draws from.
+# `random:seed=N` draws each weight from these values with equal probability.
 _PRIORITIES = (1.0, 2.0, 4.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instance:
-    """The input of a command.
+    """Input of a command: network, traffic, candidate paths, and the program to solve.
 
     Attributes:
-        topology: as loaded.
-        traffic: scaled by the calibration, if there is one.
-        paths: candidate paths of the traffic's pairs.
-        objective: the program.
-        weight: (D,) value of one Gbit/s of each demand, for weighted_flow; else None.
-        split: training, validation and test rows.
+        topology: the network as loaded.
+        traffic: T matrices of D demands, scaled by the calibration, if there is one.
+        paths: candidate paths, (D, K), in the order of the traffic's demands.
+        objective: the objective of the program.
+        weight: (D,) value of one Gbit/s of each demand; None for equal weights.
+        split: indices of the training, validation and test matrices.
         device: device of the tensors.
-        protection: promise that the flows keep; None for none.
+        protection: failures that the guaranteed flows must survive; None for none.
         paths_s: seconds to compute the paths or to read them from the cache.
         functions: bandwidth functions of the demands; None for none.
-        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no
-            limits.
-        end: deadline of all that is computed for it.
+        max_latency: (D,) upper limit of the path latency of each demand, ms, infinite for no limit;
+            None for no limits.
+        end: deadline of everything that is computed for the instance.
     """
 
     topology: Topology
@@ -223,16 +248,19 @@ class Instance:
     end: Deadline = dataclasses.field(default_factory=Deadline)
 
     @property
-    def worth(self) -> tuple[FloatArray, ...]:
-        """The arrays that say what demands are worth, for keys of results; () where all are worth
-        the same.
+    def value_arrays(self) -> tuple[FloatArray, ...]:
+        """Weights (D,) and arrays of the bandwidth functions, for cache keys; () where all demands
+        have the same value.
         """
         functions = () if self.functions is None else (self.functions.slope, self.functions.end)
         return (*(() if self.weight is None else (self.weight,)), *functions)
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
-        """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the
-        topology's.
+        """Build the float64 program of B matrices.
+
+        Args:
+            demand: (B, D) Gbit/s.
+            capacity: (E,) Gbit/s; None for the topology's capacities.
         """
         problem = Problem.create(
             self.topology,
@@ -250,16 +278,20 @@ class Instance:
     def surviving(
         self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None
     ) -> Instance:
-        """The instance with a surviving path for each demand that would have none during a failure.
+        """Add a surviving path for each demand whose candidate paths all fail together.
 
-        Only a demand whose nodes the network still connects during that failure gets a path.
+        A demand gets a path only if the network still connects its nodes during that failure.
 
         Args:
-            failures: numbers of the links of each; links of capacity 0 are down in all of them.
-            notify: told how many paths are added.
+            failures: indices of the failed links of each failure; links of capacity 0 are down in
+                every failure.
+            notify: prints a message with the number of added paths.
+
+        Returns:
+            The instance with these paths; ``self`` if none is missing.
 
         Raises:
-            InputError: see :func:`teal.network.reachability.with_surviving_paths`.
+            InputError: a demand already has the maximum number of paths.
         """
         paths = with_surviving_paths(
             self.paths, self.topology, failures, max_latency=self.max_latency
@@ -271,9 +303,12 @@ class Instance:
             f"{num_added:,} paths added, for demands that the network connects but their candidate "
             "paths do not"
         )
-        more = dataclasses.replace(self, paths=paths, protection=None)
-        protected = None if self.protection is None else _protection(more, self.protection.groups)
-        return dataclasses.replace(more, protection=protected)
+        # The protection depends on the paths, so it is built again.
+        extended = dataclasses.replace(self, paths=paths, protection=None)
+        protection = (
+            None if self.protection is None else _protection(extended, self.protection.groups)
+        )
+        return dataclasses.replace(extended, protection=protection)
 
 
 def load_instance(
@@ -283,14 +318,14 @@ def load_instance(
     on_topology: Callable[[Topology], None] = lambda _: None,
     deadline: float = math.inf,
 ) -> Instance:
-    """Load everything that ``config`` names.
+    """Load network and traffic from the settings, and compute candidate paths and weights.
 
     Args:
         config: the settings.
-        notify: called with what was assumed and found.
-        select: reduces the traffic before paths are computed.
-        on_topology: called with the network before anything is computed for it.
-        deadline: seconds for all that is computed for it, from when network and traffic are read.
+        notify: prints a message.
+        select: selects part of the traffic before paths are computed.
+        on_topology: called with the network as soon as it is loaded.
+        deadline: seconds for all computations, from the end of reading network and traffic.
 
     Raises:
         InputError: invalid user input.
@@ -303,26 +338,26 @@ def load_instance(
 
 
 def _check_device(config: ProgramConfig) -> None:
-    """Raise InputError for a device that is not there, or that cannot run the program."""
+    """Raise InputError for an unavailable device, or one that cannot run the program."""
     pick_device(config.device)
     if config.cpu_alone and config.device not in ("auto", "cpu"):
         raise InputError("--device", "", f"auto or cpu, for {config.cpu_alone}", config.device)
 
 
 def _device_of(config: ProgramConfig, paths: PathSet) -> torch.device:
-    """The device of the settings; for auto the one that is expected to be faster."""
+    """Return the device of the settings; for ``auto`` the one with the shorter predicted time."""
     if config.device != "auto":
         return pick_device(config.device)
     return pick_device("auto" if suits_gpu(config, paths, torch.get_num_threads()) else "cpu")
 
 
 def suits_gpu(config: ProgramConfig, paths: PathSet, threads: int) -> bool:
-    """Whether ``--device auto`` takes a GPU where there is one.
+    """Return whether ``--device auto`` selects an available GPU.
 
     Args:
         config: the settings.
         paths: the candidate paths.
-        threads: threads that the CPU has for a solve.
+        threads: number of CPU threads of a solve, the alternative.
     """
     if config.cpu_alone:
         return False
@@ -336,14 +371,15 @@ def instance_of(
     notify: Callable[[str], None] = lambda _: None,
     deadline: float = math.inf,
 ) -> Instance:
-    """Build the instance of a network and its traffic, over candidate paths.
+    """Build the instance of a network and its traffic: candidate paths, calibration, weights,
+    latency limits and protection.
 
     Args:
         topology: the network.
-        traffic: its matrices.
-        config: program and candidate paths.
-        notify: called with what was found.
-        deadline: seconds for all that is computed.
+        traffic: its matrices, Gbit/s.
+        config: settings of the program and of the candidate paths.
+        notify: prints a message.
+        deadline: seconds for all computations.
 
     Raises:
         InputError: invalid settings.
@@ -353,28 +389,29 @@ def instance_of(
     objective = Objective(config.objective)
     split = traffic.split()
     end = Deadline.after(deadline)
-    # Candidate paths of the pairs, each pair once.
+    # Candidate paths of each distinct pair of nodes; demands of several classes share them.
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
     pair_paths = candidate_paths(config, topology, pairs)
     paths_s = time.perf_counter() - begin
-    # Scale the demands over these paths, so that they do not depend on a choice of paths for them.
+    # Scale the demands.  The factor is computed over these paths, so that it is independent of
+    # paths that are chosen for the scaled demands below.
     if config.calibrate is not None:
         paths = of_classes(config, topology, traffic, pair_paths)
         factor = _cached_calibration(topology, paths, traffic, split, config.calibrate, end)
         notify(
-            f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median "
-            "training matrix"
+            f"all demands are multiplied by {factor:.6g}: the optimum then serves "
+            f"{100 * config.calibrate:g}% of the median training matrix"
         )
         traffic = traffic.scaled(factor)
-    # Weights and bandwidth functions.
+    # Weights (D,) and bandwidth functions of the demands.
     weight = given_weights(config, topology, traffic, notify)
     functions = None
     if config.functions is not None:
         functions = read_bandwidth_functions(
             config.functions, topology, traffic.pairs, traffic.classes
         )
-    # Choose further paths, and assign the paths of the pairs to their demands.
+    # Add paths by column generation, and expand the paths of the pairs to (D, K) of the demands.
     begin = time.perf_counter()
     if config.paths is None and config.chooses_paths and not end.is_over:
         pair_paths = chosen_paths(
@@ -383,6 +420,7 @@ def instance_of(
     paths = of_classes(config, topology, traffic, pair_paths)
     paths_s += time.perf_counter() - begin
     _notify_of_paths(paths, notify)
+    # Paths for demands that have none without a failure, then protection against failures.
     instance = Instance(
         topology,
         traffic,
@@ -411,7 +449,7 @@ def _notify_of_paths(paths: PathSet, notify: Callable[[str], None]) -> None:
 
 
 def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArray | None:
-    """(D,) ms that a path of each demand may take; None for no limits."""
+    """Return the (D,) upper limit of each demand's path latency, ms; None for no limits."""
     limits = assignments(config.latency_limits, "--latency-limits")
     if traffic.classes is None or not limits:
         return None
@@ -419,23 +457,26 @@ def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArr
 
 
 def _protection(instance: Instance, groups: Sequence[Sequence[int]]) -> Protection:
-    """Promises over the paths of an instance without any; see
-    :meth:`teal.Problem.with_protection`.
+    """Build the protection of an instance's paths against the failure of any one group.
+
+    Args:
+        instance: instance without protection.
+        groups: indices of the links of each group that fails as a whole.
     """
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     return Protection.of(problem.ops, instance.topology.num_links, groups)
 
 
 def with_protection(instance: Instance, protect: str, notify: Callable[[str], None]) -> Instance:
-    """The instance with promises that survive every group.
+    """Return the instance with guaranteed flows that survive the failure of any one group.
 
     Args:
-        instance: without protection.
-        protect: ``cables``, or a file of groups.
-        notify: called with what was found.
+        instance: instance without protection.
+        protect: ``cables`` (each cable is a group), or the name of a file of groups.
+        notify: prints a message with the number of unprotected demands.
 
     Raises:
-        InputError: an invalid file; see :meth:`teal.Problem.with_protection`.
+        InputError: an invalid file, or groups that the program cannot be protected against.
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
@@ -456,31 +497,43 @@ def load_network(
     notify: Callable[[str], None] = lambda _: None,
     on_topology: Callable[[Topology], None] = lambda _: None,
 ) -> tuple[Topology, TrafficMatrices]:
-    """Network and traffic, as they are or from files and names; arguments as in
-    :func:`load_instance`.
+    """Return network and traffic, read from files and names where they are not objects already.
+
+    Args:
+        topology: a network, a file, a name, or another form that ``topology_from`` accepts.
+        traffic: matrices, a file, a name, or another form that ``load_traffic`` accepts.
+        config: settings of units, attributes and classes.
+        notify: prints a message.
+        on_topology: called with the network as soon as it is loaded.
+
+    Raises:
+        InputError: invalid user input.
     """
     topology = topology_from(topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     on_topology(topology)
     for note in topology.notes:
         notify(note)
-    shares = assignments(config.classes, "--classes") if "=" in config.classes else {}
-    names = config.classes if not shares else ""
-    order = [name.strip() for name in names.split(",") if name.strip()]
+    # --classes is either NAME=FRACTION,..., which divides every demand, or the order of the classes
+    # in the file.
+    class_fractions = assignments(config.classes, "--classes") if "=" in config.classes else {}
+    names = config.classes if not class_fractions else ""
+    class_order = [name.strip() for name in names.split(",") if name.strip()]
     traffic = load_traffic(
-        traffic, topology, progress=True, unit=config.traffic_unit, class_order=order
+        traffic, topology, progress=True, unit=config.traffic_unit, class_order=class_order
     )
-    if shares:
-        traffic = traffic.in_classes(shares)
+    if class_fractions:
+        traffic = traffic.in_classes(class_fractions)
+    # Describe the traffic, and pairs of nodes without a demand.
     notify(describe_traffic(traffic))
     if traffic.classes is not None:
         notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
-    pairs = topology.num_nodes * (topology.num_nodes - 1)
-    missing = pairs - len(
+    num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+    num_missing = num_pairs - len(
         np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs
     )
-    if missing:
-        notify(f"{missing:,} of {pairs:,} pairs of nodes are not in the traffic: no demand")
+    if num_missing:
+        notify(f"{num_missing:,} of {num_pairs:,} pairs of nodes are not in the traffic: no demand")
     return topology, traffic
 
 
@@ -490,22 +543,31 @@ def given_weights(
     traffic: TrafficMatrices,
     notify: Callable[[str], None],
 ) -> FloatArray | None:
-    """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else
-    None.
+    """Return the (D,) weights of the demands; None for equal weights.
+
+    Objectives that need weights, such as weighted_flow, have random ones by default; max_min has
+    weights only if the settings name some.
+
+    Raises:
+        InputError: weights for an objective without weights, or invalid weights.
     """
     objective = Objective(config.objective)
-    takes_weights = objective.rules.needs_weight or objective.name in (
+    accepts_weights = objective.rules.needs_weight or objective.name in (
         ObjectiveName.WEIGHTED_FLOW,
         ObjectiveName.MAX_MIN,
     )
-    if not takes_weights or objective.name == ObjectiveName.PRIORITY:
+    if not accepts_weights or objective.name == ObjectiveName.PRIORITY:
         if config.weights:
-            expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
-            raise InputError("--weights", "", expected, config.objective)
+            raise InputError.invalid(
+                "--weights",
+                "",
+                f"the objective {config.objective} has no weights",
+                "use weighted_flow, max_min, or a fair objective with weight=given",
+            )
         return None
     if "=" in config.weights and not config.weights.startswith(f"{_RANDOM}:"):
         return _weights_of_classes(config.weights, traffic)
-    text = config.weights or (_USUAL_WEIGHTS if objective.rules.needs_weight else "")
+    text = config.weights or (_DEFAULT_WEIGHTS if objective.rules.needs_weight else "")
     if not text:
         return None
     notify(f"weights: {text}")
@@ -513,62 +575,80 @@ def given_weights(
 
 
 def _weights_of_classes(text: str, traffic: TrafficMatrices) -> FloatArray:
-    """(D,) weight of the class of each demand.
+    """Return the (D,) weights of the demands from weights of their classes, ``NAME=WEIGHT,...``.
 
     Raises:
-        InputError: demands without classes, or a class without a weight or with one that is not
-            above 0.
+        InputError: demands without classes, or a class without a finite weight above 0.
     """
-    weight_of = assignments(text, "--weights")
+    class_weights = assignments(text, "--weights")
     if traffic.classes is None:
-        raise InputError("--weights", "", "traffic with classes, for weights of classes", text)
+        raise InputError.invalid(
+            "--weights",
+            "",
+            f"{text!r} are weights of classes, but the traffic has no classes",
+            "add a column class to the traffic, or use a table of weights by source and target",
+        )
     names = traffic.classes.names
-    if set(weight_of) != set(names) or not all(
-        0 < weight < math.inf for weight in weight_of.values()
+    if set(class_weights) != set(names) or not all(
+        0 < weight < math.inf for weight in class_weights.values()
     ):
         expected = f"a number above 0 for each of {', '.join(names)}"
         raise InputError("--weights", "", expected, text)
-    return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
+    return np.array([class_weights[name] for name in names])[traffic.classes.of_demand]
 
 
 def describe_traffic(traffic: TrafficMatrices) -> str:
-    """One line: number of matrices and demands, times, and what is missing."""
-    missing = sum(gap.missing for gap in traffic.gaps)
+    """Describe the traffic in one line: number of matrices and demands, times, and gaps."""
+    num_missing = sum(gap.missing for gap in traffic.gaps)
     parts = [f"{traffic.num_matrices} matrices of {traffic.num_demands} demands"]
     parts.append(f"{traffic.timestamps[0]} to {traffic.timestamps[-1]}")
     if traffic.interval_s:
         parts.append(f"every {traffic.interval_s} s")
-    if missing:
-        parts.append(f"{missing} missing in {len(traffic.gaps)} gaps")
+    if num_missing:
+        parts.append(f"{num_missing} matrices missing in {len(traffic.gaps)} gaps")
     if traffic.skipped:
         parts.append(f"{len(traffic.skipped)} files skipped ({traffic.skipped[0]}, ...)")
     return f"{traffic.name}: " + ", ".join(parts)
 
 
 def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tuple[float, int]:
-    """The largest share of the capacity of a node's links that what it sends or receives needs, and
-    that node.
+    """Return the largest ratio of a node's traffic to the capacity of its links, and that node.
+
+    The ratio of a node is the larger of sent demand / capacity of outgoing links, and received
+    demand / capacity of incoming links.
 
     Args:
         topology: the network.
         pairs: (D, 2) source and target of each demand.
         demand: (D,) Gbit/s.
     """
-    needs = []
+    # Two arrays (N,): ratio of the outgoing and of the incoming traffic.
+    ratios = []
     for side, ends in enumerate((topology.link_source, topology.link_target)):
-        has = np.bincount(ends, topology.capacity, topology.num_nodes)
-        wants = np.bincount(pairs[:, side], demand, topology.num_nodes)
-        needs.append(np.where(has > 0, wants / np.where(has > 0, has, 1.0), 0.0))
-    largest_need = np.maximum(*needs)
-    return float(largest_need.max()), int(largest_need.argmax())
+        node_capacity = np.bincount(ends, topology.capacity, topology.num_nodes)
+        node_demand = np.bincount(pairs[:, side], demand, topology.num_nodes)
+        ratios.append(
+            np.where(
+                node_capacity > 0,
+                node_demand / np.where(node_capacity > 0, node_capacity, 1.0),
+                0.0,
+            )
+        )
+    node_ratio = np.maximum(*ratios)
+    return float(node_ratio.max()), int(node_ratio.argmax())
 
 
 def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
-    """(D,) weights from ``random:seed=N`` or a table of source, target and weight.
+    """Return (D,) weights of the demands, drawn at random or read from a table.
+
+    Args:
+        text: ``random:seed=N``, or the name of a table of source, target and weight.
+        topology: the network.
+        traffic: the demands.
 
     Raises:
-        InputError: no such file, a column missing, an unknown node, a weight that is not positive,
-            or a demand without one.
+        InputError: no such file, a missing column, an unknown node, a weight that is not above 0,
+            or a demand without a weight.
     """
     if text.partition(":")[0] == _RANDOM:
         seed = int(parse_spec(text).parse_options(seed=0)["seed"])
@@ -579,12 +659,18 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
         draws = np.random.default_rng(seed).integers(
             len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8
         )
-        number = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
-        return np.array(_PRIORITIES)[draws[number]]
+        # Pair (s, t) has draw s * N + t.
+        pair_index = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
+        return np.array(_PRIORITIES)[draws[pair_index]]
+    # Read the table: each pair of nodes once.
     path = Path(text)
     if not path.is_file():
-        expected = "a table (.csv, .xlsx) of source, target, weight, or random:seed=0"
-        raise InputError(text, "weights", expected, "no such file")
+        raise InputError.invalid(
+            text,
+            "weights",
+            "no such file",
+            "use a table (.csv, .xlsx) of source, target and weight, or random:seed=0",
+        )
     weights: dict[tuple[int, int], float] = {}
     rows = read_side_table(path, (SOURCE, TARGET, _WEIGHT))
     pairs = [(row.node("source", topology), row.node("target", topology)) for row in rows]
@@ -594,8 +680,11 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
-        raise InputError(
-            text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none"
+        raise InputError.invalid(
+            text,
+            "weight",
+            f"no weight for the demand {topology.node_names[s]}->{topology.node_names[t]}",
+            "add a row",
         )
     return weight
 
@@ -605,29 +694,47 @@ def _cached_calibration(
     paths: PathSet,
     traffic: TrafficMatrices,
     split: Split,
-    share: float,
+    target_fraction: float,
     end: Deadline,
 ) -> float:
+    """Return the calibration factor from the disk cache, or compute and store it.
+
+    Args:
+        topology: the network.
+        paths: candidate paths of each demand.
+        traffic: matrices before scaling, Gbit/s.
+        split: indices of the matrices; the training matrices are used.
+        target_fraction: optimal total flow over total demand, in (0, 1).
+        end: deadline of the computation.
+    """
     key = content_key(
-        _CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share
+        _CALIBRATION_FORMAT,
+        topology.content_key(),
+        paths.key,
+        traffic.content_key(),
+        target_fraction,
     )
     file = cache_dir("calibration") / f"{key}.json"
     # A missing or damaged cache entry is computed again.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(json.loads(file.read_text())["factor"])
-    factor = calibration_factor(topology, paths, traffic, split.train, share, end)
+    factor = calibration_factor(topology, paths, traffic, split.train, target_fraction, end)
     with atomic_file(file) as temporary:
         temporary.write_text(json.dumps({"factor": factor}))
     return factor
 
 
 def rows_of(instance: Instance, split: str) -> Int64Array:
-    """Rows of ``train``, ``validation``, ``test`` or ``all``."""
+    """Return the matrix indices of ``train``, ``validation``, ``test`` or ``all``."""
     all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
     return all_rows if split == "all" else getattr(instance.split, split)
 
 
 def instance_key(instance: Instance) -> str:
-    """Content key of network, traffic, paths, and what demands are worth."""
-    of_network = instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key
-    return content_key(*of_network, *instance.worth)
+    """Return the content hash of network, traffic, paths, weights and bandwidth functions."""
+    network_keys = (
+        instance.topology.content_key(),
+        instance.traffic.content_key(),
+        instance.paths.key,
+    )
+    return content_key(*network_keys, *instance.value_arrays)

@@ -1,10 +1,10 @@
-"""Makes the machine code that comes with the package: ``python -m teal.app.machine_code``.
+"""Build the compiled kernels that come with the package: ``python -m teal.app.machine_code``.
 
-For each level of processors (:mod:`teal.runtime.shipped_kernels`) the kernels are compiled by
-tasks of :mod:`teal.app.warm_up`, in processes in which Numba compiles for that level.  The forms
-are kept in a working folder, so that a second run compiles what has changed alone; those that the
-tasks then load are copied, with their manifest.  The kernels of a level are called as they are
-compiled: this machine must have its instructions.
+For each processor level (:mod:`teal.runtime.shipped_kernels`), tasks of :mod:`teal.app.warm_up`
+compile the kernels in processes in which Numba compiles for that level.  A form is a kernel
+compiled for given argument types.  Forms stay in a working folder, so that a second run compiles
+only changed kernels.  The forms that the tasks load are copied to the package, with a manifest.
+This machine must support the instructions of a level, since its kernels are called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from teal.runtime import shipped_kernels
 
-# Machine code of earlier runs.
+# Working folder with the forms of earlier runs.
 WORK = Path(__file__).parents[2] / "build" / "machine_code"
 _CALL = """
 import sys
@@ -32,87 +32,99 @@ for number, name in enumerate(warm_up(names), 1):
 
 
 def make(levels: Sequence[str], tasks: Sequence[str], work: Path, out: Path) -> int:
-    """Compile the kernels of some tasks for some levels, and write them with their manifest.
+    """Compile the kernels of some tasks for some processor levels, and write them with a manifest.
 
     Args:
-        levels: names of levels, all of which this machine has.
-        tasks: names of tasks of :mod:`teal.app.warm_up`; none for all.
-        work: folder of forms, in which those of earlier runs are found.
-        out: folder of the package; what it held is removed.
+        levels: names of processor levels that this machine supports.
+        tasks: names of tasks of :mod:`teal.app.warm_up`; () for all.
+        work: working folder with the forms of earlier runs.
+        out: output folder; its present content is removed.
 
     Returns:
-        Number of forms.
+        Number of written forms.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     for level in levels:
         print(f"kernels for {level}:", flush=True)
-        for used in _compiled(level, tasks, work / level):
-            shutil.copyfile(used, out / used.name)
+        for file in _compiled_files(level, tasks, work / level):
+            shutil.copyfile(file, out / file.name)
     shipped_kernels.write_manifest(out)
     return len(list(out.glob("*.nbc")))
 
 
-def _compiled(level: str, tasks: Sequence[str], work: Path) -> list[Path]:
-    """Forms that the tasks load for one level, and their markers: kernels that other kernels alone
-    call are part of those.
+def _compiled_files(level: str, tasks: Sequence[str], work: Path) -> list[Path]:
+    """Compile the kernels of the tasks for one level; return the files of the forms that the tasks
+    load, and the tasks' markers.
+
+    A kernel that only other kernels call is part of their forms, and needs no file.
     """
     kernel_folder = work / "kernels"
+    # Compile missing forms.  A second run then loads all forms, which updates their times.
     _call(level, tasks, work)
-    after = time.time()
+    compiled_at = time.time()
     time.sleep(_CLOCK_S)
     _call(level, tasks, work)
-    used = [file for file in kernel_folder.iterdir() if file.stat().st_mtime > after]
-    return [file for file in used if file.suffix in (".nbc", ".done")]
+    loaded = [file for file in kernel_folder.iterdir() if file.stat().st_mtime > compiled_at]
+    return [file for file in loaded if file.suffix in (".nbc", ".done")]
 
 
-# Longer than the time between two ticks of a file system's clock.
+# Longer than the time resolution of file systems.
 _CLOCK_S = 0.1
 
 
 def _call(level: str, tasks: Sequence[str], work: Path) -> None:
-    """Call the kernels of the tasks, which compiles those that are missing."""
+    """Call the kernels of the tasks in a process that compiles missing forms for a level."""
     for marker in (work / "kernels").glob("*.done"):
         marker.unlink()
-    of_level = {
+    level_environment = {
         **shipped_kernels.settings_of(level),
         "NUMBA_CACHE_DIR": str(work),
         "TEAL_SHIPPED_KERNELS": "0",
     }
-    subprocess.run([sys.executable, "-c", _CALL, *tasks], env=os.environ | of_level, check=True)
+    subprocess.run(
+        [sys.executable, "-c", _CALL, *tasks], env=os.environ | level_environment, check=True
+    )
 
 
 def main() -> None:
-    """Read the arguments, and make the machine code."""
+    """Parse the arguments, and build the compiled kernels of the package."""
     parser = argparse.ArgumentParser(prog="python -m teal.app.machine_code", description=__doc__)
     parser.add_argument(
-        "--level", action="append", help="a level of processors; default: all that this machine has"
+        "--level",
+        action="append",
+        help="a processor level; repeat for more; default: all levels that this machine supports",
     )
     parser.add_argument(
-        "--best", action="store_true", help="only the best level that this machine has"
-    )
-    parser.add_argument("--task", action="append", help="a task of teal warm-up; default: all")
-    parser.add_argument(
-        "--work", type=Path, default=WORK, help="folder of the forms of earlier runs"
+        "--best", action="store_true", help="only the best level that this machine supports"
     )
     parser.add_argument(
-        "--out", type=Path, default=shipped_kernels.FOLDER, help="folder of the package"
+        "--task", action="append", help="a task of teal warm-up; repeat for more; default: all"
+    )
+    parser.add_argument(
+        "--work", type=Path, default=WORK, help="working folder with the forms of earlier runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=shipped_kernels.FOLDER, help="output folder of the package"
     )
     arguments = parser.parse_args()
     possible = shipped_kernels.levels()
     for level in arguments.level or ():
         if level not in possible:
-            parser.error(f"--level: this machine has {', '.join(possible) or 'none'}, not {level}")
-    if not possible:  # kernels are compiled at their first use, as without the package's
+            supported = ", ".join(possible) or "none"
+            parser.error(f"--level: this machine supports the levels {supported}, not {level}")
+    # Without a level, kernels are compiled at their first use.
+    if not possible:
         shutil.rmtree(arguments.out, ignore_errors=True)
-        print("no machine code: the package has no level for this machine's processor")
+        print("no compiled kernels: there is no processor level for this machine")
         return
     levels = arguments.level or (possible[:1] if arguments.best else possible)
     begin = time.perf_counter()
-    number = make(levels, arguments.task or (), arguments.work, arguments.out)
-    size = sum(file.stat().st_size for file in arguments.out.iterdir()) / 2**20
+    num_forms = make(levels, arguments.task or (), arguments.work, arguments.out)
+    size_mib = sum(file.stat().st_size for file in arguments.out.iterdir()) / 2**20
     print(
-        f"{number} forms, {size:.1f} MiB, in {time.perf_counter() - begin:.0f} s: {arguments.out}"
+        f"{num_forms} compiled kernels, {size_mib:.1f} MiB, in {time.perf_counter() - begin:.0f} "
+        f"s: {arguments.out}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Functions of Python over a network, what was measured on it, and options by name.
+"""Python functions whose keyword arguments are the fields of a settings dataclass.
 
-The options are the fields of a dataclass of settings: each is said once, there, and editors
-complete them.
+:func:`with_options` gives such a function the signature of the dataclass, so that editors complete
+its options; :func:`options_of` checks and converts their values.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from teal.app.typed_values import SettingTypeError, typed
+from teal.deprecated import new_option
 from teal.errors import InputError, did_you_mean
 from teal.network import TrafficMatrices
 from teal.objectives import Objective
@@ -27,7 +29,8 @@ def with_options(
 ) -> Callable[
     [Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]
 ]:
-    """Replace the parameter ``options`` of a function by the fields of the options, by name.
+    """Return a decorator that replaces the parameter ``options`` of a function by keyword arguments
+    with the names of a dataclass's fields.
 
     Args:
         kind: dataclass of the options.
@@ -36,51 +39,52 @@ def with_options(
     def decorate(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
-        usual = inspect.signature(function)
-        named = inspect.signature(kind)
-        names = [name for name in usual.parameters if name != "options"]
-        first = [usual.parameters[name] for name in names]
+        signature = inspect.signature(function)
+        option_parameters = inspect.signature(kind).parameters.values()
+        # The other parameters: network and traffic.
+        names = [name for name in signature.parameters if name != "options"]
+        inputs = [signature.parameters[name] for name in names]
 
         @functools.wraps(function)
         def call(*positional: Any, **settings: Any) -> _Report:
-            group_settings = {name: settings.pop(name) for name in names if name in settings}
-            bound = usual.bind(*positional, **group_settings, options=options_of(kind, settings))
+            # Network and traffic may be keyword arguments, too.
+            named_inputs = {name: settings.pop(name) for name in names if name in settings}
+            bound = signature.bind(*positional, **named_inputs, options=options_of(kind, settings))
             return function(*bound.args, **bound.kwargs)
 
         call.options = kind  # type: ignore[attr-defined]
-        call.__signature__ = usual.replace(parameters=[*first, *named.parameters.values()])  # type: ignore[attr-defined]
-        return call  # network and traffic may be given by name too
+        call.__signature__ = signature.replace(parameters=[*inputs, *option_parameters])  # type: ignore[attr-defined]
+        return call
 
     return decorate
 
 
 def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Options:
-    """The options, by their names; a name that there is not is refused with those that there are.
-
-    Values are checked and converted by :func:`teal.app.typed_values.typed`.  Options that the class
-    names in ``TRAFFIC_OPTIONS`` may also be matrices.
+    """Build the options of a function from keyword arguments, after checking and converting them.
 
     Args:
-        kind: dataclass of the options.
+        kind: dataclass of the options; those in its ``TRAFFIC_OPTIONS`` may be traffic matrices.
         settings: values by name.
 
     Raises:
-        InputError: an unknown name, a value of another kind or out of its range, or none where
-            one is needed.
+        InputError: an unknown name, an invalid value, or a missing required option.
     """
     hints = get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values = dict[str, Any]()
-    for name, value in settings.items():
+    for typed_name, value in settings.items():
+        name = typed_name
         if name not in names:
-            near = did_you_mean(name, names)
+            name = _renamed(kind, name)
+        if name not in names:
+            suggestion = did_you_mean(name, names)
             expected = "one of " + ", ".join(sorted(names))
-            raise InputError(kind.__name__, name, expected, f"{name}={value!r}{near}")
+            raise InputError(kind.__name__, name, expected, f"{name}={value!r}{suggestion}")
         if name in getattr(kind, "TRAFFIC_OPTIONS", ()) and isinstance(value, TrafficMatrices):
             values[name] = value
             continue
         try:
-            # An objective may also be one that was registered.
+            # Objectives are normalised; registered ones are accepted, too.
             checked = typed(hints[name], value)
             values[name] = Objective(checked).spec if name == "objective" else checked
         except SettingTypeError as error:
@@ -89,5 +93,17 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         is_required = field.default is field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:
-            raise InputError(f"--{field.name.replace('_', '-')}", "", "a value", "none")
+            raise InputError.invalid(
+                f"--{field.name.replace('_', '-')}", "", "this option is required"
+            )
     return kind(**values)
+
+
+def _renamed(kind: Callable[..., Any], name: str) -> str:
+    """Return the present name of an option, with a warning if ``name`` is its old one."""
+    new_name = new_option(kind, name) if isinstance(kind, type) else None
+    if new_name is None:
+        return name
+    message = f"{kind.__name__}: option {name} is deprecated: use {new_name}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return new_name

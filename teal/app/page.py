@@ -1,4 +1,7 @@
-"""One self-contained page with tables, charts and maps."""
+"""Self-contained HTML page with tables, charts (Plotly) and network maps.
+
+Entry point: :func:`write_page`.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,27 @@ from teal.app.web import network_map_js, plotly_js
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
-# Beside the least and largest value of a logarithmic axis: share, decades.
+# Margin at both ends of a logarithmic axis: fraction of its range, and minimum in decades.
 _MARGIN = 0.04
 _MIN_MARGIN = 0.02
-# Decades up to which an axis has ticks at 1, 2 and 5 too.
+# Maximum range of an axis with ticks at 1, 2 and 5, in decades.
 _FEW_DECADES = 1.5
-# Maximum number of categories that have a label each.
+# Maximum number of category labels on an axis.
 _MAX_NAMES = 30
-# Degrees by which names of categories are turned.
+# Rotation of category labels, degrees.
 _NAME_ANGLE = -60
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
 
 def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
-    """Return the figure; colours of text, axes and background are the page's, see report.js."""
+    """Return the Plotly figure (data and layout) of a chart.
+
+    The script of the page (report.js) sets colours of text, axes and background.
+
+    Args:
+        chart: series and axes.
+        styles: colour and marks of each scheme.
+    """
     legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
     top_margin = 28
     if chart.x_scale == "category":
@@ -64,7 +74,7 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
 
 
 def _x_axis(chart: Chart) -> dict[str, Any]:
-    """Return the horizontal axis."""
+    """Return Plotly's settings of the horizontal axis."""
     x_axis: dict[str, Any] = {
         "title": {"text": chart.x_label},
         "type": _AXIS_TYPES[chart.x_scale],
@@ -73,7 +83,7 @@ def _x_axis(chart: Chart) -> dict[str, Any]:
         "tickangle": 0,
     }
     if chart.x_scale == "category":
-        # Names, such as those of cables, are long: they are turned.
+        # Rotate category labels, since names such as those of cables are long.
         x_axis |= {"nticks": _MAX_NAMES, "tickangle": _NAME_ANGLE, "tickfont": {"size": 10}}
     if chart.x_scale == "log":
         x_axis |= {
@@ -85,8 +95,8 @@ def _x_axis(chart: Chart) -> dict[str, Any]:
 
 
 def _log_range(chart: Chart) -> dict[str, Any]:
-    """Range with a margin, so that no line lies on the border, and ticks: powers of ten, or 1, 2, 5
-    where few are.
+    """Return Plotly's settings of a logarithmic axis: range with a margin, so that no line lies on
+    the border, and ticks at powers of ten, also at 2 and 5 times them if the range is short.
     """
     values = [x for series in chart.series for x in series.x if x is not None and x > 0]
     if not values:
@@ -101,6 +111,14 @@ def _log_range(chart: Chart) -> dict[str, Any]:
 
 
 def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
+    """Return the Plotly trace of a series.
+
+    Args:
+        series: points of one scheme.
+        styles: colour and marks of each scheme.
+        chart: chart of the series.
+        is_named: whether the legend has an entry for the series.
+    """
     # Attributes of all kinds of series.
     name = series.scheme
     colour = styles.colour(series.scheme)
@@ -147,18 +165,20 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """One network on the page.
+    """Section of the page about one network.
 
     Attributes:
-        title: name of the network, with the traffic where the page has several of one network.
+        title: name of the network, with that of the traffic if the page has several sections of one
+            network.
         facts: a line about the network.
         traffic: name of the traffic.
-        table: table, with all its records; None for none.
+        table: table of results; None for none.
+        charts: charts, in their order on the page.
         notes: reasons of failed schemes.
-        charts: in their order.
-        map: see :func:`teal.evaluation.report.network_map`; None for no map.
-        map_first: whether the map stands above the table.
-        findings: sentences that say what the table shows.
+        map: data of the map in report.js: positions, links, and utilisations by case and scheme;
+            None for no map.
+        map_first: whether the map is above the table.
+        findings: sentences about the results.
         case_label: label of the list of cases on the map.
         scheme_label: label of the list of schemes on the map.
     """
@@ -177,37 +197,37 @@ class Section:
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:
-    """Write the page.  It contains everything, also Plotly's JavaScript (4.5 MB), and loads nothing
-    from elsewhere.
+    """Write an HTML page.  It includes all scripts, such as Plotly's (4.5 MB), and loads nothing
+    from the network.
 
     Args:
         path: path of the file.
         heading: heading of the page.
-        introduction: a paragraph; what stands between backquotes is shown as code.
-        sections: at least one.
+        introduction: a paragraph; text between backquotes is shown as code.
+        sections: one or more sections, each about one network.
     """
     import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True
     )
-    # Charts; a scheme has one style in all of them.
+    # Figures of the charts, by the id of their HTML element; a scheme has one style in all of them.
     styles = Styles(
         tuple(
             dict.fromkeys(
-                s.scheme
-                for each_section in sections
-                for chart in each_section.charts
-                for s in chart.series
+                series.scheme
+                for section in sections
+                for chart in section.charts
+                for series in chart.series
             )
         )
     )
     figures = {
-        f"chart-{number}-{i}": figure(chart, styles)
-        for number, section in enumerate(sections)
-        for i, chart in enumerate(section.charts)
+        f"chart-{section_index}-{chart_index}": figure(chart, styles)
+        for section_index, section in enumerate(sections)
+        for chart_index, chart in enumerate(section.charts)
     }
-    # Render the template.
+    # Render the template; its variables are the keywords.
     page = environment.get_template("report.html").render(
         heading=heading,
         introduction=introduction.split("`"),
@@ -219,9 +239,9 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         network_map=network_map_js(),
         figures=figures,
         maps={
-            f"network-{number}": each_section.map
-            for number, each_section in enumerate(sections)
-            if each_section.map is not None
+            f"network-{section_index}": section.map
+            for section_index, section in enumerate(sections)
+            if section.map is not None
         },
     )
     path.write_text(page, encoding="utf-8")

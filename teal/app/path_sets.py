@@ -1,5 +1,7 @@
-"""From the settings of a command to candidate paths: of a fixed number, read from a file, or chosen
-for the traffic.
+"""Candidate paths from the settings of a command: a fixed number for each pair of nodes, read from
+a file, or extended by column generation for the traffic.
+
+Entry points: :func:`candidate_paths`, :func:`chosen_paths`, :func:`of_classes`.
 """
 
 from __future__ import annotations
@@ -25,36 +27,39 @@ from teal.solvers.columns import ColumnRound
 
 # Seconds between two progress messages.
 _REPORT_EVERY_S = 5.0
-_LEAST_S = 1e-3
-# Maximum seconds for the choice; then the best set so far is returned.
-_LONGEST_S = 300.0
+# Lower limit of the remaining seconds, so that their logarithm exists.
+_MIN_CHOICE_S = 1e-3
+# Maximum seconds of column generation; then the best paths so far are returned.
+_MAX_CHOICE_S = 300.0
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
-    """Numbers of the links of each group that paths survive or do not share; None for cables alone.
+    """Return the link indices of each shared-risk group of ``--path-groups``; None without the
+    option, where each cable is a group.
 
     Raises:
-        InputError: see :func:`teal.formats.groups.load_groups`; a file with Yen's paths.
+        InputError: an invalid file, or groups with Yen's paths, which ignore them.
     """
     if config.path_groups is None:
         return None
     if config.path_method is PathMethod.YEN:
-        raise InputError(
+        raise InputError.invalid(
             "--path-groups",
             "",
-            "--path-method edge-disjoint, survivable or maximally-disjoint",
-            config.path_method.value,
+            f"--path-method {config.path_method.value} ignores groups",
+            "use --path-method edge-disjoint, survivable or maximally-disjoint",
         )
     return failing_links(str(config.path_groups), topology)
 
 
 def first_paths(config: PathConfig, topology: Topology, pairs: IntArray | None) -> PathSet:
-    """The paths of a fixed number, or those from which a choice begins.
+    """Compute a fixed number of paths for each pair, the final set or the start of column
+    generation.
 
     Args:
         config: the settings.
         topology: the network.
-        pairs: (D, 2) of the demands; None for all pairs.
+        pairs: (D, 2) source and target of each demand; None for all pairs.
     """
     return compute_paths(
         topology,
@@ -68,8 +73,9 @@ def first_paths(config: PathConfig, topology: Topology, pairs: IntArray | None) 
 
 
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
-    """The paths of ``config``, computed or read, for ``pairs``; of a choice those from which it
-    begins.
+    """Return the paths of ``pairs``, (D, 2), computed or read from the file of the settings.
+
+    Where the settings ask for column generation, these are the paths that it starts from.
 
     Raises:
         InputError: a file of paths for other pairs or another network.
@@ -78,9 +84,12 @@ def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray
         return first_paths(config, topology, pairs)
     paths = load_paths(config.paths, topology)
     if not np.array_equal(paths.pairs, pairs):
-        expected = f"paths of the traffic's {len(pairs):,} pairs"
-        raise InputError(
-            str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others"
+        raise InputError.invalid(
+            str(config.paths),
+            "pairs",
+            f"the {len(paths.pairs):,} pairs of nodes of the file differ from the "
+            f"{len(pairs):,} pairs of the traffic",
+            "compute the paths for this traffic",
         )
     return paths
 
@@ -88,21 +97,30 @@ def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray
 def of_classes(
     config: ProgramConfig, topology: Topology, traffic: TrafficMatrices, paths: PathSet
 ) -> PathSet:
-    """Candidate paths of all demands, within the latency limits of their classes.
+    """Expand the paths of pairs of nodes to the demands of all classes, without paths above the
+    latency limit of the class.
 
     Args:
         config: the settings.
         topology: the network.
-        traffic: its demands.
-        paths: paths of its pairs, each pair once.
+        traffic: its D demands.
+        paths: paths of its pairs of nodes, each pair once.
+
+    Returns:
+        Candidate paths (D, K); ``paths`` itself for traffic without classes.
 
     Raises:
-        InputError: limits of unknown classes, or without classes.
+        InputError: latency limits of unknown classes, or for traffic without classes.
     """
     limits = assignments(config.latency_limits, "--latency-limits")
     if traffic.classes is None:
         if limits:
-            raise InputError("--latency-limits", "", "traffic with classes", "none")
+            raise InputError.invalid(
+                "--latency-limits",
+                "",
+                "latency limits are those of classes, but the traffic has no classes",
+                "add a column class to the traffic, or drop the option",
+            )
         return paths
     return class_paths(paths, topology, traffic.pairs, traffic.classes, limits)
 
@@ -117,40 +135,41 @@ def chosen_paths(
     notify: Callable[[str], None],
     end: Deadline | None = None,
 ) -> PathSet:
-    """``paths``, or the paths that are chosen from there for some training matrices, computed or
-    from the cache.
+    """Add paths by column generation for some training matrices (``--num-paths auto``); results
+    are cached on disk.
 
-    Paths of an objective that is a sequence of programs are chosen under the one that its rules
-    name; demands of several classes between the same nodes count together.
+    For an objective that is a sequence of programs, the paths are generated for the program that
+    its rules name.  The demands of several classes between the same nodes are added up.
 
     Args:
-        config: the settings.
+        config: the settings; without a choice of paths, ``paths`` is returned.
         topology: the network.
         traffic: its matrices.
-        paths: paths of its pairs, each pair once.
-        objective: the program.
-        weight: (D,) of the demands of ``traffic``; None for 1 each.
-        notify: called with what was found, and with progress.
-        end: deadline of all that is computed for the network, of which the choice takes half at
-            most; None for none.
+        paths: paths of its pairs of nodes, each pair once, to start from.
+        objective: the objective.
+        weight: (D,) value of one Gbit/s of each demand of ``traffic``; None for 1 each.
+        notify: prints a message about the result, and about progress.
+        end: deadline of all computations for the network; column generation uses at most half of
+            the remaining time.  None for none.
     """
     choice = config.choice
     if choice is None:
         return paths
-    # The matrices to choose paths for.
+    # Sample training matrices, (B, D) Gbit/s; none on very large networks.
     if not representative_matrices(paths):
         notify(
-            f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths "
-            "quickly"
+            f"candidate paths: no column generation, since it would be slow for "
+            f"{paths.num_demands:,} demands"
         )
         return paths
     demand = _representative(traffic, paths)
     if not len(demand):
         return paths
-    # Demands of several classes between the same nodes count together, without weights.
+    # Demands are summed over classes, so that class weights do not apply.
     if traffic.classes is not None and objective.name == ObjectiveName.WEIGHTED_FLOW:
         objective = Objective()
         weight = None
+    # Column generation, with a progress message every few seconds.
     progress = RoundsProgress(notify, _REPORT_EVERY_S)
     chosen = choose_paths(
         topology,
@@ -159,13 +178,13 @@ def chosen_paths(
         objective=objective,
         weight=weight if traffic.classes is None else None,
         gap=choice.gap,
-        max_paths=choice.most,
-        deadline=_seconds(end or Deadline()),
+        max_paths=choice.max_paths,
+        deadline=_choice_seconds(end or Deadline()),
         report=lambda row, column_round: progress(
             column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
     )
-    _notify_of_choice(chosen, paths, len(demand), choice.most, notify)
+    _notify_of_choice(chosen, paths, len(demand), choice.max_paths, notify)
     return chosen.paths
 
 
@@ -176,20 +195,20 @@ def _notify_of_choice(
     max_paths: int,
     notify: Callable[[str], None],
 ) -> None:
-    """Report how many paths were added to ``paths`` for some matrices, and their certified gap.
+    """Report the number of added paths, and the certified gap to the optimum over all paths.
 
     Args:
-        chosen: the chosen paths.
-        paths: the paths before.
-        num_matrices: number of matrices that they were chosen for.
+        chosen: result of column generation.
+        paths: the paths that it started from.
+        num_matrices: number of its matrices.
         max_paths: maximum number of paths of a demand.
-        notify: called with the text.
+        notify: prints a message.
     """
     max_gap = float(chosen.gaps.max())
     text = (
         f"within {100 * max_gap:.2g}% of the optimum over all paths"
         if max_gap < 1
-        else "nothing certified"
+        else "no certified gap to the optimum over all paths"
     )
 
     matrices = "1 training matrix" if num_matrices == 1 else f"{num_matrices} training matrices"
@@ -199,59 +218,76 @@ def _notify_of_choice(
     )
     if chosen.limited:
         notify(
-            f"the limit of {max_paths} paths for each demand removes used paths of "
-            f"{chosen.limited:,} demands (--num-paths auto:most=N)"
+            f"candidate paths: {chosen.limited:,} demands use more paths than the limit of "
+            f"{max_paths} keeps (raise it by --num-paths auto:most=N)"
         )
 
 
-def _seconds(end: Deadline) -> float:
-    """For the choice: a power of two, so that another run finds what was kept, and at most half of
-    what is left.
+def _choice_seconds(end: Deadline) -> float:
+    """Return the time limit of column generation, seconds: at most half of the remaining time.
+
+    A limit below the maximum is rounded down to a power of two: it is part of the cache key of
+    paths that it cuts short, so that another run with a similar deadline finds them.
     """
-    if end.remaining_s >= 2 * _LONGEST_S:
-        return _LONGEST_S
-    return 2.0 ** (math.floor(math.log2(max(end.remaining_s, _LEAST_S))) - 1)
+    if end.remaining_s >= 2 * _MAX_CHOICE_S:
+        return _MAX_CHOICE_S
+    return 2.0 ** (math.floor(math.log2(max(end.remaining_s, _MIN_CHOICE_S))) - 1)
 
 
 def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
-    """(B, D) training matrices, evenly spread, those without demand left out; D pairs of nodes,
-    each once.
+    """Return evenly spaced training matrices with demand, summed over classes.
+
+    Args:
+        traffic: T matrices; several demands have the same pair of nodes if there are classes.
+        paths: paths of P distinct pairs of nodes.
+
+    Returns:
+        (B, P) Gbit/s.
     """
     demand = traffic.read(spread(traffic.split().train, representative_matrices(paths)))
     demand = demand[demand.sum(1) > 0]
     if traffic.classes is None:
         return demand
-    position = _places(traffic.pairs, paths.pairs)
-    together = np.zeros((len(demand), paths.num_demands))
-    np.add.at(together.T, position, demand.T)
-    return together
+    pair_rows = _pair_rows(traffic.pairs, paths.pairs)
+    summed = np.zeros((len(demand), paths.num_demands))
+    np.add.at(summed.T, pair_rows, demand.T)
+    return summed
 
 
-def _places(pairs: IntArray, unique: IntArray) -> Int64Array:
-    """(D,) row of each pair in ``unique``, which is sorted."""
-    nodes = int(unique.max(initial=0)) + 1
-    numbers: list[AnyArray] = [
-        part[:, 0].astype(np.int64) * nodes + part[:, 1] for part in (unique, pairs)
+def _pair_rows(pairs: IntArray, unique_pairs: IntArray) -> Int64Array:
+    """Return the row of each pair in a table of distinct pairs.
+
+    Args:
+        pairs: (D, 2) source and target nodes.
+        unique_pairs: (P, 2) distinct pairs, sorted by source, then target.
+
+    Returns:
+        (D,) rows of ``unique_pairs``.
+    """
+    num_nodes = int(unique_pairs.max(initial=0)) + 1
+    # Encode pair (s, t) as the integer s * N + t, which has the same order.
+    codes: list[AnyArray] = [
+        table[:, 0].astype(np.int64) * num_nodes + table[:, 1] for table in (unique_pairs, pairs)
     ]
-    return np.searchsorted(numbers[0], numbers[1])
+    return np.searchsorted(codes[0], codes[1])
 
 
 def proven(gap_all_paths: float) -> float:
-    """A gap to the optimum over all paths; NaN for one of 1 and more, which the bound 0 of a
-    minimum proves too.
+    """Return a certified gap, or NaN for one of at least 1, which the trivial bound 0 of a
+    minimisation certifies, too.
     """
     return gap_all_paths if gap_all_paths < 1 else math.nan
 
 
 def describe_gap_over_all_paths(gap_all_paths: float) -> str:
-    """The gap to the optimum over all paths in one line of text; NaN means that it is unknown."""
+    """Describe the gap to the optimum over all paths in one line; NaN means that it is unknown."""
     if math.isnan(gap_all_paths):
-        return "gap to the optimum over all paths unknown: these prices prove nothing about it"
+        return "gap to the optimum over all paths unknown: no useful dual bound yet"
     return f"gap to the optimum over all paths {100 * gap_all_paths:.3f}%"
 
 
 class RoundsProgress:
-    """Prints a message about column generation from time to time.
+    """Print a message about column generation from time to time.
 
     Args:
         notify: prints a line.
@@ -263,8 +299,11 @@ class RoundsProgress:
         self._rounds = 0
 
     def __call__(self, column_round: ColumnRound, matrix: str = "") -> None:
-        """Show a step, as ``report`` of :func:`teal.solvers.columns.improving`; ``matrix`` says
-        which one.
+        """Report a round of column generation.
+
+        Args:
+            column_round: added paths and gap of the round.
+            matrix: text before the message that names the matrix.
         """
         self._rounds += 1
         line = describe_gap_over_all_paths(proven(column_round.gap_all_paths))

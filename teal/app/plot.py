@@ -1,6 +1,4 @@
-"""Plots for notebooks: each takes what the library returns and gives matplotlib axes, as
-``teal.plot``.
-"""
+"""Plots for notebooks (``teal.plot``): functions from results of the library to matplotlib axes."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ from teal.problem import Allocation, Problem
 
 # Maximum number of nodes of a network whose names are drawn.
 _MAX_NAMES = 40
-# Share of the drawing's size by which the two directions of a cable are apart.
-_OFFSET_SHARE = 0.006
+# Distance of each direction of a cable from the line between its nodes, as a fraction of the
+# drawing's size.
+_OFFSET_FRACTION = 0.006
 
 
 def network(
@@ -30,45 +29,54 @@ def network(
     """Draw the network, its links coloured by utilisation.
 
     Args:
-        problem: B matrices.
+        problem: problem of B matrices.
         allocation: allocation of the problem; None to draw the network alone.
-        row: number of one of the B matrices.
+        row: index of the drawn matrix, 0 to B - 1.
         ax: axes to draw into; None for new ones.
 
     Raises:
-        InputError: an allocation over paths of its own, which these splits are not over.
+        InputError: the allocation has other paths than the problem.
     """
     topology = problem.topology
     ax = _axes(ax, (8, 5.5))
-    # Draw each direction beside the line between the nodes.
-    where = positions(topology.coordinates, topology.link_source, topology.link_target)
-    a = where[topology.link_source]
-    b = where[topology.link_target]
-    along = b - a
+    # (N, 2) positions of the nodes, and (E, 2) ends of the links.
+    position = positions(topology.coordinates, topology.link_source, topology.link_target)
+    start = position[topology.link_source]
+    end = position[topology.link_target]
+    # Draw each direction of a cable beside the line between its nodes: shift both ends along the
+    # unit normal, (E, 2).
+    direction = end - start
     normal = (
-        np.stack([along[:, 1], -along[:, 0]], 1) / np.maximum(np.hypot(*along.T), 1e-12)[:, None]
+        np.stack([direction[:, 1], -direction[:, 0]], 1)
+        / np.maximum(np.hypot(*direction.T), 1e-12)[:, None]
     )
-    shift = _OFFSET_SHARE * np.ptp(where, 0).max() * normal
-    lines = LineCollection(np.stack([a + shift, b + shift], 1).tolist(), linewidths=1.8, zorder=1)
+    shift = _OFFSET_FRACTION * np.ptp(position, 0).max() * normal
+    lines = LineCollection(
+        np.stack([start + shift, end + shift], 1).tolist(), linewidths=1.8, zorder=1
+    )
     # Colour the links by utilisation.
     if allocation is None:
         lines.set_color("#8a94a0")
     else:
         if allocation.paths is not None:
-            raise InputError(
-                "plot.network", "allocation", "splits over the problem's paths", "paths of its own"
+            raise InputError.invalid(
+                "plot.network",
+                "allocation",
+                "the allocation has other candidate paths than the problem",
+                "pass an allocation over the problem's paths",
             )
-        several = problem.row(row).to(allocation.splits.dtype)
-        utilisation = several.utilisation(allocation.splits[row : row + 1])[0].cpu().numpy()
+        # Utilisation of each link, (E,), by the splits of this matrix, (1, D, K).
+        one_matrix = problem.row(row).to(allocation.splits.dtype)
+        utilisation = one_matrix.utilisation(allocation.splits[row : row + 1])[0].cpu().numpy()
         lines.set_array(100 * utilisation)
         lines.set_cmap("viridis_r")
         lines.set_norm(Normalize(0, max(100.0, float(100 * utilisation.max(initial=0)))))
         ax.figure.colorbar(lines, ax=ax, label="link utilisation (%)", pad=0.02)
     # Draw links, nodes and names.
     ax.add_collection(lines)
-    ax.scatter(where[:, 0], where[:, 1], s=18, color="#1c2430", zorder=2)
+    ax.scatter(position[:, 0], position[:, 1], s=18, color="#1c2430", zorder=2)
     if topology.num_nodes <= _MAX_NAMES:
-        for name, (x, y) in zip(topology.node_names, where.tolist(), strict=True):
+        for name, (x, y) in zip(topology.node_names, position.tolist(), strict=True):
             ax.annotate(name, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=7)
     ax.set_title(topology.name)
     ax.set_axis_off()
@@ -79,7 +87,7 @@ def network(
 def gap_over_time(
     runs: Mapping[str, Sequence[tuple[float, float]]], ax: Axes | None = None
 ) -> Axes:
-    """Certified gap against time, both logarithmic, a line for each name.
+    """Plot certified gaps against time, on logarithmic axes, with a line for each run.
 
     >>> points = []
     >>> begin = time.perf_counter()
@@ -88,11 +96,11 @@ def gap_over_time(
     >>> teal.plot.gap_over_time({"PDHG": points})
 
     Args:
-        runs: by name, points of seconds and certified gap (a share).
+        runs: by name of a run: pairs of seconds and certified relative gap (0.01 is 1%).
         ax: axes to draw into; None for new ones.
     """
     ax = _axes(ax, (6, 4))
-    for number, (name, points) in enumerate(runs.items()):
+    for index, (name, points) in enumerate(runs.items()):
         if points:
             seconds, gaps = np.array(points, float).T
             ax.plot(
@@ -100,7 +108,7 @@ def gap_over_time(
                 100 * gaps,
                 marker="o",
                 markersize=4,
-                color=COLOURS[number % len(COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 label=name,
             )
     ax.set(xscale="log", yscale="log", xlabel="time (ms)", ylabel="certified gap (%)")
@@ -114,7 +122,7 @@ def gap_over_time(
 
 
 def _axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """The axes given, or those of a new figure of pyplot, which notebooks show."""
+    """Return ``ax``, or for None the axes of a new pyplot figure, which notebooks show."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt

@@ -1,9 +1,8 @@
-"""The files of a run: results written whole, its settings, the manifest, and the journal from which
-it continues.
+"""Files of a run: results, settings, manifest, and the journal that ``--resume`` continues.
 
-The journal has one line of JSON for each finished unit of work, forced to the disk.
-
-A run that is killed loses only the unit that it was working on.
+Result files are written atomically.  The journal has one line of JSON for each finished unit of
+work, forced to the disk, so that a killed run loses only the unit in progress.  Entry points:
+:class:`Journal`, :func:`write_files`, :func:`write_manifest`.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _PACKAGES = (
 
 
 def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Write ``manifest.json``: every setting, the SHA-256 of every file that a setting names,
-    versions, machine.
+    """Write ``manifest.json``: all settings, the SHA-256 of every input file, versions of packages,
+    and the machine.
 
     Args:
         path: path of the file.
-        settings: a dataclass.
-        machines: from :func:`describe_machine`, of each part of a resumed run; none for this
-            machine.
+        settings: dataclass with the settings of the run.
+        machines: descriptions of the machines of each part of a resumed run, by
+            :func:`describe_machine`; () for this machine.
     """
     machine = machines[0] if machines else describe_machine()
     manifest = {"settings": dataclasses.asdict(settings), "inputs": inputs_of(settings), **machine}
@@ -54,8 +53,9 @@ def write_manifest(path: Path, settings: Any, machines: Sequence[Mapping[str, An
 
 
 def inputs_of(settings: Any) -> dict[str, str]:
-    """SHA-256 of each file or folder that a setting names, or a pattern of one finds; of all
-    settings but OUT.
+    """Return the SHA-256 of each input file or folder, by its name.
+
+    Inputs are existing paths and matches of patterns in the fields of a dataclass, except ``out``.
     """
     hashes: dict[str, str] = {}
     for field in dataclasses.fields(settings):
@@ -69,8 +69,9 @@ def inputs_of(settings: Any) -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions of the packages, processor, threads, GPU."""
-    import torch  # here, since the names of the files of a run are asked for without it
+    """Return versions of packages, processor, number of threads, and GPU, for a manifest."""
+    # Imported here: torch is slow to load, and other functions of this module do not need it.
+    import torch
 
     installed: dict[str, str | None] = {}
     for package in _PACKAGES:
@@ -103,16 +104,16 @@ JOURNAL = "journal.jsonl"
 TRAINER = "trainer.safetensors"
 # Block of the backward search for the last newline; longer than most lines.
 _READ_BYTES = 1 << 16
-# Settings that may differ when a run is resumed, because no entry depends on them: where the run is
-# written, how many of the worst cases are printed, how many processes work.
+# Settings that may differ when a run is resumed, since no journal entry depends on them: output
+# folder, number of printed cases, and number of processes.
 _CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
 
 
 class Entries(Protocol):
-    """The results of a run so far, part by part."""
+    """Results of a run so far, as JSON objects of several kinds."""
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind, in the order in which they were added."""
+        """Yield the entries of a kind, in the order in which they were added."""
         ...
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
@@ -121,10 +122,10 @@ class Entries(Protocol):
 
 
 def require_same(entries: Entries, content: str, where: str) -> None:
-    """Check that the run's input is the one recorded earlier, and record it.
+    """Raise InputError unless the run's input equals that of the interrupted run; record it.
 
     Args:
-        entries: entries of the run.
+        entries: entries of the run (written).
         content: hash of topology, traffic and paths.
         where: option or file to name in the message.
 
@@ -132,32 +133,35 @@ def require_same(entries: Entries, content: str, where: str) -> None:
         InputError: the interrupted run had another input.
     """
     if any(entry["content"] != content for entry in entries.entries("instance")):
-        raise InputError(
-            where, "", "the topology, traffic and paths of the interrupted run", "a different one"
+        raise InputError.invalid(
+            where,
+            "",
+            "topology, traffic or paths differ from those of the interrupted run",
+            "restore them, or start a new run with --overwrite",
         )
     entries.add("instance", {"content": content})
 
 
 class MemoryEntries:
-    """Entries that are kept in memory alone."""
+    """Results of a run in memory, for a run without a journal."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[dict[str, Any]]] = {}
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind (:meth:`Entries.entries`)."""
+        """Iterate over the entries of a kind, in the order in which they were added."""
         return iter(self._entries.get(kind, ()))
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry (:meth:`Entries.add`)."""
+        """Append a copy of an entry."""
         self._entries.setdefault(kind, []).append(dict(entry))
 
 
 class Journal:
-    """The file ``journal.jsonl`` of a run: its settings in the first line, then its entries.
+    """File ``journal.jsonl`` of a run: its settings in the first line, then an entry per line.
 
-    Entries are read from the file whenever they are requested.  A last line that is not complete is
-    removed.
+    Entries are read from the file whenever they are requested.  An incomplete last line, of a
+    killed run, is removed.
 
     Args:
         path: path of the file.
@@ -174,6 +178,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, settings: Any, *, resume: bool) -> None:
+        """Write the first line of a new file, or check that of the file to continue."""
         self.path = path
         header = {
             "settings": _as_json(dataclasses.asdict(settings)),
@@ -191,10 +196,10 @@ class Journal:
             self.header = header
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind, in the order in which they were added.
+        """Yield the entries of a kind from the file, in the order in which they were added.
 
         Args:
-            kind: name of the kind; not ``settings`` or ``instance``, which the journal itself uses.
+            kind: name of the kind; not ``settings``, which the first line uses.
         """
         start = f'{{"{kind}": '
         with self.path.open(encoding="utf-8") as stream:
@@ -215,16 +220,19 @@ class Journal:
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings after a round trip through JSON, so that they compare equal to those in a
-    file.
-    """
+    """Return the settings after a round trip through JSON, for comparison with those of a file."""
     return dict(json.loads(json.dumps(settings, default=str)))
 
 
 def _remove_incomplete_line(path: Path) -> None:
-    """Truncate the file after its last newline."""
+    """Truncate the file after its last newline, which is searched for from the end."""
     if not path.is_file():
-        raise InputError(str(path.parent), "resume", "an interrupted run", f"no {path.name}")
+        raise InputError.invalid(
+            str(path.parent),
+            "resume",
+            f"the folder has no interrupted run (no {path.name})",
+            "drop --resume to start a new run",
+        )
     with path.open("r+b") as stream:
         end = stream.seek(0, os.SEEK_END)
         while end:
@@ -239,6 +247,7 @@ def _remove_incomplete_line(path: Path) -> None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
+    """Return the first line of a journal: ``settings``, ``inputs`` and ``machine``."""
     try:
         with path.open(encoding="utf-8") as stream:
             header = json.loads(stream.readline())
@@ -246,11 +255,17 @@ def _read_header(path: Path) -> dict[str, Any]:
             if field not in header:
                 raise LookupError(f"no {field}")
     except (ValueError, LookupError, TypeError) as error:
-        raise InputError(str(path), "", "the journal of an interrupted run", f"{error}") from None
+        raise InputError.invalid(
+            str(path),
+            "",
+            f"not the journal of an interrupted run: {error}",
+            "start a new run with --overwrite",
+        ) from None
     return dict(header)
 
 
 def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise InputError if a setting differs from that of the interrupted run."""
     for field in {**old, **new}:
         if field not in _CHANGEABLE_SETTINGS and old.get(field) != new.get(field):
             expected = f"the setting of the interrupted run, {old.get(field, 'not set')!r}"
@@ -258,11 +273,17 @@ def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> No
 
 
 def _require_same_inputs(old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Raise InputError if an input file differs: ``old`` and ``new`` are SHA-256 by file name."""
     for name in {**old, **new}:
         if old.get(name) != new.get(name):
-            what = "no such file" if name not in new else "another content"
-            expected = "the file of the interrupted run (--overwrite begins a new one)"
-            raise InputError(name, "", expected, what)
+            problem = (
+                "the file of the interrupted run is missing"
+                if name not in new
+                else "the file has changed since the interrupted run"
+            )
+            raise InputError.invalid(
+                name, "", problem, "restore it, or start a new run with --overwrite"
+            )
 
 
 SETTINGS = "settings.json"
@@ -279,10 +300,10 @@ def save_settings(config: Any) -> None:
 
 
 def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
-    """The settings of the run in a folder; None if the folder has none.
+    """Read the settings of the run in a folder; None if the folder has no run.
 
     Args:
-        kind: class of the settings.
+        kind: dataclass of the settings.
         out: folder of the run, with ``settings.json`` or a journal.
 
     Raises:
@@ -300,17 +321,24 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise InputError(str(file), "", "the settings of a run", str(error)) from None
+            raise InputError.invalid(
+                str(file), "", f"the settings of a run cannot be read: {error}"
+            ) from None
         hints = get_type_hints(kind, include_extras=False)
         try:
             return kind(**{field: typed(hints[field], value) for field, value in values.items()})
         except (KeyError, TypeError, ValueError) as error:
-            expected = f"the settings of a run of this version and command ({kind.__name__})"
-            raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
+            raise InputError.invalid(
+                str(file),
+                "",
+                f"not the settings of a run of this version and command ({kind.__name__}): "
+                f"{type(error).__name__}: {error}",
+                "start a new run with --overwrite",
+            ) from None
     return None
 
 
-# Options that a message suggests where OUT contains an earlier run.
+# Options that a message suggests if the output folder has an earlier run.
 RESUME_HINT = "--resume or --overwrite"
 
 
@@ -320,15 +348,15 @@ def write_files(
     *,
     overwrite: bool = True,
 ) -> None:
-    """Write files into ``folder``, each whole or not at all.
+    """Write files into ``folder``, each atomically.
 
     Args:
         folder: folder of the files.
-        writers: name of each file, and the function that writes it to the path that it is given.
-        overwrite: whether existing ones may be replaced.
+        writers: by file name: a function that writes the file's content to a path.
+        overwrite: whether existing files may be replaced.
 
     Raises:
-        InputError: there are such files in it, and ``overwrite`` is false.
+        InputError: files of these names exist, and ``overwrite`` is false.
     """
     if not overwrite:
         check_out_folder(Path(folder), tuple(writers), overwrite=False)

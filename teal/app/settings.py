@@ -17,20 +17,20 @@ from teal.option import DEVICE, TOPOLOGY, check_options
 from teal.spec import parse_spec
 
 # Maximum number of paths of a demand.
-_MOST_PATHS = 255
+_MAX_PATHS = 255
 
 
 class PathChoice(NamedTuple):
-    """How candidate paths are chosen for training matrices.
+    """Options of column generation for training matrices (``--num-paths auto:gap=...,most=...``).
 
     Attributes:
-        gap: certified gap to the optimum over all paths, at which no more are added.
-        most: largest number of paths of a demand; besides the first ones, those that carry most in
-            some training matrix.
+        gap: certified gap to the optimum over all paths at which it stops.
+        most: maximum number of paths of a demand; of the added paths, those with the largest flow
+            in some training matrix remain.
     """
 
     gap: float
-    most: int
+    max_paths: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +38,10 @@ class PathConfig:
     """Candidate paths."""
 
     num_paths: int | str = "auto"
-    """K, largest number of candidate paths of a demand; or auto:gap=0.01,most=8: from 4 a demand
-    on, paths are added for some training matrices until at most GAP is lost against all paths of
-    the network; MOST paths a demand at most, those that carry most."""
+    """K, maximum number of candidate paths of a demand; or auto:gap=0.01,most=8: starting with 4
+    paths of each demand, column generation adds paths for some training matrices until the
+    certified gap to the optimum over all paths is at most GAP; a demand keeps the MOST paths with
+    the largest flows."""
     path_method: PathMethod = PathMethod.DISJOINT
     """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K
     shortest loopless), survivable (paths of which some survive the failure of any one cable or
@@ -50,16 +51,16 @@ class PathConfig:
     """Measure that shortest paths minimise: hops, latency or inverse-capacity."""
     path_groups: Path | None = None
     """For survivable and maximally-disjoint: groups of cables that fail together, a table (group,
-    source, target), .json or .graphml file.  Default: every cable is a group of its own."""
+    source, target), .json or .graphml file.  Default: each cable fails alone."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number that its option forbids."""
+        """Raise InputError for an option out of range."""
         check_options(self)
         _ = self.choice
 
     @property
     def choice(self) -> PathChoice | None:
-        """How further paths are chosen; None where a number of paths is given.
+        """Options of column generation; None for a fixed number of paths.
 
         Raises:
             InputError: neither a number nor auto with its options.
@@ -68,19 +69,20 @@ class PathConfig:
             return None
         spec = parse_spec(self.num_paths)
         if spec.name != "auto":
-            raise InputError("--num-paths", "", "an integer, or auto", self.num_paths)
+            expected = "an integer, or auto:gap=0.01,most=8"
+            raise InputError("--num-paths", "", expected, self.num_paths)
         options = spec.parse_options(gap=0.01, most=USUAL_MOST_PATHS)
         gap = float(options["gap"])
-        most = int(options["most"])
+        max_paths = int(options["most"])
         if not 0 < gap < 1:
             raise InputError("--num-paths", "gap", "a number in (0, 1)", gap)
-        if not 1 <= most <= _MOST_PATHS:
-            raise InputError("--num-paths", "most", f"1 to {_MOST_PATHS}", most)
-        return PathChoice(gap, most)
+        if not 1 <= max_paths <= _MAX_PATHS:
+            raise InputError("--num-paths", "most", f"an integer from 1 to {_MAX_PATHS}", max_paths)
+        return PathChoice(gap, max_paths)
 
     @property
     def first_paths(self) -> int:
-        """Paths of a demand before any are chosen."""
+        """Number of paths of a demand before column generation."""
         return self.num_paths if isinstance(self.num_paths, int) else FIRST_PATHS
 
 
@@ -112,30 +114,30 @@ class ObjectiveConfig:
     for each class of demands, gold=4,bronze=1.  Default: random:seed=0, but 1 each for max_min."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for an objective that nobody knows."""
+        """Raise InputError for an unknown objective."""
         object.__setattr__(self, "objective", Objective(self.objective).spec)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibratedConfig:
-    """The size of the demands."""
+    """Scaling of the demands."""
 
     calibrate: float | None = None
-    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries
-    this share of the demand in the median training matrix.  Without it demands are not scaled."""
+    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow serves
+    this share of the demand in the median training matrix.  Default: demands are not scaled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassConfig:
-    """The classes of the demands, and the latency that each allows."""
+    """Priority classes of the demands, and their latency limits."""
 
     classes: str = ""
     """Priority classes, the highest first: gold,silver,bronze names those of the traffic's column
     class in their order (default: by number, or by name); gold=0.1,silver=0.3,bronze=0.6 divides
     every demand among them."""
     latency_limits: str = ""
-    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate
-    paths are not used."""
+    """Maximum latency of a path for demands of a class, ms: gold=30,silver=80.  Candidate paths
+    above it are not used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,62 +151,62 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
     protect: str = ""
     """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with
     group,source,target, .json or .graphml).  Flows are then promises that survive the failure of
-    any one cable or group, if each router just sends over the paths that are left."""
+    any one cable or group, if each router only sends over its surviving paths."""
     device: Annotated[str, DEVICE] = "auto"
 
     @property
     def cpu_alone(self) -> str:
-        """Name of the part that runs on the CPU alone; "" where a GPU will do."""
+        """Name of the part of the program that needs the CPU; "" if it can run on a GPU."""
         is_on_cpu = Objective(self.objective).rules.may_have_no_allocation
         return f"the objective {self.objective}" if is_on_cpu else ""
 
     @property
     def prefers_gpu(self) -> bool:
-        """Whether a GPU is used for small networks too."""
+        """Whether a GPU is used also for small networks."""
         return False
 
     @property
     def chooses_paths(self) -> bool:
-        """Whether paths may be chosen for the traffic before it is solved."""
+        """Whether column generation may add paths for the traffic before it is solved."""
         return True
 
     def __post_init__(self) -> None:
-        """Raise InputError for an objective that nobody knows, or a number that its option
-        forbids.
-        """
+        """Raise InputError for an unknown objective, or an option out of range."""
         CandidateConfig.__post_init__(self)
         ObjectiveConfig.__post_init__(self)
-        needed = Objective(self.objective).rules.needs_functions
+        needs_functions = Objective(self.objective).rules.needs_functions
         expected = (
-            "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
+            "a file, for the objective bandwidth_functions"
+            if needs_functions
+            else "no file, since only the objective bandwidth_functions uses it"
         )
-        require(self, "functions", expected, needed == (self.functions is not None))
+        require(self, "functions", expected, needs_functions == (self.functions is not None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyFileConfig:
-    """How the file of a network is read."""
+    """Options for reading the file of a network."""
 
     default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
+    """Capacity of links without a capacity in the file, Gbit/s; default: such a file is refused."""
     attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, or of the columns of a table,
-    where they are others than capacity (Gbit/s), latency (ms), source, target, metric, metric_back,
-    status and members: capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format that has no
-    such attribute refuses it.  Or a table (.csv, .xlsx) of an inventory: source, target, and any of
-    capacity, latency and cost, for a file without them, such as a database of IS-IS."""
+    """Names of link attributes in a .json or .graphml file, or of the columns of a table, if they
+    differ from capacity (Gbit/s), latency (ms), source, target, metric, metric_back, status and
+    members: capacity=bandwidth,latency=delay,capacity_unit=Mbit/s.  A format without such an
+    attribute refuses it.  Or an inventory, a table (.csv, .xlsx) with source, target, and any of
+    capacity, latency and cost, for a file without them, such as an IS-IS database."""
     bidirectional: bool = False
-    """Give every link that has none in the other direction one of the same capacity, latency and
-    metric."""
+    """Add the reverse link, with the same capacity, latency and metric, of every link without
+    one."""
     routers: Path | None = None
     """Table (.csv or .xlsx) of routers: name, aliases (also router_id, fqdn, system_id), loopback,
     sid (sid_128 of an algorithm), srgb, site, vendor, overload (yes: no transit traffic).  Nodes
-    get the names of this table; files may call them by any of theirs."""
+    get the names of this table; other files may use any of their aliases."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficFileConfig(TopologyFileConfig):
-    """How the files of a network and its traffic are read."""
+    """Options for reading the files of a network and its traffic."""
 
     traffic_unit: str = ""
     """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
@@ -224,20 +226,20 @@ class NetworkConfig(TrafficFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramFileConfig(ProgramConfig, TrafficFileConfig):
-    """The program, and how the files of a network and its traffic are read."""
+    """The program, and options for reading the files of a network and its traffic."""
 
 
-# The order of the bases: in --help the fields of the last one, which are required, come first.
+# Dataclass fields begin with those of the last base, so that --help begins with the required ones.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig(ProgramFileConfig, NetworkConfig):
     """A network, its traffic, and what to optimise."""
 
 
 def assignments(text: str, option: str) -> dict[str, float]:
-    """The numbers of ``name=number,name=number``, in this order; {} for "".
+    """Parse ``name=number,name=number`` into numbers by name, in this order; {} for "".
 
     Args:
-        text: what was given.
+        text: value of the option.
         option: name of the command-line option, for the message.
 
     Raises:
@@ -249,64 +251,89 @@ def assignments(text: str, option: str) -> dict[str, float]:
         try:
             numbers[name.strip()] = float(number)
         except ValueError:
-            raise InputError(option, "", "name=number,name=number", repr(text)) from None
+            raise InputError(option, "", "pairs such as gold=1,silver=2", repr(text)) from None
         if not equals or not name.strip():
-            raise InputError(option, "", "name=number,name=number", repr(text))
+            raise InputError(option, "", "pairs such as gold=1,silver=2", repr(text))
     return numbers
 
 
 def require(config: object, field: str, expected: str, good: bool) -> None:
-    """Raise InputError unless ``good``.
+    """Raise InputError about an option unless ``good``.
 
     Args:
         config: the settings.
-        field: field whose option and value the message names.
-        expected: description of the allowed values, for the message.
-        good: whether the value is allowed.
+        field: field of the option; the message has its value.
+        expected: description of the accepted values, for the message.
+        good: whether the value is accepted.
     """
     if not good:
         raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
 
 
 def require_one_program(config: ProgramConfig, where: str) -> None:
-    """Raise InputError for priority and max_min, which are sequences of programs, and for promises.
+    """Raise InputError for objectives that are sequences of programs (priority, max_min), and for
+    ``--protect``.
 
     Args:
         config: the settings.
-        where: they are not taken, for the message.
+        where: use that does not support them, such as "with --race", for the message.
     """
-    is_sequence = Objective(config.objective).rules.is_sequence
-    require(config, "objective", f"one that is a single program, {where}", not is_sequence)
-    require(config, "protect", f"nothing {where}", not config.protect)
+    if Objective(config.objective).rules.is_sequence:
+        raise InputError.invalid(
+            "--objective",
+            "",
+            f"{config.objective} is a sequence of programs, which cannot be used {where}",
+            "use an objective that is a single program",
+        )
+    if config.protect:
+        raise InputError.invalid(
+            "--protect", "", f"protection cannot be used {where}", "drop the option"
+        )
 
 
 def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = False) -> None:
-    """Raise InputError for a concave utility of shares, and for bandwidth functions.
+    """Raise InputError for objectives that are not linear in the flows: fair objectives and
+    bandwidth functions.
 
     Args:
         config: the settings.
-        where: it is not taken, for the message.
-        or_in_pieces: whether bandwidth functions, which are linear in pieces, are taken.
+        where: use that does not support them, such as "with --prove", for the message.
+        or_in_pieces: whether bandwidth functions, which are piecewise linear, are supported.
     """
     rules = Objective(config.objective).rules
-    is_taken = rules.is_linear or (or_in_pieces and rules.needs_functions)
-    require(config, "objective", f"one whose value is linear in flow, {where}", is_taken)
+    is_supported = rules.is_linear or (or_in_pieces and rules.needs_functions)
+    if not is_supported:
+        raise InputError.invalid(
+            "--objective",
+            "",
+            f"{config.objective} is not linear in the flows and cannot be used {where}",
+        )
 
 
 def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:
-    """Raise InputError for promises whose splits are to be rounded: rounding changes what a failure
-    leaves.
+    """Raise InputError for ``--protect`` with rounded splits, since rounding changes the surviving
+    flow of a failure.
+
+    Args:
+        config: the settings.
+        entries: entries of a split table; 0 for exact splits.
+        min_split: smallest split ratio; 0 for no limit.
     """
-    require(
-        config,
-        "protect",
-        "nothing with --entries and --min-split",
-        not (config.protect and (entries or min_split)),
-    )
+    if config.protect and (entries or min_split):
+        raise InputError.invalid(
+            "--protect",
+            "",
+            "protection cannot be used with rounded splits",
+            "drop --entries and --min-split",
+        )
 
 
 def share(text: str, option: str) -> float:
-    """The number of a share such as ``1%`` or ``0.01``.
+    """Parse a share such as ``1%`` or ``0.01`` into a fraction.
+
+    Args:
+        text: the share.
+        option: name of the command-line option, for the message.
 
     Raises:
         InputError: any other text, or a share below 0.
@@ -325,7 +352,7 @@ _SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str, option: str = "--time-budget") -> float:
-    """Seconds of a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
+    """Parse a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90`` into seconds.
 
     Args:
         text: the duration.
@@ -346,11 +373,11 @@ def seconds(text: str, option: str = "--time-budget") -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmUpConfig:
-    """Compile all kernels for this machine, a minute or two, once; other commands then start at
-    once.
+    """Compile all kernels for this machine, once; it takes a minute or two, and later commands
+    start without delay.
 
-    Without it, a command compiles what it needs when it first runs.  What is compiled is kept in
-    Teal's cache folder, or in the one that NUMBA_CACHE_DIR names.
+    Otherwise a command compiles the kernels that it needs when it first runs.  Compiled kernels are
+    stored in Teal's cache folder, or in the folder NUMBA_CACHE_DIR.
     """
 
     workers: int = 0

@@ -1,5 +1,7 @@
-"""Tables of results: each column is written once, and shown in the terminal, on a page, in Markdown
-and in LaTeX.
+"""Tables of results: columns defined once, for the terminal, HTML pages, Markdown, LaTeX and CSV.
+
+A :class:`Table` has records (any objects) and :class:`Column` objects that read and format their
+values.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """A cell of a table.
+    """Cell of a table.
 
     Attributes:
-        text: text that is shown.
-        sort: what a page sorts by; "" for a number that is unknown, which stays last.
-        is_number: whether it is aligned as a number.
+        text: displayed text.
+        sort: sort key on a page; "" for an unknown number, which is sorted last.
+        is_number: whether the cell is aligned as a number.
     """
 
     text: str
@@ -34,19 +36,19 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """Column of a table.
 
     Attributes:
         label: heading, with the unit.
-        value: attribute of a record, or function from a record to the value, by which a page sorts
-            if it is a number.
-        show: function from a value to its text, of a column of numbers; None for a column of texts.
-        most_is_best: whether the largest number is the best, which a first click on a page puts on
-            top.
-        text: function from a record to its text in the place of ``show``; None for ``show``.
-        optional: whether the column is left out where no record has a value: all are NaN, None or
-            "".
-        is_name: whether it names records too, as the first column of a table does.
+        value: name of a record's attribute, or function from a record to its value; pages sort by
+            numeric values.
+        show: function that formats a number; None for a column of texts.
+        most_is_best: whether larger numbers are better, so that the first click on the heading of a
+            page sorts in descending order.
+        text: function from a record to its displayed text, instead of ``show``; None to use
+            ``show``.
+        optional: whether to omit the column if no record has a value (all are NaN, None or "").
+        is_name: whether the column names records, as the first column of a table does.
     """
 
     label: str
@@ -59,17 +61,17 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is sorted and aligned as numbers."""
+        """Whether its cells are sorted and aligned as numbers."""
         return self.show is not None or self.text is not None
 
     def of(self, record: Any) -> Any:
-        """The value of a record."""
+        """Return the value of a record in this column."""
         return (
             self.value(record) if callable(self.value) else operator.attrgetter(self.value)(record)
         )
 
     def cell(self, record: Any) -> Cell:
-        """The cell of a record."""
+        """Return the cell of a record in this column."""
         value = self.of(record)
         text = (
             self.text(record)
@@ -81,12 +83,12 @@ class Column:
         if not isinstance(value, Real):
             return Cell(text, text, self.is_number)
         number = float(value)
-        # As JavaScript writes it.
+        # The sort key of a number in JavaScript's notation.
         sort = "" if math.isnan(number) else repr(number).replace("inf", "Infinity")
         return Cell(text, sort, self.is_number)
 
     def is_shown(self, records: Iterable[Any]) -> bool:
-        """Whether the column is not optional, or a record has a value."""
+        """Return whether the column is required, or some record has a value."""
         return not self.optional or any(
             value not in (None, "") and value == value for value in map(self.of, records)
         )
@@ -94,14 +96,14 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """Records and the columns that show them.
+    """Table of records.
 
     Attributes:
-        title: heading in the terminal; a page has its own.
-        columns: in their order; the first one names the records.
-        records: in their order.
-        shown: number of records that a terminal shows; None for all.
-        caption: line below the table of a terminal.
+        title: heading in the terminal, Markdown and LaTeX; pages have their own headings.
+        columns: columns in their order; the first one names the records.
+        records: records in their order.
+        shown: maximum number of records in the terminal, Markdown, LaTeX and CSV; None for all.
+        caption: line below the table in the terminal.
     """
 
     title: str
@@ -116,12 +118,12 @@ class Table:
 
     @property
     def by_heading(self) -> dict[str, Column]:
-        """The columns after the first one by their headings, in one line and small letters."""
+        """The columns after the first one, by their headings in lower case without line breaks."""
         return {" ".join(column.label.lower().split()): column for column in self.columns[1:]}
 
     def with_columns(self, headings: Sequence[str]) -> Table:
-        """The table with those of the headings that it has, after the first column and in this
-        order; with all columns where it has none of them.
+        """Restrict the table to the first column, the columns that name records, and the columns
+        with these headings, in this order; unchanged if it has none of the headings.
         """
         columns_by_heading = self.by_heading
         columns = [
@@ -133,7 +135,12 @@ class Table:
         return dataclasses.replace(self, columns=(self.columns[0], *names, *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
-        """The table with other names in its first column, and in others that name records."""
+        """Rename the records.
+
+        Args:
+            labels: new name by present name, for the first column and others that name records;
+                names without an entry stay.
+        """
         first, *later_columns = self.columns
 
         def labelled(column: Column) -> Column:
@@ -150,11 +157,11 @@ class Table:
 
     @property
     def lines(self) -> list[list[Cell]]:
-        """The cells of each record."""
+        """Cells of each record, in the order of the columns."""
         return [[column.cell(record) for column in self.columns] for record in self.records]
 
     def texts(self) -> list[list[str]]:
-        """Headings, then the texts of the records that a terminal shows."""
+        """Return the headings, then the texts of each record, up to ``shown`` records."""
         lines = self.lines[: self.shown]
         return [
             [column.label for column in self.columns],
@@ -162,7 +169,7 @@ class Table:
         ]
 
     def of_terminal(self) -> TerminalTable:
-        """The table as the package rich prints it."""
+        """Return the table as an object that the package rich prints."""
         from rich.markup import escape
         from rich.table import Table as TerminalTable
 
@@ -170,22 +177,24 @@ class Table:
         table = TerminalTable(
             title=escape(self.title), title_justify="left", caption_justify="left"
         )
-        for number, (heading, column) in enumerate(zip(headings, self.columns, strict=True)):
+        for index, (heading, column) in enumerate(zip(headings, self.columns, strict=True)):
             table.add_column(
                 escape(heading),
                 justify="right" if column.is_number else "left",
-                overflow="ellipsis" if number else "fold",
+                overflow="ellipsis" if index else "fold",
             )
         for line in lines:
             table.add_row(*map(escape, line))
         if self.caption:
             table.caption = escape(self.caption)
         elif len(lines) < len(self.records):
-            table.caption = f"the first {len(lines):,} of {len(self.records):,}; --out has all"
+            table.caption = (
+                f"the first {len(lines):,} of {len(self.records):,} rows; --out writes all"
+            )
         return table
 
     def markdown(self) -> str:
-        """The table in the syntax of GitHub and MkDocs, its title as a paragraph before it."""
+        """Return the table in Markdown (GitHub, MkDocs), after a paragraph with its title."""
         rows = (
             (" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in self.texts()
         )
@@ -196,7 +205,7 @@ class Table:
         )
 
     def latex(self) -> str:
-        """The table for the package booktabs, its title as the caption."""
+        """Return the table in LaTeX, for the package booktabs, with its title as the caption."""
         kinds = "".join("r" if column.is_number else "l" for column in self.columns)
         headings, *lines = (" & ".join(map(_latex, row)) + r" \\" for row in self.texts())
         caption = rf"\caption{{{_latex(self.title)}}}"
@@ -220,9 +229,7 @@ class Table:
 
 
 def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], None]]:
-    """Functions that write tables as ``name.md`` and ``name.tex``, for
-    :func:`teal.app.run_files.write_files`.
-    """
+    """Return functions that write tables to a path, by file name: ``name.md`` and ``name.tex``."""
     written_tables = list(tables)
     texts = {
         f"{name}.md": map(Table.markdown, written_tables),
@@ -232,8 +239,10 @@ def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], No
 
 
 def csv_writer(tables: Sequence[Table]) -> Callable[[Path], None]:
-    """A function that writes tables as CSV, one below the other: cells as they are shown, behind
-    the title of their table.
+    """Return a function that writes tables to a CSV file, one below the other.
+
+    A row has the title of its table and the displayed texts of the cells; a row of headings comes
+    before each table.
     """
 
     def write(file: Path) -> None:
@@ -251,7 +260,8 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-_OF_LATEX = {
+# LaTeX text of special characters.
+_LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
     "%": r"\%",
@@ -269,4 +279,4 @@ _OF_LATEX = {
 
 
 def _latex(text: str) -> str:
-    return "".join(_OF_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)

@@ -1,7 +1,6 @@
-"""Values of settings, checked and converted by the type of their field.
+"""Conversion of values from Python callers and JSON files to the annotated types of settings.
 
-The command line parses texts; callers of Python and files of JSON give values.  Both follow from
-one definition: the annotation of the field in its dataclass of settings.
+Entry point: :func:`typed`.
 """
 
 from __future__ import annotations
@@ -16,50 +15,50 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 # Maximum characters of a value in a message.
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 class SettingTypeError(ValueError):
-    """A value that a setting does not accept.
+    """A setting does not accept a value.
 
     Args:
-        expected: what it accepts.
-        value: the value.
+        expected: description of the accepted values.
+        value: the rejected value.
     """
 
     def __init__(self, expected: str, value: object) -> None:
         text = " ".join(repr(value).split())
-        is_short = len(text) <= _SHOWN
+        is_short = len(text) <= _MAX_SHOWN
         self.expected = expected
-        self.actual = text if is_short else f"{type(value).__name__} {text[: _SHOWN - 20]}..."
+        self.actual = text if is_short else f"{type(value).__name__} {text[: _MAX_SHOWN - 20]}..."
         super().__init__(f"expected {self.expected}, found {self.actual}")
 
 
 def typed(hint: Any, value: Any) -> Any:
-    """A value as the type of a setting.
+    """Convert a value to the type of a setting.
 
-    Numbers may be NumPy's or texts, paths may be texts, members of an enumeration their values, and
-    one value may stand where several are taken.  An array, a frame or a mapping is never a text.
+    Accepted are also: NumPy numbers and texts as numbers, texts as paths, the value of a member as
+    an enumeration, and a single value as a tuple.
 
     Args:
         hint: annotation of the field.
         value: the value.
 
     Raises:
-        SettingTypeError: a value of another type, or a word that the setting does not have.
+        SettingTypeError: a value of another type, or not one of the setting's choices.
     """
     origin = get_origin(hint)
     if origin is Annotated:
         return typed(get_args(hint)[0], value)
     if origin in (Union, types.UnionType):
-        return _of_union(get_args(hint), value)
+        return _parse_union(get_args(hint), value)
     if origin is Literal:
-        return _of_words(get_args(hint), value)
+        return _parse_choice(get_args(hint), value)
     if origin is tuple:
-        return _of_several(get_args(hint), value)
+        return _parse_tuple(get_args(hint), value)
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
-            return hint(_of_words([member.value for member in hint], value))
+            return hint(_parse_choice([member.value for member in hint], value))
         convert = _CONVERTERS.get(hint)
         if convert is not None:
             return convert(value)
@@ -68,8 +67,8 @@ def typed(hint: Any, value: Any) -> Any:
     return value
 
 
-def _of_union(kinds: Iterable[Any], value: Any) -> Any:
-    """The value as the first type of a union that accepts it."""
+def _parse_union(kinds: Iterable[Any], value: Any) -> Any:
+    """Convert a value to the first type of a union that accepts it."""
     if value is None and type(None) in kinds:
         return None
     expected: list[str] = []
@@ -84,32 +83,34 @@ def _of_union(kinds: Iterable[Any], value: Any) -> Any:
     raise SettingTypeError(" or ".join(dict.fromkeys(expected)), value)
 
 
-def _of_words(words: Iterable[Any], value: Any) -> Any:
-    """The word of a choice that equals the value."""
+def _parse_choice(words: Iterable[Any], value: Any) -> Any:
+    """Return the choice that equals the value; raise SettingTypeError if there is none."""
     choices = list(words)
     if isinstance(value, enum.Enum):
         value = value.value
-    for word in choices:
-        if type(word) is type(value) and word == value:
-            return word
+    for choice in choices:
+        if type(choice) is type(value) and choice == value:
+            return choice
     raise SettingTypeError("one of: " + ", ".join(map(str, choices)), value)
 
 
-def _of_several(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """The values of a tuple; one value stands for a tuple of one."""
+def _parse_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Convert a sequence, or a single value, to a tuple of these types; ``(kind, ...)`` is a tuple
+    of any length.
+    """
     if value is None or isinstance(value, Mapping) or hasattr(value, "columns"):
         raise SettingTypeError("a value, or a list of them", value)
     is_single = isinstance(value, str | os.PathLike) or not isinstance(value, Iterable)
-    several = [value] if is_single else list(value)
+    entries = [value] if is_single else list(value)
     if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(typed(kinds[0], text) for text in several)
-    if len(several) != len(kinds):
+        return tuple(typed(kinds[0], entry) for entry in entries)
+    if len(entries) != len(kinds):
         raise SettingTypeError(f"{len(kinds)} values", value)
-    return tuple(typed(kind, text) for kind, text in zip(kinds, several, strict=True))
+    return tuple(typed(kind, entry) for kind, entry in zip(kinds, entries, strict=True))
 
 
 def _bool(value: Any) -> bool:
-    # NumPy's truth values are of the type bool_, which is no bool.
+    # NumPy's type bool_ is not a subclass of bool.
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
     raise SettingTypeError("True or False", value)
@@ -120,6 +121,7 @@ def _is_truth_value(value: Any) -> bool:
 
 
 def _int(value: Any) -> int:
+    """Convert an integer, an integral float, or a decimal text; truth values are refused."""
     if not _is_truth_value(value):
         if isinstance(value, numbers.Integral):
             return int(value)
@@ -131,6 +133,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
+    """Convert a number or a text; truth values and NaN are refused."""
     is_number = isinstance(value, numbers.Real) and not _is_truth_value(value)
     if is_number or isinstance(value, str):
         try:
@@ -143,6 +146,7 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
+    """Convert a text, a path or a finite number; truth values are refused."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, os.PathLike):

@@ -1,9 +1,9 @@
-"""Compiles the kernels ahead of their first use: each task calls some of them on a network of three
-nodes.
+"""Compilation of kernels ahead of their first use, in tasks.
 
-What is compiled is kept on disk (:mod:`teal.runtime.kernel_cache`).  Compilation holds a lock in
-its process, so that tasks run in processes, two at a time on two cores.  One solve of a small
-network needs none: its kernels run as Python.
+A task calls some kernels on a network of three nodes; they are compiled and stored on disk
+(:mod:`teal.runtime.kernel_cache`).  Numba compiles under a lock, so that tasks run in processes, as
+many at a time as there are cores.  A single solve of a small network compiles nothing: its kernels
+run in the Python interpreter.  Entry points: :func:`compile_first`, :func:`warm_up`.
 """
 
 from __future__ import annotations
@@ -39,28 +39,31 @@ from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
-# Kernels that a first solve needs.
+# Tasks of the kernels that a first solve needs, for a small and for a large network.
 _FIRST = ("engine", "paths", "interior points")
 _FIRST_OF_LARGE = ("engine", "paths", "samples")
-# Schemes with kernels of their own, and their tasks.
+# Tasks of the schemes that have kernels.
 _MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}
-# Demands from which a first solve uses the engine, with sampled starts, and no interior points.
+# Number of demands from which a first solve uses PDHG with sampled starts instead of interior
+# points.
 _LARGE_DEMANDS = 10_000
-# Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on
-# two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
+# Maximum number of demands for which interpreted kernels and HiGHS take less time than compilation
+# (8 s on two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
 _SERVICE = "teal.serving.engine.warm_up"
-# Text in every file with kernels.
+# Text in every source file with kernels.
 _IMPORT = b"from teal.runtime.parallel import"
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:
+    """Register a function as a task, with its name in words."""
     _TASKS[function.__name__.strip("_").replace("_", " ")] = function
     return function
 
 
-# The first two take about as long as each other: each begins with what the other one comes to last.
+# The first two tasks take about the same time, and run at once.  They compile their common kernels
+# in opposite orders, so that neither waits for the other.
 @_task
 def _engine() -> None:
     rehearse(1, torch.float32)
@@ -70,6 +73,7 @@ def _engine() -> None:
 
 @_task
 def _paths() -> None:
+    """Call the kernels of path computation, column generation and checks of allocations."""
     problem = three_nodes()
     rehearse_checks(problem)
     columns.rehearse()
@@ -150,7 +154,8 @@ def _paths_by_weight() -> None:
 
 
 def _service() -> None:
-    importlib.import_module(_SERVICE).warm_up_service()  # the service stands on this room
+    # Imported by name, since the service imports this package.
+    importlib.import_module(_SERVICE).warm_up_service()
 
 
 if importlib.util.find_spec("fastapi") is not None:
@@ -174,15 +179,15 @@ def _solve_by(scheme: str) -> None:
 
 
 def all_tasks() -> tuple[str, ...]:
-    """Names of the tasks that compile all kernels of the CPU."""
+    """Return the names of all tasks, which compile all kernels of the CPU."""
     return tuple(_TASKS)
 
 
 def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[str, ...]:
-    """Names of those that a first solve needs.
+    """Return the names of the tasks that a first solve needs.
 
     Args:
-        num_demands: D; 0 for a small network.
+        num_demands: number of demands; 0 for a small network.
         schemes: specifications of the schemes that solve.
     """
     models = (
@@ -190,42 +195,48 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
         for name in (scheme.partition(":")[0] for scheme in schemes)
         if name in _MODELS
     )
-    # The longest first: they end last.
+    # The longest tasks first, so that none of them starts last.
     return (*models, *(_FIRST_OF_LARGE if num_demands >= _LARGE_DEMANDS else _FIRST))
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
-    """Compile what is missing; yields the name of each task that is done.
+    """Compile the kernels of some tasks in parallel processes; yield the name of each finished
+    task.
 
     Args:
-        names: names of tasks.
-        workers: processes; 0 for one per core.
+        names: names of the tasks.
+        workers: number of processes; 0 for one per core.
     """
-    for task in call_all(run_task, [(name,) for name in names], workers=workers):
-        yield names[task]
-        where = folder()
-        if where is not None:
-            (where / _marker(names[task])).touch()
+    for index in call_all(run_task, [(name,) for name in names], workers=workers):
+        yield names[index]
+        # Mark the task as done, for this machine and these sources.
+        cache_folder = folder()
+        if cache_folder is not None:
+            (cache_folder / _marker(names[index])).touch()
 
 
 def missing(names: Sequence[str] = _FIRST) -> list[str]:
-    """Tasks that have not been done with these sources, neither on this machine nor in the package
-    for a level of its processor; none where nothing could be kept.
+    """Return the tasks whose kernels are compiled neither in the cache folder nor in the package;
+    [] without a cache folder, where compiled kernels would be lost.
     """
-    where = folder()
-    return [] if where is None else [name for name in names if not _is_done(name, where)]
+    cache_folder = folder()
+    return (
+        [] if cache_folder is None else [name for name in names if not _is_done(name, cache_folder)]
+    )
 
 
 def is_warm(names: Sequence[str] = _FIRST) -> bool:
-    """Whether tasks have been done and their kernels kept."""
-    where = folder()
-    return all(_is_done(name, where) for name in names)
+    """Return whether the kernels of all these tasks are compiled, in the cache folder or in the
+    package.
+    """
+    cache_folder = folder()
+    return all(_is_done(name, cache_folder) for name in names)
 
 
-def _is_done(task: str, where: Path | None) -> bool:
-    shipped = (_marker(task, target) for target in shipped_kernels.processors())
-    return any(map(shipped_kernels.has, shipped)) or (
-        where is not None and (where / _marker(task)).exists()
+def _is_done(task: str, cache_folder: Path | None) -> bool:
+    shipped_markers = (_marker(task, target) for target in shipped_kernels.processors())
+    return any(map(shipped_kernels.has, shipped_markers)) or (
+        cache_folder is not None and (cache_folder / _marker(task)).exists()
     )
 
 
@@ -236,13 +247,12 @@ def run_task(name: str) -> None:
 
 @contextlib.contextmanager
 def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]) -> Iterator[None]:
-    """In the block, one matrix can be solved: kernels are compiled, or the network is so small that
-    none is needed.
+    """Prepare the kernels for one solve in the block: compile them, or run them in the Python
+    interpreter if the network is so small that this is faster.
 
     Args:
-        num_demands: D.
-        compile_first: compiles what a first solve with so many demands needs; called if that takes
-            less time than Python.
+        num_demands: number of demands.
+        compile_first: function that compiles the kernels of a first solve with so many demands.
     """
     is_interpreted = num_demands <= _INTERPRETED_DEMANDS and not is_warm()
     if not is_interpreted:
@@ -252,13 +262,18 @@ def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]
 
 
 def _marker(task: str, target: Processor | None = None) -> str:
-    """Name of an empty file beside the kernels, which says that a task has been done."""
+    """Return the name of the empty file in the cache folder that marks a task as done.
+
+    Args:
+        task: name of the task.
+        target: processor of its kernels; None for this machine's.
+    """
     return f"{task.replace(' ', '-')}.{_sources(target)[:32]}.done"
 
 
 @functools.cache
 def _sources(target: Processor | None) -> str:
-    """Key of a processor and of all files with kernels."""
+    """Return a content hash of a processor and of all source files with kernels."""
     package = Path(__file__).parents[1]
     sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
     return content_key(
@@ -267,7 +282,7 @@ def _sources(target: Processor | None) -> str:
 
 
 def run_warm_up(config: WarmUpConfig) -> None:
-    """Compile everything, with progress."""
+    """Compile all kernels of the CPU, with a progress bar."""
     _run(all_tasks(), config.workers)
 
 
@@ -277,31 +292,30 @@ def compile_first(
     schemes: Collection[str] = (),
     extra_tasks: Collection[str] = (),
 ) -> None:
-    """Compile what a first solve needs, unless that was done before; announced, since it takes a
-    while.  How long is measured: the progress bar estimates the time of the remaining parts from
-    that of the finished ones.
+    """Compile the kernels of a first solve, unless they are compiled already, with a message and a
+    progress bar.
 
     Args:
-        notify: called with the announcement.
-        num_demands: D, at most; 0 for a small network.
+        notify: prints a message.
+        num_demands: maximum number of demands; 0 for a small network.
         schemes: specifications of the schemes that solve.
-        further: names of tasks beside those of a first solve.
+        extra_tasks: names of further tasks to run.
     """
     names = missing((*extra_tasks, *first_tasks(num_demands, schemes)))
     if names:
         notify(
-            f"compiling for this machine, once: {len(names)} parts (teal warm-up compiles all "
-            "ahead)"
+            f"compiling for this machine, once: {len(names)} groups of kernels (teal warm-up "
+            "compiles all of them in advance)"
         )
         _run(names, 0)
 
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
-    """Compile all kernels: for a service, which could not be asked anything while it compiles."""
+    """Compile all kernels before a service starts, so that no request waits for compilation."""
     names = missing(all_tasks())
     if names:
-        notify(f"compiling all kernels for this machine, once: {len(names)} parts")
-        # In a process that ends: its helpers would stay beside a service.
+        notify(f"compiling all kernels for this machine, once: {len(names)} groups of kernels")
+        # In a separate process, so that its helper processes end with it.
         subprocess.run(
             [sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True
         )
@@ -315,6 +329,6 @@ def _run(names: Sequence[str], workers: int) -> None:
 
 
 def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
-    """`teal warm-up`."""
+    """Run `teal warm-up`."""
     run_warm_up(config)
     return Outcome(text="all kernels are compiled for this machine", data={"compiled": True})

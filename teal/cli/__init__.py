@@ -22,6 +22,7 @@ from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 from teal.app.command import EXIT_FAILED, EXIT_INPUT, EXIT_OK, Command, Notify, print_outcome
 from teal.cli.commands import COMMANDS, MISSING
 from teal.cli.help import check_options, command_help, completion, overview
+from teal.deprecated import new_option
 from teal.errors import WARNING, InputError, InputWarning, TealError, did_you_mean
 
 _DESCRIPTION = (
@@ -38,18 +39,22 @@ _EPILOGUE = (
 )
 # Name of the installed package.
 _PACKAGE = "teal-te"
-# Options beside which --resume takes all others from the run that it continues.
+# If only these options are given with --resume, all others are read from the resumed run.
 _WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
 # Exit code of shells for Ctrl-C.
 _EXIT_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.  Returns the exit code.
+    """Run one command, and return its exit code.
 
-    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be
+    0: success; 1: no usable result, or a solver failed; 2: invalid input, or a file that cannot be
     read or written; 3: a target gap was missed; 4: `teal check` raised an alarm; 130: interrupted.
-    Where nobody reads the output, as behind ``| head``, the command ends without a message, with 1.
+    If the reader of the output has closed it, as in ``| head``, the command ends without a message,
+    with 1.
+
+    Args:
+        arguments: words of the command line after ``teal``; None for those of this process.
     """
     try:
         code = _main(arguments)
@@ -62,14 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    """Run one command, as :func:`main`; BrokenPipeError where nobody reads the output."""
+    """Run one command, print errors, and return the exit code.
+
+    Args:
+        arguments: words of the command line after ``teal``; None for those of this process.
+
+    Raises:
+        BrokenPipeError: the reader of the output has closed it.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Options of every command.
+    # Remove the options of all commands.
     is_quiet = "--quiet" in arguments
     as_json = "--json" in arguments
     arguments = [word for word in arguments if word not in ("--quiet", "--json")]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    # The standard error before --quiet redirects it.
+    # Warnings are printed also with --quiet, which redirects sys.stderr: keep the present one.
     warning_console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def notify(text: str) -> None:
@@ -77,15 +89,16 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     config = None
     try:
-        # Information about Teal and its commands.
+        # Version, help or completion script.
         text = _information(arguments)
         if text is not None:
             sys.stdout.write(text)
             return EXIT_OK
-        # Settings, then the command.
+        # Parse the settings, then run the command.
         name, remaining = _command(arguments)
         command = COMMANDS[name]
-        config = _parse_settings(name, command, remaining)
+        with _noted_warnings(notify):
+            config = _parse_settings(name, command, remaining)
         with _noted_warnings(notify), _silent() if is_quiet else contextlib.nullcontext():
             return _run(command, config, notify, as_json=as_json)
     except TealError as error:
@@ -104,8 +117,8 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _information(arguments: list[str]) -> str | None:
-    """Return the version, completion script, overview or help that is asked for; None for a command
-    to run.
+    """Return the text of --version, --completion or --help, or the overview without a command; None
+    if a command is to be run.
 
     Raises:
         InputError: an unknown command or shell.
@@ -127,12 +140,18 @@ def _information(arguments: list[str]) -> str | None:
 def _parse_settings(name: str, command: Command, arguments: list[str]) -> Any:
     """Parse the options of a command into its settings.
 
+    Args:
+        name: name of the command.
+        command: the command.
+        arguments: words after its name.
+
     Raises:
         InputError: an unknown option, or an invalid value.
-        SystemExit: an error that tyro has printed.
+        SystemExit: another error, which tyro has printed.
     """
     if command.first_word and arguments and not arguments[0].startswith("-"):
         arguments = [f"--{command.first_word}", *arguments]
+    arguments = [_current_option(command.settings, word) for word in arguments]
     check_options(name, COMMANDS, arguments)
     # ``from`` is a keyword of Python.
     arguments = [
@@ -148,8 +167,23 @@ def _parse_settings(name: str, command: Command, arguments: list[str]) -> Any:
     )
 
 
+def _current_option(settings: type[Any], word: str) -> str:
+    """Replace an option's old name by the present one, with a warning; return other words as they
+    are.
+    """
+    if not word.startswith("--"):
+        return word
+    option, equals, value = word.partition("=")
+    new_name = new_option(settings, option[2:].replace("-", "_"))
+    if new_name is None:
+        return word
+    new_word = f"--{new_name.replace('_', '-')}"
+    warnings.warn(f"{option} is deprecated: use {new_word}", InputWarning, stacklevel=2)
+    return f"{new_word}{equals}{value}"
+
+
 def _is_unread(stream: TextIO) -> bool:
-    """Return whether the other end of a pipe is closed."""
+    """Return whether the reader of a pipe has closed it."""
     poll = select.poll()
     poll.register(stream, select.POLLERR)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -176,39 +210,52 @@ def _noted_warnings(notify: Notify) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Discard the standard error of the block: progress and notes."""
-    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+    """Discard standard error in the block: progress and notes."""
+    with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
         yield
 
 
 def _command(arguments: list[str]) -> tuple[str, list[str]]:
-    """Split off the command's name, of one or two words; "" for the overview.
+    """Split the arguments into the command's name, of one or two words, and the remaining words; ""
+    for the overview.
 
     Raises:
         InputError: an unknown name.
     """
     if not arguments or arguments[0] in ("--help", "-h"):
         return "", []
+    # A known name of two words, or of one word.
     two_words = " ".join(arguments[:2])
-    for name, words in ((two_words, 2), (arguments[0], 1)):
+    for name, num_words in ((two_words, 2), (arguments[0], 1)):
         if name in COMMANDS:
-            return name, arguments[words:]
-    inner = [name for name in COMMANDS if name.startswith(f"{arguments[0]} ")]
-    if inner and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
+            return name, arguments[num_words:]
+    # The first word of several commands, such as "topology".
+    subcommands = [name for name in COMMANDS if name.startswith(f"{arguments[0]} ")]
+    if subcommands and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
         return "", []
-    typed = two_words if inner else arguments[0]
-    expected = (
-        "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
-    )
+    # An unknown name: suggest the nearest one, and name missing packages.
+    typed = two_words if subcommands else arguments[0]
+    problem = f"no command {typed!r}{'' if subcommands else did_you_mean(typed, COMMANDS)}"
+    remedy = f"use one of: {', '.join(subcommands)}" if subcommands else "teal --help lists them"
     missing = "".join(
-        f"; commands of {package} are missing: {why}" for package, why in MISSING.items()
+        f"; the commands of {package} are missing: {reason}" for package, reason in MISSING.items()
     )
-    raise InputError("teal", "", f"{expected} (teal --help lists them{missing})", repr(typed))
+    raise InputError.invalid("teal", "", problem, remedy + missing)
 
 
 def _resumed(command: Command, arguments: Sequence[str]) -> Any:
-    """Return the settings of the run that ``--resume`` continues, if its options are not repeated;
-    else tyro's marker of no default.
+    """Return the stored settings of the run that ``--resume`` continues, as default options.
+
+    Args:
+        command: the command.
+        arguments: words after its name.
+
+    Returns:
+        The settings; tyro's marker for no defaults without ``--resume``, or if options of the
+        interrupted run are repeated.
+
+    Raises:
+        InputError: the folder has no interrupted run.
     """
     options = {
         word.partition("=")[0]: word.partition("=")[2]
@@ -224,7 +271,12 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
 
     settings = stored_settings(command.settings, Path(out))
     if settings is None:
-        raise InputError(out, "resume", "the folder of an interrupted run", "none")
+        raise InputError.invalid(
+            out,
+            "resume",
+            "the folder has no interrupted run",
+            "drop --resume to start a new run",
+        )
     return dataclasses.replace(settings, overwrite=False)
 
 
@@ -236,6 +288,7 @@ def _overview() -> str:
 
 
 def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int:
+    """Compile the command's kernels, run it, and print its outcome; return the exit code."""
     if command.kernels != "none":
         from teal.formats import check_topology_name
 
@@ -253,12 +306,12 @@ def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int
 
 
 def _resume_hint(config: Any) -> str:
-    """Return a hint how to continue an interrupted run; "" for a command that cannot be resumed or
-    has saved no state.
+    """Return a hint to continue an interrupted run by --resume; "" for a command that cannot be
+    resumed, or has saved no state.
     """
     if not hasattr(config, "resume"):
         return ""
-    # These modules load nothing large: Ctrl-C may come while torch is loaded.
+    # This module loads quickly, which matters since Ctrl-C may come while torch is being loaded.
     from teal.app.run_files import (
         JOURNAL,
         TRAINER,

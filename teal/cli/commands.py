@@ -1,8 +1,7 @@
-"""The commands: their settings, the function that runs each, and the group in which ``teal --help``
-lists it.
+"""Table of all commands: settings, function, and group in ``teal --help``.
 
-Packages announce further commands by an entry point in the group ``teal.commands``: a mapping from
-names to :class:`teal.app.command.Command`.
+Other distributions announce further commands by an entry point in the group ``teal.commands``, a
+mapping from names to :class:`teal.app.command.Command`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from teal.spec import Registry
 
 _MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
 
-# `solve`, `certify` and `evaluate` compile what their networks and schemes need.
-_OF_CORE = {
+# `solve`, `certify` and `evaluate` compile kernels themselves, by network size and schemes.
+_BUILT_IN = {
     "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", ALLOCATE),
     "allocate": Command(
         AllocateConfig, "teal.allocation.allocate_command:allocate_outcome", ALLOCATE, FIRST_SOLVE
@@ -91,10 +90,10 @@ _PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands
 
 
 def _all() -> tuple[dict[str, Command], dict[str, str]]:
-    """All commands by name, and why the commands of a package are missing, by the name of its entry
-    point.
+    """Return all commands by name; and by entry point of a distribution, the reason why its
+    commands are missing.
     """
-    commands = dict[str, Command](_OF_CORE)
+    commands = dict[str, Command](_BUILT_IN)
     missing = dict[str, str]()
     for package in _PACKAGES.names():
         try:
@@ -104,7 +103,7 @@ def _all() -> tuple[dict[str, Command], dict[str, str]]:
             continue
         duplicates = sorted(set(announced) & set(commands))
         if duplicates:
-            missing[package] = f"its commands are taken: {', '.join(duplicates)}"
+            missing[package] = f"commands of these names exist already: {', '.join(duplicates)}"
         else:
             commands |= announced
     return commands, missing

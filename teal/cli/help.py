@@ -1,7 +1,7 @@
-"""The text of ``--help``, and what an unknown command or option may have meant.
+"""Texts of ``--help`` and completion scripts, and errors about unknown options.
 
-The text of an option is the docstring of its field.  Fields stand in groups: by the ``GROUPS`` of
-the command, else by the shared base class that they come from, else by their names.
+The text of an option is the docstring of its field in the settings dataclass.  Options are grouped
+by ``GROUPS`` of the settings, else by the shared base class that defines them, else by their names.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from teal.app.settings import (
 from teal.errors import InputError, did_you_mean
 from teal.option import field_options
 
-# Maximum columns of the text; longer lines are hard to read.
+# Maximum characters of a line, for legibility.
 _MAX_COLUMNS = 100
+# Group title of the options that a shared base class defines.
 _BY_BASE = {
     ObjectiveConfig: "program",
     CalibratedConfig: "program",
@@ -42,9 +43,11 @@ _BY_BASE = {
 }
 # Title of the first group.
 _FIRST = "network and traffic"
-# Title of the group that --help leaves to --help-all.
+# Title of the group that only --help-all prints in full.
 _EXPERTS = "for experts"
+# Titles of the last groups.
 _LAST = ("candidate paths", "output", _EXPERTS)
+# Options of the first group.
 _NETWORK = (
     "topology",
     "traffic",
@@ -67,29 +70,31 @@ _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
 def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: bool = True) -> str:
-    """The text of ``teal NAME --help``, or of ``--help-all``.
+    """Return the text of ``teal NAME --help``, or of ``--help-all``.
 
     Args:
         name: name of the command.
-        config: its settings.
-        epilogue: printed at the end.
-        has_all: whether options for experts are among the others.
+        config: dataclass of its settings.
+        epilogue: text at the end.
+        has_all: whether options for experts are described; otherwise only their names are listed.
     """
-    # Usage, with the required options.
+    # Type and description of each option, by the name of its field.
     width = _width()
     kinds = typing.get_type_hints(config)
     texts = _docstrings(config) | {
         name: option.text for name, option in field_options(config).items()
     }
-    needed = [field for field in dataclasses.fields(config) if _is_required(field)]
+    # Usage with the required options, and the description of the command.
+    required_fields = [field for field in dataclasses.fields(config) if _is_required(field)]
     required = [
-        f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed
+        f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}"
+        for field in required_fields
     ]
     usage = textwrap.fill(
         " ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    "
     )
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
-    # Options by group; those for experts are only named.
+    # Options by group.
     groups = _groups(config)
     experts = [] if has_all else groups.pop(_EXPERTS, [])
     for title, fields in groups.items():
@@ -106,11 +111,11 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
 
 
 def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) -> str:
-    """The text of ``teal --help``.
+    """Return the text of ``teal --help``: all commands with the first paragraph of their help.
 
     Args:
         description: sentences about the program.
-        groups: settings of the commands, by group and name.
+        groups: by heading of a group and name of a command: dataclass of the command's settings.
     """
     width = _width()
     lines = ["usage: teal COMMAND [options]      teal COMMAND --help      teal --version", ""]
@@ -127,15 +132,16 @@ def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) ->
 
 
 def check_options(name: str, commands: Mapping[str, Command], arguments: list[str]) -> None:
-    """Raise InputError for an option that the command does not have, with the command that has it
-    now, or the nearest option.
+    """Raise InputError for an option that the command does not have; the message names the command
+    to which the option has moved, or the most similar option.
 
     Args:
         name: name of the command.
-        commands: all commands.
-        arguments: after the command's name.
+        commands: all commands by name.
+        arguments: words after the command's name.
     """
     config = commands[name].settings
+    # Command to which each former option of this command has moved.
     moved = {
         f"--{option.replace('_', '-')}": command_name
         for command_name, command in commands.items()
@@ -149,14 +155,13 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in option_names:
             if typed in moved:
-                expected = f"teal {moved[typed]}, which has this option now"
-                raise InputError(argument, "", expected, f"teal {name}")
-            raise InputError(
-                argument,
-                "",
-                f"an option of teal {name}{did_you_mean(typed, option_names)}",
-                "another one",
-            )
+                raise InputError.invalid(
+                    argument,
+                    "",
+                    f"the option has moved from teal {name} to teal {moved[typed]}",
+                )
+            suggestion = did_you_mean(typed, option_names)
+            raise InputError.invalid(argument, "", f"teal {name} has no such option{suggestion}")
 
 
 def _width() -> int:
@@ -164,7 +169,8 @@ def _width() -> int:
 
 
 def _option(field: dataclasses.Field[Any]) -> str:
-    return field.name.rstrip("_").replace("_", "-")  # `from_` is the option --from
+    """Return the name of a field's option without dashes; the field ``from_`` is --from."""
+    return field.name.rstrip("_").replace("_", "-")
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
@@ -172,9 +178,10 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 
 def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
-    """Fields by the titles of their groups, in the order of the page."""
-    of_command: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
-    titles = {name: title for title, names in of_command.items() for name in names}
+    """Return the fields of the settings by the title of their group, in the order of --help."""
+    # Titles by field name: from the settings, and from the base class that defines the field.
+    command_groups: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
+    titles = {name: title for title, names in command_groups.items() for name in names}
     by_base = {
         name: title
         for base, title in _BY_BASE.items()
@@ -188,12 +195,20 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
         )
         title = _EXPERTS if field.name in _FOR_EXPERTS and not _is_required(field) else title
         groups.setdefault(title, []).append(field)
-    middle = [title for title in dict.fromkeys([*of_command, *groups]) if title not in _LAST]
+    middle = [title for title in dict.fromkeys([*command_groups, *groups]) if title not in _LAST]
     order = dict.fromkeys([_FIRST, *middle, *_LAST])
     return {title: groups[title] for title in order if title in groups}
 
 
 def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: int) -> Iterator[str]:
+    """Yield the lines of an option in --help: name, value and default, then its description.
+
+    Args:
+        field: field of the option.
+        kind: its type.
+        text: its description.
+        width: maximum characters of a line.
+    """
     is_required = _is_required(field)
     head = f"  --{_option(field)} {_metavar(kind, is_required=is_required)}".rstrip()
     if is_required:
@@ -210,7 +225,7 @@ def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: in
 
 
 def _metavar(kind: Any, *, is_required: bool) -> str:
-    """The word that stands for the value of an option of this type."""
+    """Return the placeholder of an option's value in --help, such as INT, PATH or a|b."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         parts = [part for part in typing.get_args(kind) if part is not type(None)]
         return "|".join(_metavar(part, is_required=is_required) for part in parts)
@@ -227,7 +242,7 @@ def _metavar(kind: Any, *, is_required: bool) -> str:
 
 
 def _docstrings(config: type[Any]) -> dict[str, str]:
-    """The text under each field, of all base classes."""
+    """Return the docstring under each field, by its name, from a dataclass and its bases."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -242,8 +257,8 @@ def _docstrings(config: type[Any]) -> dict[str, str]:
 
 
 def _paragraphs(text: str, width: int) -> Iterator[str]:
-    for number, paragraph in enumerate(text.split("\n\n")):
-        if number:
+    for index, paragraph in enumerate(text.split("\n\n")):
+        if index:
             yield ""
         yield from textwrap.wrap(" ".join(paragraph.split()), width, break_on_hyphens=False)
 
@@ -277,32 +292,34 @@ _ZSH = "autoload -Uz +X compinit bashcompinit && compinit && bashcompinit\n"
 
 
 def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
-    """The script for a shell.
+    """Return the completion script of a shell.
 
     Args:
-        commands: with their settings, by name of one or two words.
-        words: the shell: bash or zsh.
+        commands: commands by their names of one or two words.
+        words: words after --completion, which name the shell: bash or zsh.
 
     Raises:
         InputError: another shell.
     """
     if list(words) not in (["bash"], ["zsh"]):
         raise InputError("--completion", "", "bash or zsh", " ".join(words) or "none")
+    # Options of each command, and second words by first word.
     options = {name: " ".join(_options(command.settings)) for name, command in commands.items()}
-    inner: dict[str, list[str]] = {}
+    second_words: dict[str, list[str]] = {}
     for name in options:
         if " " in name:
-            inner.setdefault(name.split(" ")[0], []).append(name.split(" ")[1])
-    two = "\n".join(
+            second_words.setdefault(name.split(" ")[0], []).append(name.split(" ")[1])
+    # Cases of the script: options after two words; options or second words after one word.
+    two_word_cases = "\n".join(
         f'    "{name}") words="{text}" ;;' for name, text in options.items() if " " in name
     )
     completions = {name: text for name, text in options.items() if " " not in name}
-    completions |= {name: " ".join(part) for name, part in inner.items()}
+    completions |= {name: " ".join(second) for name, second in second_words.items()}
     return _SCRIPT.format(
         shell=words[0],
         first=_ZSH if words[0] == "zsh" else "",
         names=" ".join(completions),
-        two_words=two,
+        two_words=two_word_cases,
         one_word="\n".join(
             f'      {name}) words="{text}" ;;' for name, text in completions.items()
         ),

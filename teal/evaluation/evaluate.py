@@ -499,7 +499,7 @@ class Evaluation:
         return {name: runner.excluded for name, runner in self._runners.items() if runner.excluded}
 
     def run(
-        self, cases: Cases, done: Mapping[str, Sequence[Row]] | None = None
+        self, cases: Cases, finished: Mapping[str, Sequence[Row]] | None = None
     ) -> Iterator[CaseResult]:
         """Evaluate the cases that are not done, one at a time, so that times are those of one
         matrix.
@@ -517,16 +517,16 @@ class Evaluation:
             InputError: every scheme fails with one on its first case, such as for a model for
                 another K, and ``strict``.
         """
-        done = done or {}
+        finished = finished or {}
         self._capacity = cases.topology.capacity
-        earlier_rows = [row for rows in done.values() for row in rows]
+        earlier_rows = [row for rows in finished.values() for row in rows]
         has_worked = {row.scheme for row in earlier_rows}
         is_slow = {row.scheme for row in earlier_rows if row.total_s > MAX_WARM_UP_S}
         with progress_bar(total=len(cases), desc="evaluating", unit="matrix") as bar:
             for case in cases:
                 problem = self._case_problem(case)
-                if case.key in done:
-                    self._replay(problem, case, done[case.key])
+                if case.key in finished:
+                    self._replay(problem, case, finished[case.key])
                 else:
                     if self._problem is None:
                         self._warm_up(problem, case, has_worked, is_slow, bar)

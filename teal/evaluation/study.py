@@ -91,7 +91,7 @@ class Study:
             instance.objective,
             self._options.fail,
             self._options.seed,
-            *instance.worth,
+            *instance.value_arrays,
         )
 
     def measure(

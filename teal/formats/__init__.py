@@ -49,6 +49,7 @@ _EXPECTED_TRAFFIC = (
 
 
 def _expected_topology() -> str:
+    """Describe the accepted kinds of networks, for messages."""
     return (
         "a table of links (.csv, .xlsx; columns separated by commas, semicolons or tabs), a "
         f"{', '.join(end for end in topology_suffixes() if end not in link_tables.SUFFIXES)} file, "
@@ -68,7 +69,9 @@ def check_topology_name(text: str) -> None:
     """
     file, _ = _split_inner_name(text)
     if not is_named(text) and not Path(file).expanduser().is_file():
-        raise InputError(text, "topology", _expected_topology(), "no such file or name")
+        raise InputError.invalid(
+            text, "topology", "no such file or name", f"use {_expected_topology()}"
+        )
 
 
 def _split_inner_name(text: Any) -> tuple[Any, str]:
@@ -152,17 +155,20 @@ class TopologySettings(FileSettings, Protocol):
 
 
 def topology_of(settings: TopologySettings) -> Topology:
-    """Load the network of a command's settings; errors as in :func:`load_topology`."""
+    """Load the network of a command's settings; raise InputError for invalid input."""
     return topology_from(settings.topology, settings)
 
 
 def topology_from(topology: Any, settings: FileSettings) -> Topology:
-    """Return a network unchanged, or load it from a file, a name, a graph or a frame; errors as in
-    :func:`load_topology`.
+    """Return a network unchanged, or load it from a file, a name, a graph or a frame.
 
     Args:
-        topology: the network, or an argument of :func:`load_topology`.
+        topology: a network, the name of a file or network, a networkx graph, or a pandas frame of
+            links.
         settings: settings for reading a file.
+
+    Raises:
+        InputError: an unknown file or name, or invalid content.
     """
     if isinstance(topology, Topology):
         return topology
@@ -171,6 +177,16 @@ def topology_from(topology: Any, settings: FileSettings) -> Topology:
 
 
 def _load_topology(text: Any, default_capacity: float | None, names: Attributes) -> Topology:
+    """Load a network from a frame or graph, a name, or a file.
+
+    Args:
+        text: a pandas frame of links, a networkx graph, or the name of a network or file.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        names: names of the link attributes, and the part of a file to read.
+
+    Raises:
+        InputError: an unknown file or name, or invalid content.
+    """
     # Objects.
     if hasattr(text, "columns"):
         return link_tables.topology_from_link_frame(text, default_capacity, names)
@@ -196,11 +212,14 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
     check_topology_name(text)
     file_format = topology_format(path)
     if file_format is None:
-        actual = f"another kind of file ({path.suffix or 'no suffix'})"
+        # Software that writes such files may have an export that Teal reads.
         hint = foreign.advice(path)
-        if hint:
-            actual += f"; {hint}"
-        raise InputError(text, "topology", _expected_topology(), actual)
+        raise InputError.invalid(
+            text,
+            "topology",
+            f"unknown kind of file ({path.suffix or 'no suffix'})",
+            f"{hint + '; ' if hint else ''}use {_expected_topology()}",
+        )
     return file_format.topology(path, default_capacity, names)
 
 
@@ -216,12 +235,13 @@ def load_traffic(
     Args:
         text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file
             (or a pattern, ``rf1221.*.demands``); ``gravity:...``; traffic matrices; or a pandas
-            frame or series, a dict of pairs or an array (see :mod:`teal.formats.frames`).
+            frame or series, a dict of pairs ``{("a", "b"): 3.0}``, or an array (N, N), (T, N, N) or
+            (T, N (N - 1)).
         topology: the network.
         progress: show progress bars.
         unit: unit of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
         class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority
-            first; () for their order by number or by name.
+            first; () orders them by number or by name.
 
     Raises:
         InputError: an unknown file or name, or invalid content.
@@ -237,12 +257,28 @@ def load_traffic(
 def _load_named_traffic(
     text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
 ) -> TrafficMatrices:
-    """Load traffic matrices from a file, folder or name; arguments as for :func:`load_traffic`."""
+    """Load traffic matrices from a file, folder or name.
+
+    Args:
+        text: name of a file or folder, a pattern of Repetita files, or ``gravity:...``.
+        topology: network of the node names.
+        progress: show progress bars.
+        unit: unit of the rates in a table or .npz file; "" for Gbit/s.
+        class_order: names of the classes of a table, the highest priority first; () orders them by
+            number or by name.
+
+    Raises:
+        InputError: an unknown file or name, invalid content, or an option that the format does not
+            support.
+    """
     path = Path(text).expanduser()
-    # Options that the format does not have.
+    # Refuse options that the format does not support.
     if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
-        raise InputError(
-            "--classes", "", f"shares, for {text}, which has no classes", ",".join(class_order)
+        raise InputError.invalid(
+            "--classes",
+            "",
+            f"{text} has no classes, but {','.join(class_order)} orders classes",
+            "give the fraction of each class as NAME=FRACTION",
         )
     is_archive = path.is_dir() or (
         path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()
@@ -252,10 +288,10 @@ def _load_named_traffic(
     if unit and (
         file_format or repetita_files or is_archive or text.partition(":")[0] == "gravity"
     ):
-        raise InputError(
-            "--traffic-unit", "", f"no unit for {text}, which states its own", repr(unit)
+        raise InputError.invalid(
+            "--traffic-unit", "", f"{text} states its unit already", "drop the option"
         )
-    # Formats with a unit of their own.
+    # Formats that state their unit.
     if text.partition(":")[0] == "gravity":
         # Imported here: it loads the shortest-path kernels, and thus the compiler.
         from teal.formats import gravity
@@ -266,7 +302,9 @@ def _load_named_traffic(
     if repetita_files:
         return read_repetita_traffic(repetita_files, topology)
     if not path.is_file():
-        raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
+        raise InputError.invalid(
+            text, "traffic", "no such file or name", f"use {_EXPECTED_TRAFFIC}"
+        )
     if file_format is not None:
         return file_format.traffic(path, topology)
     # Tables and arrays in the given unit.
@@ -276,8 +314,11 @@ def _load_named_traffic(
             return read_npz(path, topology).scaled(factor)
         case ".csv" | ".tsv" | ".parquet":
             return read_table(path, topology, progress, class_order, unit).scaled(factor)
-    raise InputError(
-        text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})"
+    raise InputError.invalid(
+        text,
+        "traffic",
+        f"unknown kind of file ({path.suffix or 'no suffix'})",
+        f"use {_EXPECTED_TRAFFIC}",
     )
 
 
@@ -294,14 +335,20 @@ def save_topology(path: Path | str, topology: Topology) -> None:
         raise InputError(str(path), "out", expected, repr(Path(path).suffix))
     if (num_failed := int((topology.capacity <= 0).sum())) and not file_format.holds_failures:
         suffixes = topology_suffixes(written=True, with_failures=True)
-        expected = f"a {', '.join(suffixes)} file, for links that have failed"
-        raise InputError(str(path), "out", expected, f"{num_failed} links of capacity 0")
+        raise InputError.invalid(
+            str(path),
+            "out",
+            f"the format cannot express {num_failed} failed links (capacity 0)",
+            f"write a {', '.join(suffixes)} file",
+        )
     with atomic_file(Path(path)) as temporary:
         temporary.write_text(file_format.write(topology), encoding="utf-8", newline="")
 
 
 def left_out_of(path: Path, topology: Topology) -> list[str]:
-    """Return the parts of a network that a file of this name omits (see :func:`save_topology`)."""
+    """Return descriptions of the parts of a network that its file, in the format of the suffix,
+    would omit.
+    """
     file_format = topology_format(path)
     return [] if file_format is None else file_format.left_out(topology)
 
@@ -324,8 +371,11 @@ def save_traffic(
     match path.suffix.lower():
         case ".npz":
             if traffic.classes is not None:
-                raise InputError(
-                    str(path), "out", "a .csv or .parquet file for traffic with classes", ".npz"
+                raise InputError.invalid(
+                    str(path),
+                    "out",
+                    "the format .npz cannot hold traffic classes",
+                    "write a .csv or .parquet file",
                 )
             write_npz(path, traffic, topology, "<f8" if exact else "<f4")
         case ".csv" | ".parquet":

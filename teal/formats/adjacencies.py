@@ -66,7 +66,7 @@ class LinkStates:
         adjacencies: adjacencies between routers and broadcast networks.
         networks: names of the broadcast networks.
         no_transit: routers that carry no transit traffic.
-        notes: notes about omissions and assumptions, as sentences.
+        notes: sentences about omissions and assumptions.
     """
 
     adjacencies: list[Adjacency] = dataclasses.field(default_factory=list)
@@ -75,7 +75,7 @@ class LinkStates:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def note_count(self, names: Iterable[str], sentence: str) -> None:
-        """Add a note with the names that it concerns, if there are any."""
+        """Add the note ``SENTENCE: NAMES.``, unless there are no names."""
         distinct = list(dict.fromkeys(names))
         if distinct:
             self.notes.append(f"{sentence}: {listed(distinct)}.")
@@ -84,13 +84,18 @@ class LinkStates:
 def topology_of_states(path: Path, states: LinkStates, default_capacity: float | None) -> Topology:
     """Build the network of a link-state database.
 
+    Args:
+        path: path of the file.
+        states: adjacencies, networks and routers of the database; its notes are extended.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+
     Raises:
         InputError: no adjacency of two routers, or an error of :func:`topology_from_records`.
     """
     # Links between routers, stated by both ends.
     between_routers = _expand_networks(states)
     if not between_routers:
-        raise InputError(str(path), "", "at least one adjacency of two routers", "none")
+        raise InputError.invalid(str(path), "", "the database has no adjacency of two routers")
     links = _two_way_links(_merge_statements(between_routers, states), states)
     nodes = dict.fromkeys(
         name for adjacency in between_routers for name in (adjacency.source, adjacency.target)
@@ -100,7 +105,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
     if num_without_delay:
         states.notes.append(
             f"{num_without_delay:,} of {len(links):,} adjacencies have no delay in the database: "
-            "1 ms each."
+            "their latency is read as 1 ms."
         )
     unused = [adjacency for adjacency in links if adjacency.metric >= MAX_WIDE_METRIC]
     states.note_count(
@@ -125,6 +130,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
 
 
 def _record(adjacency: Adjacency) -> LinkRecord:
+    """Build the link record of an adjacency; one of the largest metric is out of service."""
     return LinkRecord(
         adjacency.source,
         adjacency.target,
@@ -139,7 +145,13 @@ def _record(adjacency: Adjacency) -> LinkRecord:
 
 
 def _expand_networks(states: LinkStates) -> list[Adjacency]:
-    """Return the adjacencies between routers, with broadcast networks expanded into pairs."""
+    """Return the adjacencies between routers; those over a broadcast network become one for each
+    ordered pair of its routers.
+
+    Args:
+        states: adjacencies between routers and broadcast networks; its notes are extended.
+    """
+    # Ordered set of the routers on each broadcast network.
     members: dict[str, dict[str, None]] = {}
     for adjacency in states.adjacencies:
         if adjacency.source in states.networks:
@@ -160,54 +172,68 @@ def _expand_networks(states: LinkStates) -> list[Adjacency]:
     for network, routers in members.items():
         if len(routers) >= _MIN_LAN_ROUTERS:
             states.notes.append(
-                f"{WARNING}{len(routers)} routers are on the broadcast network {network}: each "
-                "pair has a link, and the loads of a router's links on it add up on its one "
-                "interface."
+                f"{WARNING}the {len(routers)} routers of the broadcast network {network} are "
+                "connected in pairs: each router's links share one interface, whose load is their "
+                "sum."
             )
     return expanded
 
 
 def _merge_statements(adjacencies: list[Adjacency], states: LinkStates) -> list[Adjacency]:
-    """Merge the statements about each link: interfaces distinguish parallel links, and statements
-    without one are about one link.
+    """Merge the statements about each link into one adjacency.
+
+    The interface of the source distinguishes parallel links.  Statements without an interface are
+    about one link; they are dropped if others between the same routers name an interface.
+
+    Args:
+        adjacencies: statements of a link-state database about directed links between routers; rank
+            is the precedence among those about one link.
+        states: names of the broadcast networks; notes are added (written).
     """
     # Group the statements by nodes and interface.
     by_ends: dict[tuple[str, str], dict[str, list[Adjacency]]] = {}
     for adjacency in adjacencies:
         by_interface = by_ends.setdefault((adjacency.source, adjacency.target), {})
         by_interface.setdefault(adjacency.interface, []).append(adjacency)
-    # Merge the statements about each interface.
+    # For each pair of routers, merge the statements about each interface.
     links: list[Adjacency] = []
-    merged: list[str] = []
+    ambiguous: list[str] = []
     for (source, target), by_interface in by_ends.items():
-        unnamed = by_interface.pop("", [])
+        # Groups of statements: without an interface, over broadcast networks, and over interfaces.
+        without_interface = by_interface.pop("", [])
         over_networks = [
             statements
             for interface, statements in by_interface.items()
             if interface in states.networks
         ]
-        named = [
+        over_interfaces = [
             statements
             for interface, statements in by_interface.items()
             if interface not in states.networks
         ]
-        if unnamed and not named:
-            ranks = [adjacency.rank for adjacency in unnamed]
+        if without_interface and not over_interfaces:
+            # Two statements of equal rank may be about parallel links.
+            ranks = [adjacency.rank for adjacency in without_interface]
             if len(set(ranks)) < len(ranks):
-                merged.append(f"{source} -> {target}")
-            named = [unnamed]
-        links += [_merge(statements) for statements in [*named, *_select_level(over_networks)]]
+                ambiguous.append(f"{source} -> {target}")
+            over_interfaces = [without_interface]
+        links += [
+            _merge(statements) for statements in [*over_interfaces, *_select_level(over_networks)]
+        ]
     states.note_count(
-        merged,
-        f"{WARNING}adjacencies that are said several times without addresses or numbers of "
-        "interfaces, read as one link each",
+        ambiguous,
+        f"{WARNING}repeated adjacencies without an address or number of the interface, each read "
+        "as one link",
     )
     return links
 
 
 def _select_level(over_networks: list[list[Adjacency]]) -> list[list[Adjacency]]:
-    """Return the networks between two routers at the level with most of them, since levels may name
-    them differently.
+    """Return the statements of the IS-IS level with the most broadcast networks between two
+    routers, since the levels may name the same network differently.
+
+    Args:
+        over_networks: statements about each broadcast network between the two routers.
     """
     by_level: dict[int, list[list[Adjacency]]] = {}
     for statements in over_networks:
@@ -218,7 +244,7 @@ def _select_level(over_networks: list[list[Adjacency]]) -> list[list[Adjacency]]
 
 
 def _merge(statements: list[Adjacency]) -> Adjacency:
-    """Merge statements about a link: the first by rank, completed by the others."""
+    """Return the statement with the smallest rank, with missing attributes from the others."""
     merged, *lower_ranked = sorted(
         statements, key=lambda adjacency: (adjacency.rank, adjacency.metric)
     )
@@ -233,12 +259,13 @@ def _merge(statements: list[Adjacency]) -> Adjacency:
 
 
 def _two_way_links(links: list[Adjacency], states: LinkStates) -> list[Adjacency]:
+    """Return the links whose reverse link exists, and note the others, which routers ignore."""
     ends = {(adjacency.source, adjacency.target) for adjacency in links}
     one_way = sorted(pair for pair in ends if pair[::-1] not in ends)
     if one_way:
         a, b = one_way[0]
         states.notes.append(
-            f"{len(one_way)} adjacencies are said by one end only, such as {a} -> {b}; routers do "
-            "not use them."
+            f"{len(one_way)} adjacencies are stated by one end only, such as {a} -> {b}; routers "
+            "ignore them."
         )
     return [adjacency for adjacency in links if (adjacency.target, adjacency.source) in ends]

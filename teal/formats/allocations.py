@@ -15,8 +15,8 @@ paths:
 
 For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand``
 (index d of the demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their column
-``splits`` (shares) or ``weights`` (integer entries of split tables) has D * K numbers, that of
-demand d and path k at position d * K + k.  Entry points: :func:`write_allocation`,
+``splits`` (split ratios) or ``weights`` (integer entries of split tables) has D * K numbers: demand
+d and path k are at position d * K + k.  Entry points: :func:`write_allocation`,
 :func:`read_allocation`, :class:`MatrixFile`.
 """
 
@@ -39,12 +39,12 @@ from teal.network.path_changes import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file, parsed_json
 
-# Indices of source and target, and the class ("" without classes).
+# Demand: node indices of source and target, and the name of its class ("" without classes).
 Demand = tuple[int, int, str]
-# Values keyed by the indices of the links along a path.
+# Paths of one demand, each as the tuple of its link indices, with a number: split ratio or Gbit/s.
 PathValues = dict[tuple[int, ...], float]
 
-_EXPECTED = "a .json file of teal solve --out, or an answer of teal serve to one matrix"
+_EXPECTED = "a .json file of teal solve --out, or a response of teal serve to one matrix"
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "text"}
 # Formats that write_allocation can write.
 ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")
@@ -67,11 +67,12 @@ def write_allocation(
         topology: network with the node names.
         paths: candidate paths, (D, K).
         demand: (D,) Gbit/s.
-        splits: (D, K) share of the demand on each path.
+        splits: (D, K) fraction of each demand on each path.
         weights: (D, K) integer weights of split tables; None for none.
-        figures: figures of the allocation, for a .json file.
+        figures: metrics of the allocation, by name, for a .json file.
         classes: classes of the demands; None for none.
     """
+    # JSON, written router by router to bound the memory.
     if file.suffix.lower() == ".json":
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
         with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
@@ -83,6 +84,7 @@ def write_allocation(
                 stream.write(f"{', ' if index else ''}{json.dumps(router)}: {text}")
             stream.write("}}\n")
         return int(((splits > 0) & (demand > 0)[:, None] & paths.mask).sum())
+    # Table with a row for each used path; CSV has no lists, so that they become JSON.
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
@@ -105,7 +107,16 @@ def _used_path_columns(
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
 ) -> dict[str, Any]:
-    """Return the table columns of the paths with traffic."""
+    """Return the Arrow columns of a table with a row for each path with traffic.
+
+    Args:
+        topology: network with the names.
+        paths: candidate paths, (D, K).
+        demand: (D,) Gbit/s.
+        splits: (D, K) fraction of each demand on each path.
+        weights: (D, K) integer weights of split tables; None for none.
+        classes: classes of the demands; None for none.
+    """
     import pyarrow as pa
 
     demand_index, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
@@ -131,42 +142,59 @@ def _demands_by_router(
     weights: npt.NDArray[np.integer] | None,
     classes: DemandClasses | None,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield each ingress router and its demands, higher classes first."""
+    """Yield the name of each ingress router with the JSON entries of its demands, higher classes
+    first.
+
+    Demands of rate 0 are omitted.
+
+    Args:
+        topology: network with the names.
+        paths: candidate paths, (D, K).
+        demand: (D,) Gbit/s.
+        splits: (D, K) fraction of each demand on each path.
+        weights: (D, K) integer weights of split tables; None for none.
+        classes: classes of the demands; None for none.
+    """
     names = topology.node_names
+    # Arrays (E,) and (N,) of names, for indexing by arrays of links and nodes.
     link_names = np.array(topology.link_names(), dtype=object)
     node_names = np.array(names, dtype=object)
     has_demand = demand > 0
+    # (D, K) whether a path has traffic.
     is_used = (splits > 0) & has_demand[:, None] & paths.mask
+    # (D,) class name of each demand.
     class_names = (
         None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
     )
-    # Sorted already, unless there are classes.
+    # Group the demands above 0 by source.  They are sorted by source already unless there are
+    # classes; the stable sort keeps higher classes first.
     by_source = np.argsort(paths.pairs[:, 0], kind="stable")
     by_source = by_source[has_demand[by_source]]
     source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
-        # Paths of the router's demands.
-        rows = by_source[start:end]
-        demand_index, k = np.nonzero(is_used[rows])
-        path_links = links_along(topology, paths, rows[demand_index], k)
-        split = splits[rows[demand_index], k]
-        flow = split * demand[rows[demand_index]]
+        # Used paths of the router's demands: position of the demand in `demands`, and path k.
+        demands = by_source[start:end]
+        position, k = np.nonzero(is_used[demands])
+        path_links = links_along(topology, paths, demands[position], k)
+        split = splits[demands[position], k]
+        flow = split * demand[demands[position]]
+        # Group the entries of the paths by demand.
         entries = _path_entries(path_links, node_names, link_names, split, flow)
-        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in rows]
-        for i, row in enumerate(demand_index.tolist()):
+        entries_of_demand: list[list[dict[str, Any]]] = [[] for _ in demands]
+        for i, demand_position in enumerate(position.tolist()):
             if weights is not None:
-                entries[i]["weight"] = int(weights[rows[row], k[i]])
-            entries_of_demand[row].append(entries[i])
+                entries[i]["weight"] = int(weights[demands[demand_position], k[i]])
+            entries_of_demand[demand_position].append(entries[i])
         # One entry for each demand.
         demand_entries = [
             _demand_entry(
-                names[target], rate, None if class_names is None else class_names[row], demand_paths
+                names[target], rate, None if class_names is None else class_names[d], path_entries
             )
-            for row, target, rate, demand_paths in zip(
-                rows.tolist(),
-                paths.pairs[rows, 1].tolist(),
-                demand[rows].tolist(),
+            for d, target, rate, path_entries in zip(
+                demands.tolist(),
+                paths.pairs[demands, 1].tolist(),
+                demand[demands].tolist(),
                 entries_of_demand,
                 strict=True,
             )
@@ -181,14 +209,14 @@ def _path_entries(
     split: FloatArray,
     flow: FloatArray,
 ) -> list[dict[str, Any]]:
-    """Return the entry of each of R paths.
+    """Return the JSON entries of R paths: names of their nodes and links, split ratio and rate.
 
     Args:
-        path_links: nodes and links along the paths.
+        path_links: nodes and links along the paths, as indices.
         node_names: (N,) names of all nodes.
         link_names: (E,) names of all links.
-        split: (R,) share of the demand on each path.
-        flow: (R,) Gbit/s.
+        split: (R,) fraction of the demand on each path.
+        flow: (R,) Gbit/s on each path.
     """
     nodes = node_names[path_links.nodes].tolist()
     links = link_names[path_links.links].tolist()
@@ -208,13 +236,13 @@ def _path_entries(
 def _demand_entry(
     target: str, rate: float, class_name: str | None, paths: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the entry of a demand.
+    """Return the JSON entry of a demand, with its admitted and shed rate.
 
     Args:
         target: name of its target.
-        rate: Gbit/s.
+        rate: demand, Gbit/s.
         class_name: name of its class; None without classes.
-        paths: entries of its paths.
+        paths: JSON entries of its paths, with ``rate`` in Gbit/s.
     """
     admitted = sum(path["rate"] for path in paths)
     entry = {
@@ -235,45 +263,63 @@ def read_allocation(file: Path) -> dict[str, Any]:
     try:
         document = parsed_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(str(file), "", _EXPECTED, error) from None
+        raise InputError.invalid(
+            str(file), "", f"the allocation cannot be read: {error}", f"use {_EXPECTED}"
+        ) from None
     allocation = dict(_required(dict, document, str(file), ""))
     return _from_service(allocation, str(file)) if "allocations" in allocation else allocation
 
 
-def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
-    """Convert a named response of the service for one matrix to the format of an allocation file.
+def _from_service(response: dict[str, Any], where: str) -> dict[str, Any]:
+    """Convert a response of ``teal serve`` to one matrix to the format of an allocation file.
+
+    Links are named instead of numbered, demands are grouped by ingress router, and integer weights
+    w become split ratios w / sum(w) * admitted / demand.
+
+    Args:
+        response: parsed JSON in the form ``named``.
+        where: name of the file, for messages.
 
     Raises:
         InputError: several matrices, arrays instead of names, or another format.
     """
-    allocations = _member(list, answer, "allocations", where)
+    allocations = _member(list, response, "allocations", where)
     if len(allocations) != 1:
-        raise InputError(
-            where, "allocations", "the answer to one matrix", f"{len(allocations)} of them"
+        raise InputError.invalid(
+            where,
+            "allocations",
+            f"the response has {len(allocations)} matrices instead of one",
+            "request one matrix",
         )
     if "demands" not in _required(dict, allocations[0], where, "allocations"):
-        raise InputError(where, "form", "an answer by name (form: named)", "arrays")
-    # Demands by ingress router; links by name.
-    links = _link_names(_member(list, allocations[0], "utilisation", where), where)
+        raise InputError.invalid(
+            where, "form", "the response has arrays instead of names", "request the form named"
+        )
+    # Names of the links, by index.
+    link_names = _link_names(_member(list, allocations[0], "utilisation", where), where)
+    # Demands by ingress router.
     routers: dict[str, list[dict[str, Any]]] = {}
     for demand in _member(list, allocations[0], "demands", where):
         source = _member(str, demand, "source", where)
         rate, admitted = (
             amount_of(demand.get(name), where, name) for name in ("demand", "admitted")
         )
-        stored = [
+        response_paths = [
             _required(dict, path, where, "paths") for path in _member(list, demand, "paths", where)
         ]
-        # Splits, from integer weights where there are any.
-        weights = sum(amount_of(path.get("weight", 0), where, "weight") for path in stored)
+        # Split ratios, from integer weights if there are any; an invalid link index becomes a name
+        # that no link has, so that the error names it later.
+        total_weight = sum(
+            amount_of(path.get("weight", 0), where, "weight") for path in response_paths
+        )
         paths = []
-        for path in stored:
-            split = amount_of(path["weight"] if weights else path.get("split"), where, "split")
-            if weights:
-                split *= (admitted / rate if rate > 0 else 1.0) / weights
+        for path in response_paths:
+            split = amount_of(path["weight"] if total_weight else path.get("split"), where, "split")
+            if total_weight:
+                split *= (admitted / rate if rate > 0 else 1.0) / total_weight
             link_indices = _member(list, path, "links", where)
             names = [
-                links[index] if index in range(len(links)) else repr(index)
+                link_names[index] if index in range(len(link_names)) else repr(index)
                 for index in link_indices
             ]
             paths.append({**path, "links": names, "split": split, "rate": split * rate})
@@ -284,10 +330,17 @@ def _from_service(answer: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _link_names(links: list[Any], where: str) -> list[str]:
-    """Return the link names of a network, from sources and targets in the network's order."""
+    """Return the names of a network's links, ``source->target`` with ``#1``, ``#2``, ... for
+    parallel ones.
+
+    Args:
+        links: objects with ``source`` and ``target``, in the order of the network's links.
+        where: name of the file, for messages.
+    """
     ends = [
         (_member(str, link, "source", where), _member(str, link, "target", where)) for link in links
     ]
+    # Build a network with these ends, which names its links; capacities and latencies are 1.
     nodes = list(dict.fromkeys(itertools.chain.from_iterable(ends)))
     node_index = {name: node for node, name in enumerate(nodes)}
     unit_values = np.ones(len(ends))
@@ -308,14 +361,19 @@ def stored_paths(
     *,
     is_older: bool = False,
 ) -> dict[Demand, PathValues]:
-    """Return the paths of each demand in a parsed allocation file, with a value of each.
+    """Return the paths of each demand in a parsed allocation file, with the rate or split ratio of
+    each path.
 
     Args:
         allocation: the parsed file.
         topology: the network.
         where: name of the file, for messages.
-        value: ``rate``, Gbit/s, or ``split``, share of the demand.
-        is_older: skip unknown nodes and links instead of refusing them.
+        value: ``rate``, Gbit/s, or ``split``, fraction of the demand.
+        is_older: whether the file may be of an older state of the network, so that unknown nodes
+            and links are skipped; otherwise they are errors.
+
+    Returns:
+        By demand (source index, target index, class name): by path (tuple of link indices): value.
 
     Raises:
         InputError: another format; an unknown node or link; links that do not form a path of their
@@ -324,16 +382,19 @@ def stored_paths(
     link_index = {name: link for link, name in enumerate(topology.link_names())}
     node_index = topology.node_index()
     paths_of_demand = dict[Demand, PathValues]()
-    for router, demands in _required(dict, allocation.get("routers"), where, "routers").items():
-        for stored in _required(list, demands, where, router):
-            target = _member(str, stored, "target", f"{where}, {router}")
+    for router, entries in _required(dict, allocation.get("routers"), where, "routers").items():
+        for entry in _required(list, entries, where, router):
+            # Source, target and class of the demand; -1 for an unknown node.
+            target = _member(str, entry, "target", f"{where}, {router}")
             location = f"{where}, {router} to {target}"
-            class_name = _member(str, {"class": "", **stored}, "class", location)
+            class_name = _member(str, {"class": "", **entry}, "class", location)
             demand = node_index.get(router, -1), node_index.get(target, -1), class_name
-            paths = _member(list, stored, "paths", location)
+            paths = _member(list, entry, "paths", location)
             if min(demand[:2]) >= 0:
                 if demand in paths_of_demand:
-                    raise InputError(location, class_name, "each demand once", "this one twice")
+                    raise InputError.invalid(
+                        location, class_name, "the demand has two entries", "remove one"
+                    )
                 paths_of_demand[demand] = _path_values(
                     paths, link_index, topology, demand, location, value, is_older
                 )
@@ -344,7 +405,7 @@ def stored_paths(
 
 
 def _path_values(
-    stored: list[Any],
+    path_entries: list[Any],
     link_index: Mapping[str, int],
     topology: Topology,
     demand: Demand,
@@ -352,9 +413,23 @@ def _path_values(
     value: str,
     is_older: bool,
 ) -> PathValues:
-    """Return the stored paths of one demand, with a value of each; see :func:`stored_paths`."""
+    """Return the paths of one demand, as tuples of link indices, with the value of each.
+
+    Args:
+        path_entries: JSON entries of the paths.
+        link_index: index of each link by its name.
+        topology: the network.
+        demand: the demand, whose source and target each path must connect.
+        where: file and demand, for messages.
+        value: member of an entry to return: ``rate`` (Gbit/s) or ``split``.
+        is_older: whether to skip paths over unknown links instead of refusing them.
+
+    Raises:
+        InputError: an unknown link, links that are not a path of the demand, a value that is not a
+            number >= 0, or a repeated path.
+    """
     values = PathValues()
-    for path in stored:
+    for path in path_entries:
         names = [str(name) for name in _member(list, path, "links", where)]
         links = tuple(link_index.get(name, -1) for name in names)
         if -1 in links and is_older:
@@ -364,18 +439,22 @@ def _path_values(
             raise InputError(where, "links", f"links of {topology.name}", repr(unknown))
         require_path(links, topology, demand, where)
         if links in values:
-            raise InputError(where, "paths", "each path once", f"{', '.join(names)} twice")
+            raise InputError.invalid(
+                where, "paths", f"the path {', '.join(names)} has two entries", "remove one"
+            )
         values[links] = amount_of(path.get(value), where, value)
     return values
 
 
 def _member(expected_type: type, record: Any, name: str, where: str) -> Any:
-    """Return a member of an object after checking the types of both."""
+    """Return the member ``name`` of a JSON object; raise InputError unless ``record`` is an object
+    and the member has the expected type.
+    """
     return _required(expected_type, _required(dict, record, where, "").get(name), where, name)
 
 
 def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
-    """Return the value after checking its type."""
+    """Return the JSON value; raise InputError unless it has the expected type."""
     if not isinstance(value, expected_type):
         actual = "none" if value is None else repr(value)[:80]
         raise InputError(
@@ -416,25 +495,26 @@ def read_splits(
     where: str,
     classes: DemandClasses | None = None,
 ) -> FloatArray:
-    """Return (D, K) splits of a parsed allocation file; paths that are not candidates are skipped.
+    """Return the (D, K) split ratios of a parsed allocation file over candidate paths.
+
+    Paths that are not candidates, and unknown nodes and links, are skipped.
 
     Args:
-        allocation: allocation of a network with the same names of links.
+        allocation: parsed file, of a network with the same names of links.
         topology: the network.
-        paths: candidate paths.
+        paths: candidate paths, (D, K).
         where: name of the file, for messages.
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: as in :func:`stored_paths`; demands with classes where there are none, or vice
-            versa.
+        InputError: another format, an invalid path or split, or classes on one side only.
     """
     splits = np.zeros(paths.leaf.shape)
-    for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
+    for d, path_splits in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {
             tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0
         }
-        for links, split in stored.items():
+        for links, split in path_splits.items():
             if links in candidates:
                 splits[d, candidates[links]] = split
     return splits
@@ -447,16 +527,25 @@ def with_stored_paths(
     where: str,
     classes: DemandClasses | None = None,
 ) -> PathSet:
-    """Add the paths of an allocation that are not candidates yet; arguments as in
-    :func:`read_splits`.
+    """Add the paths of a parsed allocation file to the candidate paths.
 
     Paths over unknown links are skipped.
+
+    Args:
+        allocation: parsed file, of a network with the same names of links.
+        topology: the network.
+        paths: candidate paths, (D, K).
+        where: name of the file, for messages.
+        classes: classes of the demands; None for none.
+
+    Raises:
+        InputError: another format, an invalid path or split, or classes on one side only.
     """
-    more: dict[int, list[tuple[int, ...]]] = {}
-    for d, stored in _stored_splits(allocation, topology, paths, where, classes).items():
+    new_paths: dict[int, list[tuple[int, ...]]] = {}
+    for d, path_splits in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {tuple(paths.links_of(d, k)) for k in range(paths.num_paths)}
-        more[d] = [links for links in stored if links not in candidates]
-    return with_listed_paths(paths, more)
+        new_paths[d] = [links for links in path_splits if links not in candidates]
+    return with_listed_paths(paths, new_paths)
 
 
 def _stored_splits(
@@ -466,27 +555,29 @@ def _stored_splits(
     where: str,
     classes: DemandClasses | None,
 ) -> dict[int, PathValues]:
-    """Return the splits of the stored paths by demand index; arguments and errors as in
-    :func:`read_splits`.
+    """Return, by demand index, the split ratio of each stored path (tuple of link indices).
+
+    Raises:
+        InputError: an invalid file, or demands with classes where there are none, or vice versa.
     """
-    stored = stored_paths(allocation, topology, where, "split", is_older=True)
-    for *_, name in stored:
-        if (name != "") != (classes is not None):
-            expected = (
-                "an allocation with classes"
-                if classes is not None
-                else "an allocation without classes"
+    splits_of_demand = stored_paths(allocation, topology, where, "split", is_older=True)
+    for *_, class_name in splits_of_demand:
+        if (class_name != "") != (classes is not None):
+            problem = (
+                f"the allocation has the class {class_name}, but the traffic has no classes"
+                if class_name
+                else "the traffic has classes, but the allocation has none"
             )
-            raise InputError(where, "class", expected, name or "none")
+            raise InputError.invalid(where, "class", problem)
     return {
-        index: stored[demand]
+        index: splits_of_demand[demand]
         for demand, index in demand_numbers(paths, classes).items()
-        if demand in stored
+        if demand in splits_of_demand
     }
 
 
 def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
-    """Return the index of each demand of a path set."""
+    """Return the index of each demand of a path set, by source index, target index and class."""
     names = (
         [""] * len(paths.pairs)
         if classes is None
@@ -515,12 +606,13 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
 
 
 class MatrixFile:
-    """Writer of a Parquet file with one row per matrix: the fields of a dataclass, and (D, K)
-    shares.
+    """Writer of a Parquet file with one row per matrix: the fields of a dataclass, and a (D, K)
+    array as a list of D * K numbers.
 
     Args:
         file: path of the file.
-        name: name of the column with the shares, ``splits`` or ``weights``.
+        name: name of the column with the arrays: ``splits`` (split ratios) or ``weights`` (integer
+            entries of split tables).
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -532,8 +624,8 @@ class MatrixFile:
         """Write B rows.
 
         Args:
-            rows: B dataclasses, all of one type.
-            shares: (B, D, K); None omits the column, consistently in all calls.
+            rows: B dataclasses of one type, whose fields are columns.
+            shares: (B, D, K) split ratios or weights; None omits the column, then in all calls.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -557,8 +649,13 @@ class MatrixFile:
 def _path_columns(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> dict[str, Any]:
-    """Return the columns source, target, k, nodes and links of paths ``k[i]`` of demands
-    ``demand_index[i]``.
+    """Return the Arrow columns source, target, k, nodes and links of R paths.
+
+    Args:
+        topology: network with the names.
+        paths: candidate paths, (D, K).
+        demand_index: (R,) demand of each path.
+        k: (R,) index of each path among the K paths of its demand.
     """
     import pyarrow as pa
 
@@ -580,7 +677,14 @@ def _path_columns(
 
 
 class PathLinks(NamedTuple):
-    """Node and link indices along R paths, path i in ``starts[i]:starts[i + 1]``."""
+    """Node and link indices along R paths, in CSR form.
+
+    Attributes:
+        node_starts: (R + 1,) path i has nodes[node_starts[i]:node_starts[i + 1]].
+        nodes: node indices from source to target, of all paths one after the other.
+        link_starts: (R + 1,) path i has links[link_starts[i]:link_starts[i + 1]].
+        links: link indices from source to target, of all paths one after the other.
+    """
 
     node_starts: Int64Array
     nodes: IntArray
@@ -591,27 +695,40 @@ class PathLinks(NamedTuple):
 def links_along(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> PathLinks:
-    """Return nodes and links along the paths ``k[i]`` of the demands ``demand_index[i]``.
+    """Return nodes and links along R paths.
 
-    Each path is filled backwards from its end; its first node is the source.
+    A path is a leaf of the trie of paths; each trie node adds one link to the path of its parent.
+    All paths are walked from their leaves towards the root at once, so that they are filled
+    backwards.
+
+    Args:
+        topology: the network.
+        paths: candidate paths, (D, K).
+        demand_index: (R,) demand of each path.
+        k: (R,) index of each path among the K paths of its demand.
     """
-    node = paths.leaf[demand_index, k].astype(np.int64)
+    # Trie node of each path, first its leaf, and number of its links.
+    trie_node = paths.leaf[demand_index, k].astype(np.int64)
     length = paths.hops[demand_index, k].astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(length + 1)])
-    link_offsets = np.concatenate([[0], np.cumsum(length)])
-    path_nodes = np.empty(offsets[-1], dtype=np.int32)
-    path_links = np.empty(link_offsets[-1], dtype=np.int32)
-    path_nodes[offsets[:-1]] = paths.pairs[demand_index, 0]
-    position = offsets[:-1] + length
-    link_position = link_offsets[:-1] + length - 1
-    while len(node):
-        path_nodes[position] = topology.link_target[paths.trie.link[node]]
-        path_links[link_position] = paths.trie.link[node]
-        node = paths.trie.parent[node].astype(np.int64)
-        position = position - 1
+    # A path of h links has h + 1 nodes.
+    node_starts = np.concatenate([[0], np.cumsum(length + 1)])
+    link_starts = np.concatenate([[0], np.cumsum(length)])
+    path_nodes = np.empty(node_starts[-1], dtype=np.int32)
+    path_links = np.empty(link_starts[-1], dtype=np.int32)
+    # The first node is the source of the demand.
+    path_nodes[node_starts[:-1]] = paths.pairs[demand_index, 0]
+    # Where the next node and link of each path are written.
+    node_position = node_starts[:-1] + length
+    link_position = link_starts[:-1] + length - 1
+    while len(trie_node):
+        path_nodes[node_position] = topology.link_target[paths.trie.link[trie_node]]
+        path_links[link_position] = paths.trie.link[trie_node]
+        trie_node = paths.trie.parent[trie_node].astype(np.int64)
+        node_position = node_position - 1
         link_position = link_position - 1
-        is_inside = node >= 0
-        node = node[is_inside]
-        position = position[is_inside]
-        link_position = link_position[is_inside]
-    return PathLinks(offsets, path_nodes, link_offsets, path_links)
+        # Drop paths that have reached the root: their parent is -1.
+        is_unfinished = trie_node >= 0
+        trie_node = trie_node[is_unfinished]
+        node_position = node_position[is_unfinished]
+        link_position = link_position[is_unfinished]
+    return PathLinks(node_starts, path_nodes, link_starts, path_links)

@@ -38,7 +38,7 @@ _COLUMNS = (
     Column("share", Kind.SHARE),
     Column("value", Kind.NUMBER, required=True),
 )
-# Source, target and class; "" matches any.
+# Owner of a function: names of source, target and class; "" matches any.
 _Key = tuple[str, str, str]
 
 
@@ -66,7 +66,9 @@ def read_bandwidth_functions(
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), "functions", _EXPECTED, error) from None
+        raise InputError.invalid(
+            str(file), "functions", f"the file cannot be read: {error}", f"use {_EXPECTED}"
+        ) from None
     return _assign_functions(_json_points(text, str(file)), str(file), topology, pairs, classes)
 
 
@@ -77,12 +79,21 @@ def bandwidth_functions_of(
     pairs: IntArray,
     classes: DemandClasses | None = None,
 ) -> BandwidthFunctions:
-    """Build the functions of demands from parsed JSON; see :func:`read_bandwidth_functions`.
+    """Build the bandwidth functions of demands from parsed JSON.
+
+    The function of a demand is that of its nodes, else of its class, else of all demands.
 
     Args:
-        functions: list of objects.
+        functions: list of objects with ``points`` or ``shares``, and optionally ``source`` and
+            ``target``, or ``class``.
         where: file or option, for messages.
-        topology, pairs, classes: network and demands of the functions.
+        topology: network with the node names.
+        pairs: (D, 2) source and target of each demand.
+        classes: classes of the demands; None for none.
+
+    Raises:
+        InputError: another format, an unknown node or class, a function that is not concave, or a
+            demand without a function.
     """
     return _assign_functions(_object_points(functions, where), where, topology, pairs, classes)
 
@@ -94,7 +105,21 @@ def _assign_functions(
     pairs: IntArray,
     classes: DemandClasses | None,
 ) -> BandwidthFunctions:
-    """Assign functions to demands, from location, owner, kind, rate and value of each point."""
+    """Assign a function to each demand: that of its nodes, else of its class, else of all demands.
+
+    Args:
+        rows: location for messages, owner (source, target, class), kind (``rate`` or ``share``),
+            rate and value of each point of all functions.
+        file: name of the file, for messages.
+        topology: network with the node names.
+        pairs: (D, 2) source and target of each demand.
+        classes: classes of the demands; None for none.
+
+    Raises:
+        InputError: no points, or points of both kinds; an unknown node or class; a function that is
+            not concave; a demand without a function.
+    """
+    # Group the points (rate, value) by owner.
     points: dict[_Key, list[tuple[float, float]]] = {}
     first_location: dict[_Key, str] = {}
     kinds: set[str] = set()
@@ -104,9 +129,12 @@ def _assign_functions(
         first_location.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
     if not points or len(kinds) > 1:
-        raise InputError(
-            file, "functions", "points by rate, or points by share", "both" if kinds else "none"
+        problem = (
+            "some points are by rate, others by share of the demand"
+            if kinds
+            else "the file has no points"
         )
+        raise InputError.invalid(file, "functions", problem, "give points by rate, or by share")
     function_index = {key: i for i, key in enumerate(points)}
     # Validate each function here, so that an error names its line.
     for key, key_points in points.items():
@@ -114,6 +142,7 @@ def _assign_functions(
             BandwidthFunctions.of_points([key_points], [0])
         except InputError as error:
             raise error.relocated(first_location[key], error.field) from None
+    # Index of the function of each demand, (D,): the most specific owner that matches.
     names = [""] * len(pairs) if classes is None else [classes.names[c] for c in classes.of_demand]
     function_of_demand = np.empty(len(pairs), dtype=np.int64)
     for demand, ((source_node, target_node), name) in enumerate(
@@ -125,7 +154,12 @@ def _assign_functions(
         index = next((function_index[key] for key in keys if key in function_index), None)
         if index is None:
             class_text = f" of class {name}" if name else ""
-            raise InputError(file, "functions", f"one for {source} to {target}{class_text}", "none")
+            raise InputError.invalid(
+                file,
+                "functions",
+                f"no function for the demand from {source} to {target}{class_text}",
+                "add one, or one for all demands (without source, target and class)",
+            )
         function_of_demand[demand] = index
     return BandwidthFunctions.of_points(
         list(points.values()), function_of_demand, by_share=kinds == {"share"}
@@ -133,21 +167,30 @@ def _assign_functions(
 
 
 def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
-    """Raise InputError for an unknown node or class."""
+    """Raise InputError for an owner with an unknown node or class, or with one node only."""
     source, target, name = key
     if bool(source) != bool(target):
-        raise InputError(where, "source and target", "both or neither", source or target)
+        raise InputError.invalid(
+            where,
+            "source and target",
+            f"only the {'source' if source else 'target'} is given, {source or target!r}",
+            "give both, or neither",
+        )
     for node in filter(None, (source, target)):
         if node not in topology.node_index():
             raise InputError(where, "source and target", f"nodes of {topology.name}", repr(node))
     if name and (classes is None or name not in classes.names):
-        raise InputError(
-            where, "class", "none" if classes is None else ", ".join(classes.names), repr(name)
-        )
+        if classes is None:
+            raise InputError.invalid(
+                where, "class", f"the traffic has no classes, but the function is of {name!r}"
+            )
+        raise InputError(where, "class", f"one of {', '.join(classes.names)}", repr(name))
 
 
 def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner, kind, rate and value of each point."""
+    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
+    of each row of a table.
+    """
     rows = read_side_table(file, _COLUMNS)
     for row in rows:
         present = [name for name in ("rate", "share") if name in row.values]
@@ -156,21 +199,27 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
         source, target, name = map(row.text, _NAMES)
         kind = present[0]
-        point = row.number(kind, least=-math.inf), row.number("value", least=-math.inf)
+        point = row.number(kind, minimum=-math.inf), row.number("value", minimum=-math.inf)
         yield row.where, (source, target, name), kind, *point
 
 
 def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner, kind, rate and value of each point."""
+    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
+    of each point of JSON text.
+    """
     try:
         functions = parsed_json(text)
     except ValueError as error:
-        raise InputError(file, "functions", "JSON", error) from None
+        raise InputError.invalid(
+            file, "functions", f"the file is not valid JSON: {error}"
+        ) from None
     yield from _object_points(functions, file)
 
 
 def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner, kind, rate and value of each point."""
+    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
+    of each point of parsed JSON.
+    """
     if not isinstance(functions, list) or not all(
         isinstance(function, dict) for function in functions
     ):

@@ -58,7 +58,11 @@ class _Link(NamedTuple):
 
 
 def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
-    """Read the network of BGP-LS updates; withdrawn links are omitted.
+    """Read the network that a sequence of BGP-LS updates results in; withdrawn links are omitted.
+
+    Args:
+        path: path of a file with a JSON object per line.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
 
     Raises:
         InputError: a line that is not JSON, no link, or an error of :func:`topology_of_states`.
@@ -71,8 +75,8 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
         try:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                str(path), f"line {line_number}", "a JSON object", str(error)
+            raise InputError.invalid(
+                str(path), f"line {line_number}", f"the line is not valid JSON: {error}"
             ) from None
         updates.location = f"line {line_number}"
         updates.read_gobgp(document)
@@ -81,41 +85,50 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
 
 
 class _Updates:
-    """Links and router names after a sequence of updates.
+    """Links and routers after a sequence of updates.
 
     Args:
         where: name of the file, for messages.
 
     Attributes:
-        location: present line, for messages.
+        where: name of the file, for messages.
+        location: line of the present update, for messages.
     """
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.location = ""
+        # Announced links by ends, interface, protocol and topologies.
         self._links: dict[tuple[str, ...], _Link] = {}
+        # Router name by router ID; IDs of broadcast networks; overload bit by router ID.
         self._names: dict[str, str] = {}
         self._networks: set[str] = set()
         self._overloaded: dict[str, bool] = {}
 
     def states(self) -> LinkStates:
-        """Return the resulting links and routers, with router names where they are known."""
+        """Return the resulting links and routers, with router names where they are known.
+
+        Duplicate announcements of a link are dropped: those of other topologies than IPv4, and
+        those with IPv6 addresses of a link that also has IPv4 addresses.
+        """
         router_names = self._names
         states = LinkStates(networks=self._networks)
         states.no_transit = {
-            router_names.get(link, link)
-            for link, is_overloaded in self._overloaded.items()
+            router_names.get(router, router)
+            for router, is_overloaded in self._overloaded.items()
             if is_overloaded
         }
         links = self._links.values()
+        # Ends of the links in the IPv4 topology.
         standard_ends = {
             (link.adjacency.source, link.adjacency.target) for link in links if link.is_standard
         }
         without_capacity: list[str] = []
         duplicates: list[str] = []
-        # Number of links with IPv4 addresses that are not matched to IPv6 copies yet.
+        # Number of links with IPv4 addresses, by ends and protocol, without an IPv6 copy so far.
         num_ipv4_links = Counter(_link_key(link) for link in links if link.family == "4")
         for link in links:
+            # Drop duplicates.
             adjacency = link.adjacency
             ends = adjacency.source, adjacency.target
             if not link.is_standard and ends in standard_ends:
@@ -126,6 +139,7 @@ class _Updates:
                     f"{router_names.get(ends[0], ends[0])} -> {router_names.get(ends[1], ends[1])}"
                 )
                 continue
+            # Replace router IDs by names, and a bandwidth of 0 by none.
             renamed = adjacency._replace(
                 source=router_names.get(ends[0], ends[0]), target=router_names.get(ends[1], ends[1])
             )
@@ -133,8 +147,8 @@ class _Updates:
                 without_capacity.append(f"{renamed.source} -> {renamed.target}")
                 renamed = renamed._replace(capacity=None)
             states.adjacencies.append(renamed)
-        states.note_count(without_capacity, "Links with a bandwidth of 0, read as none")
-        states.note_count(duplicates, "Links by IPv6 addresses, read as those by IPv4 addresses")
+        states.note_count(without_capacity, "Links with a bandwidth of 0, read as unknown")
+        states.note_count(duplicates, "Links with IPv6 addresses, read as copies of IPv4 links")
         return states
 
     def read_gobgp(self, document: Any) -> None:
@@ -151,6 +165,12 @@ class _Updates:
                     self.read_gobgp(part)
 
     def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
+        """Store the node or link of a path of GoBGP.
+
+        Args:
+            path: JSON object of the path.
+            nlri: its network layer reachability information.
+        """
         # Link-state attributes.
         attributes = list_of(path.get("attrs"), self.where, f"{self.location}: attrs")
         link_attributes = [
@@ -159,7 +179,7 @@ class _Updates:
             if isinstance(attribute, dict) and attribute.get("type") == _LINK_STATE
         ]
         is_withdrawn = bool(_value(path, "withdrawal", "iswithdraw"))
-        # A node has no remote end, a prefix is not used.
+        # Without a remote end it is a node, or a prefix, which is ignored.
         local = self._gobgp_router(nlri["local_node_desc"])
         if "remote_node_desc" not in nlri:
             node = _attribute_part(link_attributes, "node")
@@ -184,7 +204,7 @@ class _Updates:
         )
 
     def read_exabgp(self, document: Any) -> None:
-        """Read an update of ExaBGP."""
+        """Read an update of ExaBGP; ignore other documents."""
         # Attributes, and withdrawn objects.
         update = _find_value(document, "update") or document
         if not isinstance(update, dict):
@@ -239,11 +259,13 @@ class _Updates:
         """Store or withdraw a link.
 
         Args:
-            ends: router or broadcast network at either end.
-            descriptor: descriptor that distinguishes parallel links.
-            nlri: object with the protocol and the topology.
+            ends: names of source and target, each a router or broadcast network.
+            descriptor: JSON object with interface addresses and topologies, which distinguish
+                parallel links.
+            nlri: JSON object with the protocol.
             is_withdrawn: whether the link is withdrawn.
-            attributes: attributes by name.
+            attributes: JSON values of ``metric``, ``bandwidth``, ``te_metric``, ``group`` and
+                optionally ``delay``.
         """
         # Key of the link: ends, interface, protocol and topologies.
         topologies = set(_scalars(descriptor, "multitopolog", "mtid"))
@@ -262,6 +284,7 @@ class _Updates:
         if is_withdrawn:
             self._links.pop(key, None)
             return
+        # Address families of its interfaces, 4 and 6.
         families = {
             "6" if ":" in address else "4" for address in _scalars(descriptor, "interfaceaddr")
         }
@@ -278,10 +301,11 @@ class _Updates:
         """Build the adjacency of a link, with attributes in the project's units.
 
         Args:
-            ends: router or broadcast network at either end.
-            interface: interface of the first end; "" if unknown.
-            protocol: number of the protocol.
-            attributes: attributes by name.
+            ends: names of source and target, each a router or broadcast network.
+            interface: address or number of the source's interface; "" if unknown.
+            protocol: number of the protocol, as text.
+            attributes: JSON values of ``metric``, ``bandwidth`` (bytes a second), ``te_metric``,
+                ``group`` and optionally ``delay`` (microseconds).
         """
         metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
         te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
@@ -304,13 +328,15 @@ class _Updates:
         )
 
     def _affinities(self, mask: Any) -> frozenset[str]:
-        """Return the bit names of an administrative group, a number or a list of one (TLV 1088)."""
+        """Return names ``bit5`` of the set bits of an administrative group (TLV 1088), a number or
+        a list of one number.
+        """
         mask = mask[0] if isinstance(mask, list) and mask else mask
         try:
             number = int(mask, 0) if isinstance(mask, str) else int(mask or 0)
         except (TypeError, ValueError, OverflowError):
             raise InputError(
-                self.where, self.location, "an administrative group, a number", repr(mask)[:80]
+                self.where, self.location, "an integer as administrative group", repr(mask)[:80]
             ) from None
         return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
@@ -327,15 +353,20 @@ class _Updates:
         return self._end(descriptor.get("router-id"), descriptor.get("psn"), descriptors)
 
     def _end(self, router: Any, pseudonode_number: Any, descriptors: Any) -> str:
-        """Return the name of a router, or of a broadcast network: system ID of its router and a
-        number.
+        """Return the name of a link's end: a router ID, or for a broadcast network the system ID of
+        its router and the pseudonode number (``ID.NUMBER``), or OSPF's ID of the network.
+
+        Args:
+            router: JSON value of the router ID.
+            pseudonode_number: JSON value of the pseudonode number; None if the router ID has it.
+            descriptors: JSON descriptors of the end, for messages.
 
         Raises:
             InputError: no router ID.
         """
         if not router or isinstance(router, dict | list):
-            raise InputError(
-                self.where, self.location, "a router ID of each end", repr(descriptors)[:80]
+            raise InputError.invalid(
+                self.where, self.location, f"no router ID in {repr(descriptors)[:80]}"
             )
         name = str(router)
         pseudonode = "" if pseudonode_number in (None, "", 0, "0", "00") else str(pseudonode_number)
@@ -355,7 +386,7 @@ class _Updates:
 
 
 def _link_key(link: _Link) -> tuple[str, str, float]:
-    """Return ends and protocol of a link."""
+    """Return source, target and protocol rank of a link."""
     return link.adjacency.source, link.adjacency.target, link.adjacency.rank
 
 
@@ -364,7 +395,9 @@ def _normalise_key(key: Any) -> str:
 
 
 def _scalars(part: Any, *names: str) -> Iterator[str]:
-    """Yield the scalar values, also nested ones, of the keys that contain one of these names."""
+    """Yield as text the scalar values, also nested ones, of an object's keys that contain one of
+    these names.
+    """
     if not isinstance(part, dict):
         return
     for key, value in part.items():
@@ -373,6 +406,7 @@ def _scalars(part: Any, *names: str) -> Iterator[str]:
 
 
 def _flatten(value: Any) -> Iterator[str]:
+    """Yield all scalars within nested JSON as text, without empty ones."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from _flatten(inner)
@@ -415,6 +449,7 @@ def _nlris(part: Any) -> Iterator[dict[str, Any]]:
 
 
 def _find_value(part: Any, name: str) -> Any:
+    """Return the first value of a key in nested JSON objects; None for none."""
     if isinstance(part, dict):
         if name in part:
             return part[name]

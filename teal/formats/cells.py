@@ -35,7 +35,7 @@ class CellTable:
     Attributes:
         where: name of the file, for messages.
         header: column names as in the file.
-        rows: row number in the file, and cells, of each row.
+        rows: line number in the file, and cells, of each row below the header.
         separator: column separator of the file; "" for a workbook or a frame.
         row_word: word for a row in messages.
     """
@@ -54,21 +54,21 @@ class CellTable:
 
     @property
     def columns_text(self) -> str:
-        """Column names for messages, with a hint at the separator for a single column."""
+        """Column names for messages; for a single column with a hint at separators."""
         names = ", ".join(self.header) or "none"
         if self.separator and len(self.header) == 1:
             return f"{names} (columns are separated by commas, semicolons or tabs)"
         return names
 
     def texts(self, column: int) -> list[str]:
-        """Return the cells of a column, "" where a row is too short."""
+        """Return the cells of a column, "" for rows that are too short."""
         return [row[column] if column < len(row) else "" for _, row in self.rows]
 
     def numbers(self, column: int) -> list[str]:
         """Return the cells of a column with numbers in Python's notation.
 
         Raises:
-            InputError: see :func:`teal.formats.numerals.decimal_of`.
+            InputError: decimal points and decimal commas in the column, or ambiguous numbers only.
         """
         return plain_numbers(
             self.texts(column), self.where, f"column {self.header[column]}", self.separator
@@ -81,10 +81,10 @@ class CellTable:
 
         Args:
             columns: names of columns; missing ones are skipped.
-            numeric: columns that hold numbers.
+            numeric: columns with numbers, which are converted to Python's notation.
 
         Raises:
-            InputError: ambiguous numbers.
+            InputError: decimal points and decimal commas in a column, or ambiguous numbers only.
         """
         by_name: dict[str, list[str]] = {}
         for name in columns:
@@ -133,7 +133,7 @@ def heading(name: str) -> tuple[str, str]:
 
 
 def bracketed_heading(name: str) -> tuple[str, str]:
-    """Split a heading into the name and the text in brackets behind it, "" for none."""
+    """Split a heading such as ``MTBF (s)`` into the name and the text in brackets, "" for none."""
     bracketed = _BRACKETED.fullmatch(name.strip().strip("\ufeff"))
     return (bracketed[1], bracketed[2]) if bracketed else (name, "")
 
@@ -152,7 +152,8 @@ def read_cells(
 
     Args:
         path: path of the file.
-        is_header: predicate for the header row; None for the first row.
+        is_header: predicate that recognises the header among the first rows; None takes the first
+            row.
         sheet: sheet of a workbook; "" for the active one.
 
     Raises:
@@ -163,11 +164,15 @@ def read_cells(
         separator = ""
     else:
         if sheet:
-            expected = "no # behind a file that is no workbook (.xlsx)"
-            raise InputError(str(path), "", expected, f"#{sheet}")
+            raise InputError.invalid(
+                str(path), "", f"no sheet #{sheet}, since only .xlsx files have sheets"
+            )
         rows, separator = _rows_of_csv(path)
     if not rows:
-        raise InputError(str(path), "", "a line of names of columns", "an empty file")
+        raise InputError.invalid(
+            str(path), "", "the file is empty", "begin with a line of column names"
+        )
+    # Skip title rows above the header.
     first = 0
     if is_header is not None:
         candidates = range(min(len(rows), _MAX_TITLE_ROWS))
@@ -176,16 +181,24 @@ def read_cells(
 
 
 def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """Return line number and cells of each non-empty row of a CSV file, and its separator."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(str(path), "", "a text file in UTF-8", str(error)) from None
+        raise InputError.invalid(
+            str(path), "", f"the file is not UTF-8 text: {error}", "save it as UTF-8"
+        ) from None
     except OSError as error:
-        raise InputError(
-            str(path), "", "a .csv, .tsv or .xlsx table", error.strerror or str(error)
+        raise InputError.invalid(
+            str(path), "", f"the table cannot be read: {error.strerror or error}"
         ) from None
     if "\0" in text:
-        raise InputError(str(path), "", "a text file in UTF-8", "a file with null characters")
+        raise InputError.invalid(
+            str(path),
+            "",
+            "the file is not UTF-8 text: it has null characters",
+            "save it as UTF-8",
+        )
     lines = text.splitlines(keepends=True)
     separator = separator_of(lines[0]) if lines else ","
     reader = csv.reader(lines, delimiter=separator)
@@ -198,37 +211,48 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
             # A quoted cell may span several lines.
             first_line = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(
-            str(path), f"line {reader.line_num}", "a line of a CSV file", str(error)
+        raise InputError.invalid(
+            str(path), f"line {reader.line_num}", f"the line is not valid CSV: {error}"
         ) from None
     return rows, separator
 
 
 def separator_of(line: str) -> str:
-    """Return the column separator of a CSV file, by its first line."""
+    """Return the most frequent of comma, semicolon and tab in a line, the column separator."""
     return max(",;\t", key=line.count)
 
 
 def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
+    """Return row number and cells of each non-empty row of an Excel sheet; "" for the active
+    sheet.
+    """
     try:
         import openpyxl
     except ImportError:
-        raise InputError(
-            str(path), "", "pip install openpyxl, to read Excel files", "openpyxl is missing"
+        raise InputError.invalid(
+            str(path),
+            "",
+            "reading Excel files needs the package openpyxl, which is not installed",
+            "run pip install openpyxl",
         ) from None
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         if sheet and sheet not in book.sheetnames:
-            expected = "one of: " + ", ".join(book.sheetnames)
-            raise InputError(str(path), f"#{sheet}", expected, "none of them")
+            raise InputError.invalid(
+                str(path),
+                f"#{sheet}",
+                "the workbook has no such sheet",
+                f"use one of: {', '.join(book.sheetnames)}",
+            )
         worksheet: Any = book[sheet] if sheet else book.active
         rows = [[cell_text(cell) for cell in row] for row in worksheet.iter_rows(values_only=True)]
     except InputError:
         raise
     except Exception as error:
-        # A workbook can be broken in many ways, each with an exception of its own.
-        raise InputError(
-            str(path), "", "an Excel workbook", f"{type(error).__name__}: {error}"[:120]
+        # openpyxl raises exceptions of many types for damaged workbooks.
+        fault = f"{type(error).__name__}: {error}"[:120]
+        raise InputError.invalid(
+            str(path), "", f"the Excel workbook cannot be read: {fault}"
         ) from None
     return [(row_number, row) for row_number, row in enumerate(rows, start=1) if any(row)]
 
@@ -251,7 +275,9 @@ def cell_text(value: Any) -> str:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a cell is empty: None, NaN, or pandas's NA and NaT, which do not compare."""
+    """Return whether a cell is empty: None, NaN, or pandas's NA and NaT, recognised by their type
+    names, since comparing them fails.
+    """
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, numbers.Real) and bool(value != value)

@@ -38,7 +38,7 @@ _MIN_RELATIVE_LATENCY = 1e-6
 
 
 def is_commalab(path: Path) -> bool:
-    """Return whether a file starts with three positive integers, on one line or on three."""
+    """Return whether a file starts with three positive integers, on one line or on three lines."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -64,8 +64,8 @@ def read_commalab_topology(path: Path) -> Topology:
     notes: tuple[str, ...] = ()
     if is_unlimited.any():
         notes = (
-            f"{int(is_unlimited.sum()):,} arcs have no limit (capacity -1): {limit:g} Gbit/s, "
-            f"{_UNLIMITED_FACTOR:g} times all demand, stands for it.",
+            f"{int(is_unlimited.sum()):,} arcs without a limit (capacity -1) get {limit:g} Gbit/s, "
+            f"{_UNLIMITED_FACTOR:g} times the total demand.",
         )
     return network_of_costs(
         path.name,
@@ -86,7 +86,8 @@ def read_commalab_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     """
     nodes, _, demands = _read(path)
     if nodes != topology.num_nodes:
-        raise InputError(str(path), "nodes", f"{topology.num_nodes}, as the network", nodes)
+        expected = f"{topology.num_nodes}, the number of nodes of the network"
+        raise InputError(str(path), "nodes", expected, nodes)
     return matrix_of(path, path.name, demands[:, :2], demands[:, 2], topology)
 
 
@@ -101,7 +102,10 @@ def network_of_costs(
     no_transit: int = 0,
     notes: tuple[str, ...] = (),
 ) -> Topology:
-    """Build a network of numbered nodes whose links have costs.
+    """Build a network of numbered nodes whose links have costs and no latencies.
+
+    Self-loops are dropped.  The latency of a link in ms is its cost; links of cost 0 get a small
+    positive latency.
 
     Args:
         name: name of the network.
@@ -110,8 +114,8 @@ def network_of_costs(
         ends: (E, 2) node numbers of each link, from 1.
         cost: (E,) cost of a Gbit/s.
         capacity: (E,) Gbit/s.
-        no_transit: how many of the first nodes carry no transit traffic.
-        notes: notes of the network.
+        no_transit: number of nodes without transit traffic: nodes 1 to ``no_transit``.
+        notes: notes of the reader about the file.
 
     Raises:
         InputError: a number out of range, or an error of :class:`teal.Topology`.
@@ -127,10 +131,11 @@ def network_of_costs(
     if not is_proper.all():
         num_loops = int((~is_proper).sum())
         notes += (f"{num_loops:,} links from a node to itself were dropped.",)
+        # Keep the other links.
         ends = ends[is_proper]
         cost = cost[is_proper]
         capacity = capacity[is_proper]
-    # Latencies are costs, but positive.
+    # Lower limit of the latencies: a millionth of the smallest positive cost.
     positive_costs = cost[cost > 0]
     min_latency = _MIN_RELATIVE_LATENCY * float(
         positive_costs.min(initial=np.inf) if len(positive_costs) else 1.0
@@ -153,13 +158,14 @@ def network_of_costs(
 def matrix_of(
     path: Path, name: str, ends: FloatArray, rate: FloatArray, topology: Topology
 ) -> TrafficMatrices:
-    """Build one matrix of demands between numbered nodes; demands of a pair are added, loops
-    dropped.
+    """Build one traffic matrix from n demands between numbered nodes.
+
+    Demands of the same pair are added; self-loops are dropped.
 
     Args:
         path: path of the file.
         name: name of the traffic.
-        ends: (n, 2) node numbers, from 1.
+        ends: (n, 2) node numbers of source and target, from 1.
         rate: (n,) Gbit/s.
         topology: the network.
 
@@ -176,10 +182,11 @@ def matrix_of(
             "a finite rate >= 0",
             rate[is_invalid][0],
         )
+    # Distinct pairs (D, 2) of node indices from 0, and the pair of each demand.
     is_proper = ends[:, 0] != ends[:, 1]
     pairs, pair_index = np.unique(ends[is_proper].astype(np.int32) - 1, axis=0, return_inverse=True)
     if not len(pairs):
-        raise InputError(where, "demands", "demands between different nodes", "none")
+        raise InputError.invalid(where, "demands", "no demand between different nodes")
     rates = np.bincount(pair_index.reshape(-1), rate[is_proper]).astype(np.float64)
     return TrafficMatrices(
         name=name,
@@ -193,6 +200,14 @@ def matrix_of(
 
 
 def _require_nodes(ends: FloatArray, nodes: int, where: str, kind: str) -> None:
+    """Raise InputError unless all node numbers are integers from 1 to ``nodes``.
+
+    Args:
+        ends: (n, 2) node numbers of arcs or demands.
+        nodes: number of nodes.
+        where: name of the file, for messages.
+        kind: ``arc`` or ``demand``, for messages.
+    """
     is_invalid = ~((ends >= 1) & (ends <= nodes) & (ends == np.floor(ends))).all(1)
     if is_invalid.any():
         first = int(is_invalid.argmax())
@@ -201,18 +216,24 @@ def _require_nodes(ends: FloatArray, nodes: int, where: str, kind: str) -> None:
 
 
 def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
-    """Return the number of nodes, the arcs (E, 4), and the commodities (n, 3) of a file."""
+    """Read the numbers of a file.
+
+    Returns:
+        Number of nodes; arcs (E, 4): start, end, cost and capacity; commodities (n, 3): origin,
+        destination and rate.
+    """
     where = str(path)
     try:
         numbers = np.array(path.read_text(encoding="ascii").split(), np.float64)
     except (ValueError, UnicodeDecodeError):
-        expected = "numbers: a multicommodity flow problem of CommaLab"
-        raise InputError(where, "", expected, "something else") from None
+        raise InputError.invalid(
+            where, "", "not a multicommodity flow problem of CommaLab: it has more than numbers"
+        ) from None
     num_nodes, num_arcs, num_demands = (int(number) for number in numbers[:3])
     expected_size = 3 + _ARC_FIELDS * num_arcs + _COMMODITY_FIELDS * num_demands
     if len(numbers) != expected_size:
         expected = f"{expected_size} numbers, for {num_arcs} arcs and {num_demands} commodities"
-        raise InputError(where, "", expected, len(numbers))
+        raise InputError(where, "", expected, f"{len(numbers)} numbers")
     arc_rows = numbers[3 : 3 + _ARC_FIELDS * num_arcs].reshape(num_arcs, _ARC_FIELDS)
     return (
         num_nodes,

@@ -85,13 +85,10 @@ def read_containerlab(
         for name, node in nodes.items()
     }
     if len(set(names.values())) < len(names):
-        raise InputError(
-            where,
-            f"nodes: labels: {_NAME_LABEL}",
-            "distinct labels",
-            "a repeated label",
+        raise InputError.invalid(
+            where, f"nodes: labels: {_NAME_LABEL}", "two nodes have the same label"
         )
-    # Cables between routers, then links between the routers on each bridge.
+    # Cables between routers, then links between all pairs of routers on each bridge.
     links = _Links()
     for index, entry in enumerate(topology["links"]):
         field = f"links[{index}]"
@@ -116,11 +113,11 @@ def read_containerlab(
 
 @dataclasses.dataclass
 class _Links:
-    """Links of a file.
+    """Converter of the links of a file into records, with counts for notes.
 
     Attributes:
-        records: directions of the cables between routers.
-        members_of_bridge: directions of each cable to a bridge, by the name of the bridge.
+        records: directed links of the cables between routers.
+        members_of_bridge: by the name of a bridge: for each cable to it, its directed links.
         num_skipped: number of links that do not connect two nodes.
         num_with_vars: number of links with template variables, which are not read.
     """
@@ -141,12 +138,12 @@ class _Links:
         where: str,
         field: str,
     ) -> None:
-        """Append a link of the file.
+        """Append the directed links of a cable of the file.
 
         Args:
-            link: entry of the link.
-            names: name of each node of the file.
-            kinds: kind of each node of the file.
+            link: parsed entry of the link.
+            names: name in the network of each node, by its name in the file.
+            kinds: containerlab kind of each node, by its name in the file.
             attributes: names of the labels.
             where: name of the file, for messages.
             field: the link, for messages.
@@ -154,7 +151,7 @@ class _Links:
         Raises:
             InputError: an unknown node, an invalid label, or a link between bridges.
         """
-        # Skip links to the host and the like.
+        # Skip links that do not connect two nodes, such as links to the host.
         ends = _ends(link.get("endpoints", []), where, field)
         self.num_with_vars += _has_vars(link)
         if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
@@ -162,15 +159,18 @@ class _Links:
             return
         unknown = [end for end in ends if end not in kinds]
         if unknown:
-            raise InputError(where, f"{field}: endpoints", "nodes of the file", unknown[0])
+            raise InputError(where, f"{field}: endpoints", "nodes of the file", repr(unknown[0]))
         # Both directions of the cable; cables to bridges are collected by bridge.
         node_names = names[ends[0]], names[ends[1]]
         labels = _mapping(link.get("labels"), where, field)
         directions = tuple(_records(node_names, labels, attributes, where, field))
         bridges = [end for end in ends if kinds[end] in _BRIDGES]
         if len(bridges) == 2:
-            raise InputError(
-                where, f"{field}: endpoints", "a router at one end at least", "two bridges"
+            raise InputError.invalid(
+                where,
+                f"{field}: endpoints",
+                f"the link connects two bridges, {bridges[0]} and {bridges[1]}",
+                "connect a router at one end",
             )
         if bridges:
             self.members_of_bridge.setdefault(names[bridges[0]], []).append(directions)
@@ -197,24 +197,28 @@ def _read_yaml(path: Path) -> Any:
     try:
         import yaml
     except ImportError:
-        raise InputError(
-            str(path), "", "pip install pyyaml, to read YAML files", "pyyaml is missing"
+        raise InputError.invalid(
+            str(path),
+            "",
+            "reading YAML needs the package pyyaml, which is not installed",
+            "run pip install pyyaml",
         ) from None
     try:
         # The safe loader constructs plain objects only.
         return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise InputError(str(path), "", "a YAML file", " ".join(str(error).split())[:120]) from None
+        fault = " ".join(str(error).split())[:120]
+        raise InputError.invalid(str(path), "", f"the file is not valid YAML: {fault}") from None
 
 
 def _has_vars(link: dict[str, Any]) -> bool:
-    """Return whether a link or one of its ends has variables."""
+    """Return whether a link or one of its ends has ``vars`` (template variables)."""
     ends = link.get("endpoints", [])
     return bool(link.get("vars")) or any(isinstance(end, dict) and end.get("vars") for end in ends)
 
 
 def _mapping(value: Any, where: str, field: str) -> dict[str, Any]:
-    """Return a mapping with text keys; {} for nothing."""
+    """Return a YAML mapping with text keys, {} for an empty value; raise InputError for others."""
     if value in (None, ""):
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -223,12 +227,13 @@ def _mapping(value: Any, where: str, field: str) -> dict[str, Any]:
 
 
 def _nodes(topology: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the entries of the nodes by name; raise InputError without nodes or links."""
     if not isinstance(topology.get("nodes"), dict) or not isinstance(topology.get("links"), list):
-        raise InputError(
+        raise InputError.invalid(
             where,
             "topology",
-            "nodes and links, as containerlab has them",
-            ", ".join(topology) or "none",
+            "it needs a mapping of nodes and a list of links; its keys are: "
+            + (", ".join(topology) or "none"),
         )
     return _mapping(topology["nodes"], where, "nodes")
 
@@ -242,21 +247,32 @@ def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
 
 
 def _ends(ends: Any, where: str, field: str) -> list[str]:
-    """Return the nodes of the ends of a link, each ``node:interface`` or a mapping."""
+    """Return the node names of a link's ends, each written ``node:interface`` or as a mapping."""
     if not isinstance(ends, list) or not all(isinstance(end, str | dict) for end in ends):
         raise InputError(
             where, f"{field}: endpoints", "a list of node:interface", f"a {type(ends).__name__}"
         )
     nodes = [end.split(":")[0] if isinstance(end, str) else end.get("node", "") for end in ends]
     if not all(isinstance(node, str) for node in nodes):
-        raise InputError(where, f"{field}: endpoints: node", "a name", "another value")
+        raise InputError.invalid(where, f"{field}: endpoints: node", "the name is not a text")
     return nodes
 
 
 def _records(
     ends: tuple[str, str], labels: dict[str, Any], attributes: Attributes, where: str, field: str
 ) -> Iterator[LinkRecord]:
-    """Yield one or both directions of a cable."""
+    """Yield the directed links of a cable: both directions, or one with the label ``one-way``.
+
+    Args:
+        ends: names of its two nodes.
+        labels: labels of the link, ``back-NAME`` for the reverse direction.
+        attributes: names of the labels.
+        where: name of the file, for messages.
+        field: the link, for messages.
+
+    Raises:
+        InputError: an invalid label.
+    """
 
     def text(name: str, prefix: str) -> str:
         label = labels.get(prefix + name, labels.get(name, ""))
@@ -295,8 +311,13 @@ def _records(
 
 
 def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[LinkRecord]:
-    """Yield links between the routers on a bridge: metrics of the sender, and the smaller
-    capacity.
+    """Yield a directed link for each ordered pair of routers on a bridge.
+
+    It has the metric of the sender's cable, the smaller capacity and the affinities of both cables.
+
+    Args:
+        bridge: name of the bridge.
+        links: for each cable to the bridge, its directed links.
     """
     for first, second in itertools.permutations(links, 2):
         for outgoing, incoming in itertools.product(first, second):
@@ -316,15 +337,16 @@ def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[
 
 
 def containerlab_text(topology: Topology) -> str:
-    """Return the file of a network, which :func:`read_containerlab` reads back; interfaces are
-    eth1, eth2, ... in order.
+    """Return the text of a containerlab file (YAML) of a network; reading it gives the network
+    back.
 
-    Characters that container names cannot have are replaced by ``-``; the label ``teal-name`` has
-    the original name.
+    Interfaces are eth1, eth2, ... in order.  Capacities, latencies and metrics are labels.
+    Characters that are not allowed in container names are replaced by ``-``; the label
+    ``teal-name`` then has the original name.
     """
     import yaml
 
-    # Nodes with distinct container names.
+    # Distinct container names, by node index, and the entry of each node.
     container_names = list[str]()
     nodes = dict[str, Any]()
     used_names = set(_NON_NODES)
@@ -335,23 +357,25 @@ def containerlab_text(topology: Topology) -> str:
         used_names.add(container_name)
         container_names.append(container_name)
         nodes[container_name] = {} if container_name == name else {"labels": {_NAME_LABEL: name}}
-    # Links, with labels of both directions.
+    # An entry for each cable: a pair of directed links, or a single one.
     num_interfaces = [0] * topology.num_nodes
     links: list[dict[str, Any]] = []
-    for pair in topology.link_pairs():
+    for cable in topology.link_pairs():
+        # Ends, each on a new interface of its node.
         ends: list[dict[str, str]] = []
-        for node in (int(topology.link_source[pair[0]]), int(topology.link_target[pair[0]])):
+        for node in (int(topology.link_source[cable[0]]), int(topology.link_target[cable[0]])):
             num_interfaces[node] += 1
             ends.append({"node": container_names[node], "interface": f"eth{num_interfaces[node]}"})
-        forward = _labels(topology, pair[0])
-        backward = _labels(topology, pair[-1])
+        # Labels of the first direction, and those that differ in the reverse direction.
+        forward = _labels(topology, cable[0])
+        backward = _labels(topology, cable[-1])
         differing_names = [
             name for name in {**forward, **backward} if backward.get(name) != forward.get(name)
         ]
         backward_labels = {
             _REVERSE_PREFIX + name: backward.get(name, "") for name in differing_names
         }
-        one_way = {_ONE_WAY_LABEL: "true"} if len(pair) == 1 else {}
+        one_way = {_ONE_WAY_LABEL: "true"} if len(cable) == 1 else {}
         links.append(
             {"type": "veth", "endpoints": ends, "labels": {**forward, **backward_labels, **one_way}}
         )
@@ -363,6 +387,7 @@ def containerlab_text(topology: Topology) -> str:
 
 
 def _labels(topology: Topology, link: int) -> dict[str, str]:
+    """Return labels of a directed link: capacity (Gbit/s), latency (ms), metrics, affinities."""
     attributes = topology.igp_attributes(link)
     if "affinity" in attributes:
         attributes["affinity"] = ";".join(attributes["affinity"])

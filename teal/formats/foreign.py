@@ -21,27 +21,29 @@ _TABLE_TEXT = "a table of links, .csv: source,target,capacity and a line for eac
 
 
 def advice(path: Path) -> str:
-    """Return how to convert a file of another program; "" for an unknown format."""
+    """Return an instruction to convert an unsupported file of another program, such as a GML file;
+    "" for an unknown format.
+    """
     reader = _NETWORKX_READERS.get(path.suffix.lower())
     if reader is not None:
         call = (
             f"networkx.write_graphml(networkx.{reader}({path.name!r}), {path.stem + '.graphml'!r})"
         )
-        return f"networkx converts it: {call}"
+        return f"convert it by {call}"
     try:
         with path.open("rb") as stream:
             head = stream.read(_SNIFFED_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
     if "SNDlib" in head or ("NODES (" in head and "LINKS (" in head):
-        return "SNDlib has the same network as XML (.xml)"
+        return "download the network from SNDlib as XML (.xml)"
     lines = [line.strip() for line in head.splitlines() if line.strip()]
     if any(
         line.startswith(("<Nodes>", "<Circuits>", "<Interfaces>", "<Network>")) for line in lines
     ):
-        return f"of a WAE or MATE plan, export the circuits as {_TABLE_TEXT}"
+        return f"export the circuits of the WAE or MATE plan as {_TABLE_TEXT}"
     if any(line.startswith(("p min ", "p max ", "p mcf ")) for line in lines):
-        return f"of DIMACS, write the arcs as {_TABLE_TEXT} (or graph attributes of networkx)"
+        return f"write the arcs of the DIMACS file as {_TABLE_TEXT}"
     if lines and len(lines[0].split()) >= 3:
         return f"write it as {_TABLE_TEXT}"
     return ""

@@ -77,14 +77,16 @@ def topology_from_graph(
 def traffic_from_object(
     value: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
-    """Build the matrices of an object; pairs that it does not name have rate 0.
+    """Build traffic matrices from a Python object; absent pairs of nodes have rate 0.
 
     Args:
-        value: object of one of the module's kinds.
+        value: a pandas frame (table, square of nodes, or times by pairs), a series over pairs, a
+            dict of pairs, or an array (N, N), (T, N, N) or (T, N (N - 1)); Gbit/s.
         topology: network with the node names.
-        class_order: names in the column ``class`` of a table, the highest priority first; () for
-            the default.
-        unit: unit with which the caller scales the rates, instead of one in a heading; "" for none.
+        class_order: names in the column ``class`` of a table, the highest priority first; () orders
+            them by number or by name.
+        unit: unit by which the caller scales the rates afterwards, so that a unit in a heading is
+            ignored; "" applies the unit in the heading.
 
     Raises:
         InputError: another kind of object or shape, a missing column, an unknown node, a rate that
@@ -96,9 +98,13 @@ def traffic_from_object(
         if is_table(frame):
             return read_frame(frame, topology, class_order, unit)
     if class_order:
-        expected = "shares, for traffic that has no classes"
-        raise InputError("--classes", "", expected, ",".join(class_order))
-    # Other kinds of objects.
+        raise InputError.invalid(
+            "--classes",
+            "",
+            f"the traffic has no classes, but {','.join(class_order)} orders classes",
+            "give the fraction of each class as NAME=FRACTION",
+        )
+    # One matrix from a dict of pairs.
     if isinstance(value, Mapping):
         pairs = list(value)
         if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
@@ -108,6 +114,7 @@ def traffic_from_object(
         names = np.array(pairs, dtype=object).reshape(-1, 2)
         rates = _parse_rates(list(value.values()), "dict")[None]
         return _matrices(names[:, 0], names[:, 1], rates, _DEFAULT_TIMES[:1], topology, "dict")
+    # A frame without table columns, a series, or an array.
     if hasattr(value, "columns"):
         return _from_frame(value, topology)
     if hasattr(value, "index") and hasattr(value, "to_numpy"):
@@ -122,7 +129,7 @@ def traffic_from_object(
 
 
 def _levels_to_columns(frame: Any) -> Any:
-    """Move index levels with names of table columns to columns."""
+    """Return the frame with index levels that are named like table columns turned into columns."""
     levels = [str(name).strip().lower() for name in getattr(frame.index, "names", [])]
     column_names = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
     if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= column_names:
@@ -133,10 +140,12 @@ def _levels_to_columns(frame: Any) -> Any:
 
 
 def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
-    """Return sources and targets of a MultiIndex: by level names, else in order.
+    """Return the source names and target names of a MultiIndex with two levels.
+
+    Levels named target and source are swapped; unnamed levels are source, target.
 
     Raises:
-        InputError: contradictory names.
+        InputError: names of the levels that contradict their order.
     """
     first, second = (str(name).strip().lower() for name in index.names)
     is_swapped = first in _TARGETS and second in _SOURCES
@@ -149,7 +158,7 @@ def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
 
 
 def _parse_rates(values: Sequence[Any], where: str) -> FloatArray:
-    """Parse rates; NaN where a value is missing.
+    """Parse n rates of any type into (n,) floats; NaN where a value is missing.
 
     Raises:
         InputError: a value that is not a number.
@@ -160,14 +169,18 @@ def _parse_rates(values: Sequence[Any], where: str) -> FloatArray:
         try:
             rates[index] = float(text) if text else math.nan
         except ValueError:
-            raise InputError(where, "rate", "numbers (Gbit/s)", repr(value)[:80]) from None
+            raise InputError(where, "rate", "a number (Gbit/s)", repr(value)[:80]) from None
     return rates
 
 
 def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
+    """Build matrices from an array (N, N), (T, N, N), or (T, N (N - 1)) over all ordered pairs of
+    different nodes, by source, then target; Gbit/s.
+    """
     num_nodes = topology.num_nodes
     if value.dtype.kind not in "iuf":
         raise InputError("array", "dtype", "real numbers", value.dtype)
+    # (N (N - 1), 2) source and target of all pairs of different nodes.
     ends = np.array(
         [
             (source, target)
@@ -176,14 +189,13 @@ def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
             if source != target
         ]
     )
+    # Convert the array to (T, N (N - 1)).
     array = value[None] if value.ndim == 2 and value.shape == (num_nodes, num_nodes) else value
     if array.ndim == 3 and array.shape[1:] == (num_nodes, num_nodes):
         _require_empty_diagonal(np.einsum("tnn->tn", array), "array")
         array = array[:, ends[:, 0], ends[:, 1]]
     if array.ndim != 2 or array.shape[1] != len(ends):
-        expected = (
-            f"({num_nodes}, {num_nodes}), (T, {num_nodes}, {num_nodes}) or (T, {len(ends)}) rates"
-        )
+        expected = f"({num_nodes}, {num_nodes}), (T, {num_nodes}, {num_nodes}) or (T, {len(ends)})"
         raise InputError("array", "shape", expected, value.shape)
     names = np.array(topology.node_names, dtype=object)[ends]
     times = _DEFAULT_TIMES[0] + _DEFAULT_INTERVAL * np.arange(len(array))
@@ -194,13 +206,18 @@ def _require_empty_diagonal(rates: AnyArray, where: str) -> None:
     """Raise InputError for demand from a node to itself."""
     nonzero = rates[np.nan_to_num(rates) != 0]
     if len(nonzero):
-        expected = (
-            "0 from a node to itself (numpy.fill_diagonal(matrix, 0) leaves such traffic out)"
+        raise InputError.invalid(
+            where,
+            "rate",
+            f"a node has a demand of {float(nonzero[0]):g} to itself",
+            "set the diagonal to 0, as by numpy.fill_diagonal(matrix, 0)",
         )
-        raise InputError(where, "rate", expected, float(nonzero[0]))
 
 
 def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
+    """Build matrices from a frame without table columns: times by pairs of nodes, or a square of
+    nodes.
+    """
     where = "data frame"
     columns = [cell_text(name) for name in frame.columns]
     if getattr(frame.columns, "nlevels", 1) == 2:
@@ -211,12 +228,15 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
     rows = [cell_text(name) for name in frame.index]
     if set(rows) & set(index) and set(columns) & set(index):
         return _from_square(frame, rows, columns, topology)
-    expected = "columns source, target, rate (and timestamp), a square of nodes, or times and pairs"
-    raise InputError(where, "", expected, ", ".join(columns[:10]))
+    expected = (
+        "columns source, target, rate (and timestamp), a square of nodes, or times by pairs of "
+        "nodes"
+    )
+    raise InputError(where, "", expected, f"the columns {', '.join(columns[:10])}")
 
 
 def _parse_rate_table(frame: Any, where: str) -> FloatArray:
-    """Parse a frame into (rows, columns) numbers; NaN where a value is missing."""
+    """Parse the cells of a frame into rates (rows, columns); NaN where a value is missing."""
     columns = [
         _parse_rates(frame.iloc[:, column].tolist(), where) for column in range(frame.shape[1])
     ]
@@ -226,8 +246,14 @@ def _parse_rate_table(frame: Any, where: str) -> FloatArray:
 def _from_square(
     frame: Any, rows: list[str], columns: list[str], topology: Topology
 ) -> TrafficMatrices:
-    """Build one matrix from a frame with a row per source and a column per target, or vice versa if
-    its axes are named so.
+    """Build one matrix from a square frame over the nodes.
+
+    Args:
+        frame: rates, a row per source and a column per target, or vice versa if its axes are named
+            so.
+        rows: names of the nodes of the rows.
+        columns: names of the nodes of the columns.
+        topology: network with the node names.
     """
     where = "data frame"
     rates = _parse_rate_table(frame, where)
@@ -238,13 +264,14 @@ def _from_square(
         if row_axis in _SOURCES or column_axis in _TARGETS:
             expected = "axes named source and target, or unnamed in the order source, target"
             raise InputError(where, "axes", expected, f"{frame.index.name}, {frame.columns.name}")
+    # Flatten to one entry per pair; drop self-loops, which must be empty.
     sources = np.repeat(np.array(rows, dtype=object), len(columns))
     targets = np.tile(np.array(columns, dtype=object), len(rows))
     flat = rates.reshape(-1)
     _require_empty_diagonal(flat[sources == targets], where)
     missing = np.isnan(flat) & (sources != targets)
     if missing.any():
-        warn(f"{where}: {int(missing.sum()):,} rates are missing and count as 0")
+        warn(f"{where}: {int(missing.sum()):,} rates are missing and are read as 0")
     is_proper = sources != targets
     return _matrices(
         sources[is_proper],
@@ -280,8 +307,21 @@ def _matrices(
     topology: Topology,
     where: str,
 ) -> TrafficMatrices:
-    """Build matrices (T, D) between named nodes, in any order of pairs."""
-    # Grouping by categories creates self-loops without rates, which are dropped.
+    """Build T matrices of D demands between named nodes, sorted by pair.
+
+    Args:
+        source: (D,) names of the sources.
+        target: (D,) names of the targets.
+        rates: (T, D) Gbit/s; NaN is an error.
+        times: (T,) times of the matrices.
+        topology: network with the node names.
+        where: kind of object, for messages.
+
+    Raises:
+        InputError: an unknown node, a self-loop, a repeated pair, or a rate that is negative or not
+            finite.
+    """
+    # Drop self-loops without rates, which pandas creates when it groups by categories.
     is_empty = (np.nan_to_num(rates) == 0).all(0)
     is_loop = [str(a) == str(b) for a, b in zip(source, target, strict=True)]
     is_kept = ~(is_empty & np.array(is_loop, dtype=bool))
@@ -292,15 +332,24 @@ def _matrices(
     is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (indices[0] == indices[1])
     if is_invalid.any():
         pair = int(np.flatnonzero(is_invalid)[0])
-        actual = f"{rates[:, pair].min():g} from {source[pair]} to {target[pair]}"
-        expected = "finite rates >= 0 between different nodes"
-        if np.isnan(rates[:, pair]).any():
-            expected += " (groupby(..., observed=True) leaves out pairs that do not occur)"
-        raise InputError(where, "rate", expected, actual)
+        remedy = (
+            "omit absent pairs, as by groupby(..., observed=True)"
+            if np.isnan(rates[:, pair]).any()
+            else "use finite rates >= 0 between different nodes"
+        )
+        raise InputError.invalid(
+            where,
+            "rate",
+            f"the rate from {source[pair]} to {target[pair]} is {rates[:, pair].min():g}",
+            remedy,
+        )
+    # Sort by source, then target.
     codes = indices[0] * topology.num_nodes + indices[1]
     order = np.argsort(codes, kind="stable")
     if (np.diff(codes[order]) == 0).any():
-        raise InputError(where, "", "each source and target once", "a pair twice")
+        raise InputError.invalid(
+            where, "", "two rates have the same source and target", "add them up"
+        )
     pairs = np.stack([indices[0][order], indices[1][order]], 1).astype(np.int32)
     values = np.ascontiguousarray(rates[:, order])
     return TrafficMatrices(
@@ -317,8 +366,14 @@ def _matrices(
 def _indices(
     source: AnyArray, target: AnyArray, topology: Topology, where: str
 ) -> list[Int64Array]:
-    """Return (D,) node indices of the sources, and of the targets; raise InputError for unknown
+    """Return node indices (D,) of the sources and (D,) of the targets; raise InputError for unknown
     names.
+
+    Args:
+        source: (D,) names.
+        target: (D,) names.
+        topology: network with the node names.
+        where: kind of object, for messages.
     """
     index = topology.node_index()
     ends = []
@@ -337,10 +392,11 @@ def _indices(
 
 
 def _require_pairs(index: Any, where: str) -> None:
+    """Raise InputError unless an index of pandas has two levels: pairs of node names."""
     if getattr(index, "nlevels", 1) != 2:
-        raise InputError(
+        raise InputError.invalid(
             where,
             "index",
-            "pairs of names (source, target)",
-            getattr(index, "name", None) or "others",
+            "the index has no pairs of node names",
+            "use a MultiIndex with the levels source and target",
         )

@@ -3,8 +3,9 @@
 The name of a node is its ``label`` if all labels are distinct, else its id; its position is
 ``Longitude`` and ``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw``
 (bit/s), or its ``LinkSpeed`` in ``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few
-links or none; ``default_capacity`` applies to the others.  Links may have ``latency``, ``metric``,
-``te_metric``, ``affinity``, ``status`` and ``overload``, as in :mod:`teal.formats.node_link`.
+links or none; ``default_capacity`` applies to the others.  Links may have ``latency`` (ms),
+``metric``, ``te_metric``, ``cost``, ``affinity`` (names of administrative groups), ``status``
+(``up`` or ``down``) and ``overload`` (``yes``: the IGP does not use the link).
 """
 
 from __future__ import annotations
@@ -60,24 +61,26 @@ def read_graphml(
     """
     where = str(path)
     names = attributes or Attributes()
+    # Gbit/s per unit of the capacity attribute.
     unit = gbps_per_unit(names.capacity_unit or "Gbit/s", where)
-    graph, labels = labelled_graph(path)
+    graph, node_names = labelled_graph(path)
+    # Note a label that several nodes have.
     notes: tuple[str, ...] = ()
     label_counts = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
     ((duplicate, num_occurrences),) = label_counts.most_common(1) or [("", 0)]
     if num_occurrences > 1:
         notes = (
             (
-                f"two nodes have the label {duplicate!r}: the ids of the file are the names of all "
-                "nodes."
+                f"{num_occurrences} nodes have the label {duplicate!r}, so that nodes are named by "
+                "their ids."
             ),
         )
-    # Nodes with their positions.
+    # Position (longitude, latitude) of each node, by its name.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
         has_position = "Longitude" in data and "Latitude" in data
-        field = f"node {labels[node]}"
-        nodes[labels[node]] = (
+        field = f"node {node_names[node]}"
+        nodes[node_names[node]] = (
             (number(data["Longitude"], where, field), number(data["Latitude"], where, field))
             if has_position
             else None
@@ -85,7 +88,7 @@ def read_graphml(
     # One record for each edge.
     links = [data for _, _, data in graph.edges(data=True)]
     records = [
-        _record((labels[source], labels[target]), data, names, unit, where)
+        _record((node_names[source], node_names[target]), data, names, unit, where)
         for source, target, data in graph.edges(data=True)
     ]
     notes += notes_on_attributes(where, links, names, _ZOO_ATTRIBUTES)
@@ -140,7 +143,18 @@ def _record(
 def _capacity(
     data: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> float | None:
-    """Return the Gbit/s of a link; None where the file has none."""
+    """Return the capacity of an edge, Gbit/s; None if the file has none.
+
+    The configured attribute comes first, then the Zoo's ``LinkSpeedRaw`` (bit/s), then its
+    ``LinkSpeed`` in ``LinkSpeedUnits``.
+
+    Args:
+        data: attributes of the edge.
+        names: names of the attributes.
+        unit: Gbit/s per unit of the configured attribute.
+        where: name of the file, for messages.
+        field: the edge, for messages.
+    """
     if names.capacity in data:
         return number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
     if "LinkSpeedRaw" in data:
@@ -152,7 +166,9 @@ def _capacity(
 
 
 def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
-    """Return the graph of a GraphML file, and the name of each of its nodes.
+    """Return the graph of a GraphML file, and the name of each node by its id.
+
+    The name is the label if all labels are distinct, else the id.
 
     Raises:
         InputError: not GraphML.
@@ -163,8 +179,8 @@ def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
     try:
         graph: Any = nx.read_graphml(path)
     except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
-        raise InputError(
-            str(path), "", "a GraphML file", f"{type(error).__name__}: {error}"
+        raise InputError.invalid(
+            str(path), "", f"the file is not valid GraphML: {type(error).__name__}: {error}"
         ) from None
     labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
     if len(set(labels.values())) < len(labels):

@@ -46,7 +46,17 @@ _DAILY_AMPLITUDE = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Gravity:
-    """Options of the generator; see the module."""
+    """Options of the generator.
+
+    Attributes:
+        seed: seed of all random numbers.
+        count: number of matrices.
+        load: maximum link utilisation of the mean matrix under shortest-path routing.
+        interval: seconds between matrices.
+        top: fraction of the volume in the largest tenth of the demands.
+        noise: standard deviation of the logarithm of a rate.
+        correlation: correlation of that logarithm from one matrix to the next.
+    """
 
     seed: int = 0
     count: int = 200
@@ -72,9 +82,16 @@ class Gravity:
 
 
 def generate_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
-    """Generate the matrices of ``gravity[:options]`` over all pairs of ``topology``.
+    """Generate matrices by a gravity model over all pairs of nodes.
 
-    The same text and topology give the same matrices on every machine with the same NumPy version.
+    The rate of demand d at time t is mean_d * cycle_d(t) * noise_d(t): a gravity product of node
+    masses, a daily and weekly cycle, and log-normal AR(1) noise with mean 1.  Text and topology
+    determine the matrices, for one NumPy version.
+
+    Args:
+        text: ``gravity`` or ``gravity:seed=0,count=200,load=4,...``.
+        topology: the network.
+        progress: show a progress bar.
 
     Raises:
         InputError: an unknown option, or one out of range.
@@ -82,7 +99,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     options: dict[str, float] = parse_spec(text).parse_options(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
     model = Gravity(**options)  # type: ignore[arg-type]
     model.check(text)
-    # Mean rates of all pairs; a node without a link sends and receives nothing.
+    # (D,) mean rates of all pairs, with mean 1 over the pairs; 0 at nodes without a link.
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
     mean_rates = _mean_rates(rng, topology.num_nodes, pairs, model.top)
@@ -90,7 +107,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     if is_isolated.any() and not is_isolated.all():
         mean_rates = np.where(is_isolated, 0.0, mean_rates)
         mean_rates /= mean_rates.mean()
-    # Daily cycle and noise of each matrix.
+    # (D,) second of the day at which a demand peaks, drawn for each source.
     peak_second = rng.uniform(0, _DAY_S, topology.num_nodes)[pairs[:, 0]]
     noise_seed = int(rng.integers(1 << 62))
 
@@ -116,41 +133,48 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
         key=key,
         origin=text,
     )
-    # Scale the mean matrix to the load under shortest-path routing.
+    # Scale all matrices so that the mean matrix has the load under shortest-path routing.
     return traffic.scaled(model.load / shortest_path_load(topology, traffic, mean_rates))
 
 
 def _noise_factors(model: Gravity, seed: int, num_pairs: int) -> Iterator[AnyArray]:
-    """Yield (D,) float32 factors of the rates of each matrix: log-normal with mean 1, of AR(1)
-    logarithms.
+    """Yield the (D,) noise factors of each matrix: log-normal with mean 1.
+
+    z_0 ~ N(0, 1), z_{t+1} = c z_t + sqrt(1 - c^2) N(0, 1), factor_t = exp(s z_t - s^2 / 2), with
+    correlation c and standard deviation s.
 
     Args:
-        model: standard deviation and correlation.
+        model: standard deviation (``noise``) and correlation.
         seed: seed of the noise.
-        num_pairs: D.
+        num_pairs: number of demands, D.
     """
     rng = np.random.default_rng(seed)
     state = rng.standard_normal(num_pairs, dtype=np.float32)
-    # Keep the variance of the AR(1) noise at 1.
+    # This factor keeps the variance of the AR(1) process at 1.
     innovation = np.float32(np.sqrt(1 - model.correlation**2))
     while True:
-        # Log-normal with mean 1, for every standard deviation.
+        # exp(s z - s^2 / 2) has mean 1.
         yield np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
         state = np.float32(model.correlation) * state
         state += innovation * rng.standard_normal(num_pairs, dtype=np.float32)
 
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
-    """Return the maximum link utilisation if each demand of ``rates`` (D,) takes its fewest-hop
-    path.
+    """Return the maximum link utilisation if each demand is routed over its fewest-hop path.
+
+    Args:
+        topology: the network.
+        traffic: traffic with the pairs (D, 2) of the demands.
+        rates: (D,) Gbit/s.
     """
     # Imported here: it takes two seconds, and files without loads do not need it.
     import torch
 
     from teal.pathops import make_path_ops
 
+    # (E,) Gbit/s on each link.
     load = np.zeros(topology.num_links)
-    # Process the pairs in parts, since paths of all pairs would dominate the memory.
+    # Process the pairs in parts, since the paths of all pairs would need much memory.
     parts = divide(traffic.pairs, math.ceil(len(rates) / _MAX_PAIRS_IN_MEMORY))
     for part in parts:
         paths = compute_paths(topology, traffic.pairs[part], num_paths=1, cache=len(parts) == 1)
@@ -163,12 +187,23 @@ def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: Floa
 def _mean_rates(
     rng: np.random.Generator, num_nodes: int, pairs: np.ndarray, top: float
 ) -> FloatArray:
-    """Return (D,) gravity rates with mean 1, of which the largest tenth has the share ``top``."""
+    """Return the (D,) mean rates of the gravity model, with mean 1.
+
+    rate_d = (send_s receive_t factor_d)^p of pair d = (s, t), with log-normal masses and factors.
+    The power p makes the largest tenth of the rates a fraction ``top`` of their sum.
+
+    Args:
+        rng: generator of the random numbers (written).
+        num_nodes: number of nodes, N.
+        pairs: (D, 2) source and target of each demand.
+        top: fraction of the volume in the largest tenth of the demands.
+    """
+    # Logarithms of the masses, (N,), and of the rates for p = 1, (D,).
     send, receive = rng.standard_normal((2, num_nodes))
     log_rates = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
     num_top = max(1, round(len(pairs) / 10))
     sorted_logs = np.sort(log_rates - log_rates.max())[::-1]
-    # Bisection for the power: the share of the largest tenth increases with it.
+    # Bisection for the power p: the fraction of the largest tenth increases with it.
     low = 0.0
     high = 64.0
     for _ in range(60):
@@ -182,8 +217,12 @@ def _mean_rates(
 
 
 def _cycle_factor(second: int, peak: FloatArray) -> FloatArray:
-    """Return (D,) the daily and weekly factor at ``second``, for demands that peak at second
-    ``peak`` of the day.
+    """Return the (D,) factor of the daily and weekly cycle:
+    (1 + 0.4 cos(2 pi (second - peak) / day)), times 0.75 at weekends.
+
+    Args:
+        second: time since the first matrix, a Monday at 0:00.
+        peak: (D,) second of the day at which each demand peaks.
     """
     daily = 1 + _DAILY_AMPLITUDE * np.cos(2 * np.pi * (second - peak) / _DAY_S)
     return daily * (_WEEKEND_FACTOR if (second // _DAY_S) % 7 >= 5 else 1.0)

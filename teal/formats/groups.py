@@ -52,40 +52,43 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
     """
     where = str(path)
     if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
-        raise InputError(
-            where, "groups", _EXPECTED, "no such file" if not path.is_file() else repr(path.suffix)
+        problem = (
+            f"unknown kind of file ({path.suffix or 'no suffix'})"
+            if path.is_file()
+            else "no such file"
         )
+        raise InputError.invalid(where, "groups", problem, f"use {_EXPECTED}")
     groups: dict[str, set[int]] = {}
     for field, group, a, b in _rows(path):
         try:
             groups.setdefault(group, set()).update(topology.find_links(a, b))
         except InputError as error:
-            raise InputError(
-                where, field, f"a cable of {topology.name}", f"{a} - {b} ({error})"
+            raise InputError.invalid(
+                where, field, f"{topology.name} has no cable {a} - {b} ({error})"
             ) from None
     if not groups:
-        raise InputError(where, "groups", "at least one group", "none")
+        raise InputError.invalid(where, "groups", "the file has no groups")
     similar = alike(list(groups))
     if similar:
-        warn(f"{where}: names of different groups that look alike: {listed(similar)}")
+        warn(f"{where}: similar names of different groups: {listed(similar)}")
     return {group: sorted(links) for group, links in groups.items()}
 
 
 def failing_links(file: str, topology: Topology) -> list[list[int]]:
-    """Return the link indices of each group in a file, or of every cable without a file.
+    """Return the link indices of each group in a file; without a file each cable is a group.
 
     Args:
-        file: path; ``""`` for every cable.
+        file: path of the file; ``""`` for none.
         topology: network with the node names.
 
     Raises:
-        InputError: see :func:`load_groups`.
+        InputError: a missing file, another format, no group, or an unknown cable.
     """
     return list(load_groups(Path(file), topology).values()) if file else topology.cables()
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield location in the file, group, and the two nodes of a cable."""
+    """Yield location in the file, name of the group, and names of the two nodes of each cable."""
     match path.suffix.lower():
         case ".json":
             yield from _rows_of_json(path)
@@ -101,12 +104,15 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield location, group and the two nodes of each cable of a JSON file."""
     where = str(path)
     expected = '{"group": [["a", "b"], ...]}'
     try:
         data: Any = parsed_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError(where, "", expected, error) from None
+        raise InputError.invalid(
+            where, "", f"the file is not valid JSON: {error}", f"use the form {expected}"
+        ) from None
     if not isinstance(data, dict):
         raise InputError(where, "", expected, type(data).__name__)
     for group, cables in data.items():
@@ -117,6 +123,7 @@ def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _rows_of_graphml(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield location, group and the two nodes of each edge's groups in a GraphML file."""
     graph, names = labelled_graph(path)
     for source, target, data in graph.edges(data=True):
         edge_groups = [part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";")]

@@ -57,7 +57,13 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
     """
     rows = read_side_table(path, _COLUMNS)
     if not rows or not any(name in rows[0].values for name in _VALUES):
-        raise InputError(str(path), "columns", "one of " + ", ".join(_VALUES), "none with a value")
+        raise InputError.invalid(
+            str(path),
+            "columns",
+            "the table has no values of links",
+            f"add rows, and a column {', '.join(_VALUES[:-1])} or {_VALUES[-1]}",
+        )
+    # (E,) values of the links, by column; the rows overwrite those of the network's file.
     rows_of_pair, unknown = _rows_by_pair(rows, topology)
     values = {
         "capacity": topology.capacity.copy(),
@@ -66,18 +72,28 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
     }
     unknown += _apply_rows(rows_of_pair, topology, values)
     if unknown:
-        warn(f"{path}: links that the network does not have: {listed(unknown)}")
-    # Every link needs a capacity; costs are on all links or on none.
+        warn(f"{path}: links that are not in the network: {listed(unknown)}")
+    # Every link needs a capacity, from the table or the default.
     without_capacity = np.flatnonzero(values["capacity"] == PENDING_CAPACITY)
     if len(without_capacity) and default_capacity is None:
         names = [topology.link_name(link) for link in without_capacity.tolist()]
-        expected = "one of every link (--default-capacity GBPS gives one to the others)"
-        raise InputError(str(path), "capacity", expected, f"none of {listed(names)}")
+        raise InputError.invalid(
+            str(path),
+            "capacity",
+            f"no capacity of {len(names)} links: {listed(names)}",
+            "add rows, or give these links one by --default-capacity GBPS",
+        )
     values["capacity"][without_capacity] = default_capacity
+    # Costs are on all links or on none.
     cost = values["cost"]
     if np.isnan(cost).any() and not np.isnan(cost).all():
         name = topology.link_name(int(np.isnan(cost).argmax()))
-        raise InputError(str(path), "cost", "one of every link, or none", f"none of {name}")
+        raise InputError.invalid(
+            str(path),
+            "cost",
+            f"the link {name} has no cost, but others have one",
+            "give every link a cost, or none",
+        )
     notes = topology.notes
     if len(without_capacity):
         notes += (
@@ -119,10 +135,10 @@ def _apply_rows(
     Args:
         rows_of_pair: rows by source and target index.
         topology: the network.
-        values: (E,) values by column, changed in place.
+        values: (E,) values of the links, by column (written).
 
     Returns:
-        The pairs without a link.
+        Descriptions of the pairs without a link.
     """
     without_link = list[str]()
     for (source, target), rows in rows_of_pair.items():
@@ -140,7 +156,7 @@ def _apply_rows(
 
 
 def _costs_of(topology: Topology) -> FloatArray:
-    """Return a writable copy of the (E,) costs; NaN for none."""
+    """Return a copy of the costs of a network's links, (E,); NaN without costs."""
     if topology.cost is None:
         return np.full(topology.num_links, np.nan)
     return topology.cost.copy()
@@ -152,19 +168,29 @@ def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:
 
 
 def _set_values(links: np.ndarray, rows: list[Row], values: dict[str, np.ndarray]) -> None:
-    """Write the values of the rows to parallel links.
+    """Write the values of the rows to parallel links: one row for all of them, or a row for each.
+
+    Args:
+        links: (n,) indices of the parallel links in one direction.
+        rows: rows of the pair of nodes.
+        values: (E,) values of the links, by column (written).
 
     Raises:
         InputError: several rows, but not one per link.
     """
     if len(links) and len(rows) not in (1, len(links)):
-        expected = f"one row for all {len(links)} parallel links, or one for each"
-        raise InputError(rows[-1].where, "", expected, f"{len(rows)} rows")
+        raise InputError.invalid(
+            rows[-1].where,
+            "",
+            f"{len(rows)} rows for {len(links)} parallel links",
+            "use one row for all of them, or one for each",
+        )
     for index, link in enumerate(links.tolist()):
         row = rows[0] if len(rows) == 1 else rows[index]
         for name in _VALUES:
             if row.values.get(name) is None:
                 continue
+            # A failed link stays out of service.
             if name == "capacity" and values[name][link] == 0:
                 continue
-            values[name][link] = row.number(name, least=0.0 if name == "cost" else None)
+            values[name][link] = row.number(name, minimum=0.0 if name == "cost" else None)

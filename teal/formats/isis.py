@@ -35,7 +35,7 @@ _IPV4_TOPOLOGIES = (
 )
 # ISO 10589 7.2.2: the largest narrow metric, which also stands for all larger wide ones.
 _MAX_NARROW_METRIC = 63
-# Wide metrics before narrow ones.
+# Keys of FRR's JSON with neighbours, and the rank of their metrics: wide (0) before narrow (1).
 _METRIC_RANKS = {"extReach": 0, "mtReach": 0, "oldReach": 1}
 
 
@@ -47,57 +47,71 @@ def is_isis(document: Any) -> bool:
 
 
 def read_isis(document: dict[str, Any], path: Path, default_capacity: float | None) -> Topology:
-    """Read the network of a database.
+    """Read the network of an IS-IS database.
+
+    Args:
+        document: parsed JSON of FRR.
+        path: path of the file.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
 
     Raises:
         InputError: several instances, the incomplete JSON of FRR 8, host names that cannot be
             matched, or an error of :func:`topology_of_states`.
     """
     where = str(path)
+    # Select the only VRF with areas.
     if "vrfs" in document:
         with_areas = [
             vrf for vrf in objects_of(document["vrfs"], where, "vrfs") if vrf.get("areas")
         ]
         if len(with_areas) != 1:
-            expected = 'one VRF with areas (vtysh -c "show isis vrf NAME database detail json")'
-            raise InputError(where, "vrfs", expected, len(with_areas))
+            raise InputError.invalid(
+                where,
+                "vrfs",
+                f"{len(with_areas)} VRFs have areas, but only one can be read",
+                'use vtysh -c "show isis vrf NAME database detail json"',
+            )
         document = with_areas[0]
+    # Collect the adjacencies of all levels, and the (source, target) pairs of each level.
     states = LinkStates()
     levels: dict[int, set[tuple[str, str]]] = {}
-    # Add the adjacencies of every level.
     for area in objects_of(document["areas"], where, "areas"):
         for level in objects_of(area.get("levels", []), where, "levels"):
             if "lsp" in level:
-                raise InputError(
+                raise InputError.invalid(
                     where,
-                    "lsps",
-                    "the JSON of FRR 9 or later (FRR 8 writes one packet and one neighbour alone; "
-                    "its OSPF JSON is complete)",
                     "lsp",
+                    "this is the JSON of FRR 8, which has only one packet and one neighbour",
+                    "use FRR 9 or later, or the OSPF database",
                 )
             level_number = int(first_number(level.get("id"), where, "levels: id") or 0)
             routers = _routers(level.get("lsps", []), where, states)
             if not routers:
                 continue
-            num_before = len(states.adjacencies)
+            num_earlier = len(states.adjacencies)
             _add_level(level_number, routers, where, states)
             ends = {
                 (adjacency.source, adjacency.target)
-                for adjacency in states.adjacencies[num_before:]
+                for adjacency in states.adjacencies[num_earlier:]
             }
             levels.setdefault(level_number, set()).update(ends)
+    # Warn if two levels differ.
     if len(levels) > 1 and len(set(map(frozenset, levels.values()))) > 1:
         states.notes.append(
             f"{WARNING}{where}: levels {' and '.join(map(str, sorted(levels)))} are read as one "
-            "network: routers prefer paths within level 1, which shortest paths of the whole may "
-            "leave."
+            "network, although routers prefer paths within level 1: shortest paths may differ."
         )
     return topology_of_states(path, states, default_capacity)
 
 
 class _Reach(NamedTuple):
-    """Neighbour stated by a router: identity, metric, interface, and rank among statements about a
-    link.
+    """Neighbour in a link-state packet.
+
+    Attributes:
+        identity: system ID or host name of the neighbour, and pseudonode number.
+        metric: IGP metric.
+        interface: address or number of the router's interface; "" if unknown.
+        rank: precedence among statements about one link; the smallest counts.
     """
 
     identity: str
@@ -124,7 +138,16 @@ class _Lsps:
 
 
 def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
-    """Return the routers and broadcast networks of a level, in the order of the database."""
+    """Return the routers and broadcast networks of a level, in the order of the database.
+
+    Args:
+        packets: JSON list of the level's link-state packets.
+        where: name of the file, for messages.
+        states: collector of notes (written).
+
+    Raises:
+        InputError: an invalid packet, or two routers with one name.
+    """
     lsps_by_name: dict[str, _Lsps] = {}
     expired: list[str] = []
     for index, packet in enumerate(objects_of(packets, where, "lsps")):
@@ -136,11 +159,11 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
             continue
         is_first = fragment in ("00", "0")
         if is_first and name in lsps_by_name and lsps_by_name[name].has_first:
-            raise InputError(
+            raise InputError.invalid(
                 where,
                 f"{field}: lsp: id",
-                "a name of each router (host names are cut: no hostname dynamic)",
-                f"{name}-{fragment} twice",
+                f"two routers have the name {name}, since host names are cut",
+                "configure no hostname dynamic",
             )
         lsps = lsps_by_name.setdefault(name, _Lsps(name))
         lsps.has_first |= is_first
@@ -155,7 +178,9 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
 
 
 def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
-    """Return the name of a packet's router or network, and the number of the fragment."""
+    """Return the name of a packet's router or network, and its fragment number, from an LSP ID such
+    as ``0000.0000.0001.00-00``.
+    """
     identity = packet.get("lsp")
     text = text_of(
         identity.get("id") if isinstance(identity, dict) else identity,
@@ -165,7 +190,7 @@ def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]
     name, _, fragment = text.rpartition("-")
     if not name:
         raise InputError(
-            where, f"{field}: lsp: id", "an identity such as 0000.0000.0001.00-00", fragment
+            where, f"{field}: lsp: id", "an LSP ID such as 0000.0000.0001.00-00", repr(fragment)
         )
     return name, fragment
 
@@ -180,16 +205,19 @@ def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_Reach]:
 
 
 def _has_expired(packet: dict[str, Any]) -> bool:
-    """Return whether the remaining lifetime is 0: FRR then prints the seconds since in brackets."""
+    """Return whether the remaining lifetime of a packet is 0; FRR then prints the seconds since
+    expiry in brackets.
+    """
     lifetime = str(packet.get("holdtime", packet.get("remainingLifetime", ""))).strip()
     return lifetime.startswith("(") or lifetime == "0"
 
 
 def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _Reach:
+    """Parse a neighbour of a packet; statements of other topologies than IPv4 get a larger rank."""
     topology = str(entry.get("mtId", "")).lower()
     metric = first_number(entry.get("metric"), where, f"{field}: metric")
     if metric is None:
-        raise InputError(where, f"{field}: metric", "a metric", "none")
+        raise InputError.invalid(where, f"{field}: metric", "the neighbour has no metric")
     is_other_topology = topology not in _IPV4_TOPOLOGIES
     identity = text_of(entry.get("id"), where, f"{field}: id")
     return _Reach(identity, metric, _interface(entry), rank + 2 * is_other_topology)
@@ -217,15 +245,23 @@ def _interface(part: Any) -> str:
 
 
 def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStates) -> None:
-    """Add the adjacencies of a level to ``states``."""
-    # Names of the routers.
+    """Add the adjacencies of a level to ``states``.
+
+    Args:
+        level: number of the level, 1 or 2.
+        level_lsps: routers and broadcast networks of the level.
+        where: name of the file, for messages.
+        states: collector of adjacencies, networks, overloaded routers and notes (written).
+    """
+    # Router names by system ID, and vice versa.
     routers = [lsps for lsps in level_lsps if lsps.name.endswith(".00")]
     name_of_identity = _router_names(routers, where, states)
     states.no_transit |= {lsps.name[:-3] for lsps in routers if lsps.is_overloaded}
     identity_of_name = {name: identity for identity, name in name_of_identity.items()}
-    # Adjacencies that each packet states.
+    # Adjacencies of each router or network to its neighbours.
     saturated: list[str] = []
     for lsps in level_lsps:
+        # The source: a router, or a broadcast network, named by its router's system ID.
         owner, _, pseudonode = lsps.name.rpartition(".")
         is_router = pseudonode == "00"
         source = owner
@@ -253,15 +289,23 @@ def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStat
 
 
 def _split_identity(identity: str) -> tuple[str, str]:
-    """Split a neighbour's identity into system ID or host name, and pseudonode number, 00 for
-    none.
+    """Split a neighbour's identity into system ID or host name, and pseudonode number; 00 is the
+    router itself.
     """
     head, dot, tail = identity.rpartition(".")
     return (head, tail) if dot and len(tail) == 2 else (identity, "00")
 
 
 def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[str, str]:
-    """Return the router name of each system ID.
+    """Return the name of each router by its system ID.
+
+    Names are system IDs or host names.  The database is sorted by system ID, so that host names are
+    matched with the sorted system IDs of the neighbours.
+
+    Args:
+        routers: routers of a level, in the order of the database.
+        where: name of the file, for messages.
+        states: collector of notes (written).
 
     Raises:
         InputError: host names that cannot be matched with system IDs.
@@ -274,21 +318,26 @@ def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[
     }
     identities = sorted(name for name in neighbour_names if _SYSTEM_ID.fullmatch(name))
     if len(identities) != len(routers) or not _is_mutual(routers, identities):
-        raise InputError(
+        raise InputError.invalid(
             where,
             "lsps",
-            "system IDs as names of packets (no hostname dynamic): host names are matched with "
-            "system IDs only if all adjacencies then have two ends",
-            f"{len(routers)} host names, {len(identities)} system IDs",
+            f"the {len(routers)} host names cannot be matched with the {len(identities)} system "
+            "IDs of the neighbours",
+            "configure no hostname dynamic, so that packets are named by system IDs",
         )
     states.notes.append("Host names were matched with system IDs by the order of the database.")
     return dict(zip(identities, names, strict=True))
 
 
 def _is_mutual(routers: list[_Lsps], identities: list[str]) -> bool:
-    """Return whether with these system IDs each router has a neighbour, and neighbours name each
-    other.
+    """Return whether these system IDs are consistent: each router has a neighbour, and two routers
+    name each other.
+
+    Args:
+        routers: routers of a level.
+        identities: assumed system ID of each router.
     """
+    # By system ID: neighbouring routers, and adjacent broadcast networks.
     neighbours: dict[str, set[str]] = {}
     on_networks: dict[str, set[str]] = {}
     for identity, lsps in zip(identities, routers, strict=True):

@@ -34,7 +34,7 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
+        raise InputError.invalid(str(path), "", f"the file is not valid JSON: {error}") from None
     if rfc8345.is_rfc8345(document):
         require_attributes(attributes, (INSIDE,), "RFC 8345")
         return rfc8345.read_rfc8345(document, path, default_capacity, attributes.inside)
@@ -46,7 +46,9 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
             require_attributes(attributes, (), kind)
             return read(document, path, default_capacity)
     if not _is_node_link(document):
-        raise InputError(str(path), "", _EXPECTED, _description(document))
+        raise InputError.invalid(
+            str(path), "", f"unsupported JSON: {_description(document)}", f"use {_EXPECTED}"
+        )
     require_attributes(attributes, node_link.ATTRIBUTES, "node-link data")
     return node_link.topology_from_node_link(
         document, path.stem, str(path), default_capacity, attributes
@@ -60,11 +62,11 @@ def _is_node_link(document: Any) -> bool:
 
 
 def _description(document: Any) -> str:
-    """Return the likely kind of a document, and how to convert it."""
+    """Describe the likely kind of an unsupported document, and how to convert it, for a message."""
     if not isinstance(document, dict):
-        return f"JSON of a {type(document).__name__}"
+        return f"a {type(document).__name__}"
     if not document:
-        return "an empty object: FRR prints it where the daemon is not running or has no neighbours"
+        return "an empty object: FRR prints it if the daemon is not running or has no neighbours"
     if "adjacency" in document:
         return "adjacency data of networkx: write networkx.node_link_data(graph)"
     if "elements" in document:
@@ -77,7 +79,7 @@ def _description(document: Any) -> str:
     ):
         return "links of ONOS: write nodes with id, and links with source, target and capacity"
     if "status" in document and "data" in document:
-        return "an answer of Prometheus, which --counters takes"
+        return "a response of Prometheus, for the option --counters"
     if document.get("type") == "FeatureCollection":
         return (
             "GeoJSON, which has no links between nodes: write nodes with id, and links with "

@@ -120,7 +120,16 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
 def topology_from_link_frame(
     frame: Any, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    """Build the network of a pandas frame with a table's columns; see :func:`read_link_table`."""
+    """Build the network of a pandas frame with a row per link and the columns of a link table.
+
+    Args:
+        frame: the frame.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        attributes: names of the columns.
+
+    Raises:
+        InputError: a missing column, or an invalid cell.
+    """
     table = cells_of_frame(frame, "data frame")
     return _from_cells("frame", table, default_capacity, attributes)
 
@@ -128,7 +137,13 @@ def topology_from_link_frame(
 def _from_cells(
     name: str, table: CellTable, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    """Build the network of a table's rows.
+    """Build the network of a table of links.
+
+    Args:
+        name: name of the network.
+        table: the table, a row per cable or per direction.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        attributes: names of the columns.
 
     Raises:
         InputError: no rows, an invalid cell, or an error of :func:`topology_from_records`.
@@ -138,18 +153,20 @@ def _from_cells(
     rows = _read_rows(table, columns, attributes)
     records = rows.records
     if not records and not rows.one_way:
-        raise InputError(where, "", "a row for each link", "none")
-    # Rows are directions where most of them have a counterpart in the reverse direction.
+        raise InputError.invalid(where, "", "the table has no rows", "add a row for each link")
+    # A row is one direction if most rows have a row in the reverse direction, else a cable.
     unpaired = _unpaired_rows(records)
     num_proper = sum(record.source != record.target for record in records)
     is_directed = 2 * len(unpaired) < num_proper or not records
     if is_directed and "metric_back" in columns:
-        expected = "a row for each circuit, since there is a metric of the other direction"
-        raise InputError(
-            where, table.header[columns["metric_back"]], expected, "a row for each direction"
+        raise InputError.invalid(
+            where,
+            table.header[columns["metric_back"]],
+            "the column has metrics of the reverse direction, but reverse links have rows, too",
+            "drop the column, or keep one row for each cable",
         )
     notes = _notes(table, columns, rows, is_directed, unpaired)
-    # With rows of one direction, cables become two directions each.
+    # If some rows are marked as one direction, expand the cables of the others.
     if rows.one_way and not is_directed:
         records = [*records, *(_reverse(record) for record in records)]
         is_directed = True
@@ -166,14 +183,14 @@ def _from_cells(
 
 @dataclasses.dataclass
 class _Rows:
-    """Rows of a table as records.
+    """Link records of a table, and rows for warnings.
 
     Attributes:
-        state_columns: texts of each status column, by its heading.
+        state_columns: cells of each status column, by its heading.
         records: a record for each row, except those of ``one_way``.
         one_way: records of the rows whose column one_way is true.
         nodes: nodes in order of first occurrence; positions are unknown.
-        identical: descriptions of rows that repeat an earlier one.
+        identical: descriptions of rows that equal an earlier row.
         unknown_states: status values of unknown meaning.
     """
 
@@ -186,16 +203,19 @@ class _Rows:
 
 
 def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes) -> _Rows:
-    """Convert the rows of a table to records; empty rows are skipped.
+    """Convert the rows of a table to link records; empty rows are skipped.
 
     Args:
         table: the table.
-        columns: index of each used column.
+        columns: index of each used column, by the name of its attribute.
         attributes: names of the columns.
+
+    Raises:
+        InputError: an invalid cell.
     """
     where = table.where
     header = table.header
-    # Columns: cells of links, their units, and status.
+    # Cells of each used column, units in their headings ("" for none), and status columns.
     cells = {
         column: table.numbers(column_index) if column in _NUMERIC else table.texts(column_index)
         for column, column_index in columns.items()
@@ -216,35 +236,36 @@ def _read_rows(table: CellTable, columns: dict[str, int], attributes: Attributes
     # One record for each row; rows marked as one-way are collected separately.
     first_row = dict[tuple[str, ...], str]()
     for row, (line, texts) in enumerate(table.rows):
-        cell = {column: values[row].strip() for column, values in cells.items()}
-        if not any(cell.values()):
+        row_cells = {column: values[row].strip() for column, values in cells.items()}
+        if not any(row_cells.values()):
             continue
         field = f"{table.row_word} {line}"
+        # Note identical rows, by the location of the first one.
         first = first_row.setdefault(tuple(texts), field)
         if first != field:
             rows.identical.append(f"{field} and {first}")
-        is_one_way = is_true(cell.get("one_way"), where, f"{field}: one_way")
+        is_one_way = is_true(row_cells.get("one_way"), where, f"{field}: one_way")
         state = {name: state_cells[row] for name, state_cells in rows.state_columns.items()}
         has_failed, unknown = out_of_service(state, attributes.status)
         rows.unknown_states += unknown
-        record = _record(cell, units, where, field, tuple(header), has_failed)
+        record = _record(row_cells, units, where, field, tuple(header), has_failed)
         (rows.one_way if is_one_way else rows.records).append(record)
-        rows.nodes.setdefault(cell["source"])
-        rows.nodes.setdefault(cell["target"])
+        rows.nodes.setdefault(row_cells["source"])
+        rows.nodes.setdefault(row_cells["target"])
     return rows
 
 
 def _notes(
     table: CellTable, columns: dict[str, int], rows: _Rows, is_directed: bool, unpaired: list[str]
 ) -> tuple[str, ...]:
-    """Return notes on what was assumed, and warnings about doubtful rows.
+    """Return notes on unused columns and on the meaning of a row, and warnings about doubtful rows.
 
     Args:
         table: the table.
-        columns: index of each used column.
+        columns: index of each used column, by the name of its attribute.
         rows: its rows.
-        is_directed: whether a row is one direction of a link.
-        unpaired: rows without a counterpart in the reverse direction.
+        is_directed: whether a row is one direction of a link; otherwise it is a cable.
+        unpaired: descriptions of the rows without a row in the reverse direction.
     """
     # Unused columns, and the meaning of a row.
     unused = [
@@ -252,18 +273,18 @@ def _notes(
         for column_index, text in enumerate(table.header)
         if text.strip() and column_index not in columns.values() and text not in rows.state_columns
     ]
-    notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
+    notes = [f"Unused columns: {', '.join(unused)}."] if unused else []
     notes.append(
         f"A row is {'one direction of a link' if is_directed else 'a cable with both directions'}."
     )
-    # Warnings with examples.
+    # Warnings, each with its first rows.
     for text, examples in (
         (
-            "rows without one in the other direction, unlike most, read as links of one direction",
+            "rows without a row of the reverse direction, read as one-way links",
             unpaired if is_directed else [],
         ),
         ("identical rows, read as parallel links", rows.identical),
-        ("names that look alike, of different nodes", alike(list(rows.nodes))),
+        ("similar names of different nodes", alike(list(rows.nodes))),
         *_outlying_capacities(rows.records),
     ):
         if examples:
@@ -272,7 +293,7 @@ def _notes(
 
 
 def _reverse(record: LinkRecord) -> LinkRecord:
-    """Return the reverse direction of a cable."""
+    """Return the record of a cable's reverse direction."""
     metric = record.metric if record.metric_back is None else record.metric_back
     return dataclasses.replace(
         record, source=record.target, target=record.source, metric=metric, metric_back=None
@@ -287,7 +308,19 @@ def _record(
     header: tuple[str, ...],
     has_failed: bool,
 ) -> LinkRecord:
-    """Build the link record of a row."""
+    """Build the link record of a row.
+
+    Args:
+        cell: cell of each used column, by the name of its attribute; "" for an empty one.
+        units: unit in the heading of each numeric column; "" for none.
+        where: name of the file, for messages.
+        field: the row, for messages.
+        header: names of all columns, for messages.
+        has_failed: whether a status column says that the link is down.
+
+    Raises:
+        InputError: an invalid cell.
+    """
     for end in ("source", "target"):
         if not cell[end]:
             raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
@@ -318,8 +351,9 @@ def _record(
 
 
 def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
-    """Return the rows without a counterpart in the reverse direction, matched one to one."""
+    """Return descriptions of rows without a row of the reverse direction, matched one to one."""
     proper = [record for record in records if record.source != record.target]
+    # Number of rows, not matched yet, whose reverse direction is (source, target).
     unmatched = Counter((record.target, record.source) for record in proper)
     unpaired = list[str]()
     for record in proper:
@@ -330,7 +364,9 @@ def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
 
 
 def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
-    """Return warnings about capacities that may have another unit, with the rows of each."""
+    """Return warnings about capacities that may have another unit, each with descriptions of its
+    rows.
+    """
     with_capacity = [record for record in records if record.capacity]
     if not with_capacity:
         return []
@@ -344,18 +380,23 @@ def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
         (f"capacities {_OUTLIER_FACTOR:g} times off their median, {median:g} Gbit/s", outliers)
     ]
     if median > _MAX_PLAUSIBLE_MEDIAN_GBPS:
-        advice = "if they are in another unit, --attributes capacity_unit=bit/s or Mbit/s says so"
+        remedy = "if they are not Gbit/s, use --attributes capacity_unit=bit/s or Mbit/s"
         warnings.append(
-            (f"capacities of {median:g} Gbit/s in the median; {advice}", [with_capacity[0].field])
+            (
+                f"the median of the capacities is {median:g} Gbit/s; {remedy}",
+                [with_capacity[0].field],
+            )
         )
     return warnings
 
 
 def alike(names: list[str]) -> list[str]:
-    """Return pairs of names that differ only by case, accents, separators, or similar characters (0
-    and O, 1, I and l).
+    """Return descriptions ``'a' and 'b'`` of pairs of names that differ only by case, accents,
+    separators, or similar characters (0 and O; 1, I and l).
     """
+    # Ordered set of pairs of similar names.
     similar = dict[tuple[str, str], None]()
+    # Names without accents, with "-" for every separator.
     normalised = list[str]()
     for name in names:
         letters = "".join(
@@ -398,8 +439,16 @@ def gbps(text: str, unit: str, where: str, field: str) -> float | None:
 
 
 def milliseconds(text: str, unit: str, where: str, field: str) -> float | None:
-    """Parse the milliseconds of a cell such as 3.5, 3.5ms or 800us; arguments and errors as in
-    :func:`gbps`.
+    """Parse the milliseconds of a cell such as 3.5, 3.5ms or 800us; None for an empty cell.
+
+    Args:
+        text: text of the cell, with its number in Python's notation.
+        unit: unit of cells without one; "" for ms.
+        where: name of the file, for messages.
+        field: the cell, for messages.
+
+    Raises:
+        InputError: an invalid text.
     """
     if not text:
         return None
@@ -410,7 +459,12 @@ def milliseconds(text: str, unit: str, where: str, field: str) -> float | None:
 
 
 def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
-    """Return the index of each used column."""
+    """Return the index of each used column, by the name of its attribute.
+
+    Raises:
+        InputError: no column source or target, no column with a configured name, or two columns
+            with one name.
+    """
     columns = {}
     for name in _COLUMNS:
         column_name = getattr(attributes, name, name)
@@ -429,11 +483,16 @@ def _columns(table: CellTable, attributes: Attributes) -> dict[str, int]:
 
 
 def _require_once(table: CellTable, index: int) -> None:
-    """Raise InputError where another column has the same name."""
+    """Raise InputError if several columns have the name of column ``index``."""
     name = heading(table.header[index])[0]
     duplicates = [text for text in table.header if heading(text)[0] == name]
     if len(duplicates) > 1:
-        raise InputError(table.where, name, "this column once", ", ".join(map(repr, duplicates)))
+        raise InputError.invalid(
+            table.where,
+            name,
+            f"{len(duplicates)} columns have this name: {', '.join(map(repr, duplicates))}",
+            "keep one",
+        )
 
 
 def _find_attribute(name: str, header: list[str], attributes: Attributes) -> int | None:

@@ -71,7 +71,7 @@ def read_node_link(
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
+        raise InputError.invalid(str(path), "", f"the file is not valid JSON: {error}") from None
     return topology_from_node_link(data, path.stem, str(path), default_capacity, attributes)
 
 
@@ -88,20 +88,24 @@ def topology_from_node_link(
         data: the parsed JSON.
         name: name of the topology.
         where: name of the file or other origin, for messages.
-        default_capacity, attributes: see :func:`read_node_link`.
+        default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity;
+            None refuses them.
+        attributes: names of the link attributes; None for the defaults.
 
     Raises:
         InputError: not node-link, or an error of :func:`topology_from_records`.
     """
+    # Check the structure.
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise InputError(
-            where, "nodes", "a list of nodes (networkx node-link data)", "none or no list"
+        raise InputError.invalid(
+            where, "nodes", "not networkx node-link data: it has no list of nodes"
         )
     links = data.get("links", data.get("edges"))
     if not isinstance(links, list):
-        raise InputError(
-            where, "links", "a list of links (networkx node-link data)", "none or no list"
+        raise InputError.invalid(
+            where, "links", "not networkx node-link data: it has no list of links"
         )
+    # Gbit/s per unit of the capacities.
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
     names = attributes or Attributes()
     unit = gbps_per_unit(
@@ -131,16 +135,30 @@ def topology_from_node_link(
 def _nodes(
     entries: list[Any], where: str
 ) -> tuple[dict[str, tuple[float, float] | None], list[str]]:
-    """Parse the nodes: their positions, None where unknown, and the names of overloaded ones."""
+    """Parse the nodes.
+
+    Args:
+        entries: JSON entries of the nodes.
+        where: name of the file, for messages.
+
+    Returns:
+        (longitude, latitude) by node name, None where unknown; and the names of overloaded nodes,
+        which carry no transit traffic.
+
+    Raises:
+        InputError: a node without an id, or two nodes with one id.
+    """
     nodes: dict[str, tuple[float, float] | None] = {}
     no_transit: list[str] = []
     for index, node in enumerate(entries):
         field = f"nodes[{index}]"
         if not isinstance(node, dict) or "id" not in node:
-            raise InputError(where, f"{field}: id", "a node id", "none")
+            raise InputError.invalid(where, f"{field}: id", "the node has no id")
         name = str(node["id"])
         if name in nodes:
-            raise InputError(where, f"{field}: id", "distinct ids", f"{node['id']!r} twice")
+            raise InputError.invalid(
+                where, f"{field}: id", f"an earlier node has the id {node['id']!r}, too"
+            )
         nodes[name] = _position(node, where, field)
         if is_true(_first(node, OVERLOAD_NAMES), where, f"{field}: overload"):
             no_transit.append(name)
@@ -150,7 +168,15 @@ def _nodes(
 def _record(
     link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> LinkRecord:
-    """Build the record of a link; ``unit`` is the Gbit/s per unit of capacity."""
+    """Build the record of a link.
+
+    Args:
+        link: JSON entry of the link.
+        names: names of its attributes.
+        unit: Gbit/s per unit of its capacity.
+        where: name of the file, for messages.
+        field: the link, for messages.
+    """
 
     def value(attribute: str) -> float | None:
         text = link.get(attribute)
@@ -214,6 +240,7 @@ def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
+    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None for none."""
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
         x, y = (number(value, where, field) for value in node["pos"])
     elif "lon" in node and "lat" in node:
@@ -226,7 +253,7 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:
-    """Return node-link data that :func:`topology_from_node_link` reads back, except for the name.
+    """Return a network as networkx node-link data, a dict for JSON; the network's name is lost.
 
     Capacities are in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
     ``multigraph`` lets networkx keep parallel links.

@@ -66,8 +66,8 @@ class _Fields(NamedTuple):
     """Arrays of a file.
 
     Attributes:
-        ends: D sources, and D targets.
-        timestamps: (T,) in seconds.
+        ends: names of the D sources, and of the D targets.
+        timestamps: (T,) times of the matrices, with a resolution of seconds.
         interval_s: seconds between two matrices; 0 if the file has none.
         rates: (T, D) Gbit/s.
     """
@@ -79,7 +79,12 @@ class _Fields(NamedTuple):
 
 
 def _read_fields(path: Path, content_hash: str) -> _Fields:
-    """Read the arrays of a file; rates stay in it or in the cache.
+    """Read the arrays of a file, except for the rates, which are read on demand from it or from the
+    disk cache.
+
+    Args:
+        path: path of the file.
+        content_hash: SHA-256 of the file, key of the cache.
 
     Raises:
         InputError: not an .npz, or a missing field.
@@ -90,9 +95,8 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             for field in _FIELDS:
                 if field not in stored:
-                    raise InputError(
-                        where, field, "fields " + ", ".join(_FIELDS), ", ".join(stored.files)
-                    )
+                    expected = "the arrays " + ", ".join(_FIELDS)
+                    raise InputError(where, field, expected, ", ".join(stored.files))
             ends = [
                 [str(name) for name in np.atleast_1d(stored[side]).tolist()]
                 for side in ("sources", "targets")
@@ -113,7 +117,7 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
         RuntimeError,
         SyntaxError,
     ) as error:
-        raise InputError(where, "", "an .npz file without pickled objects", str(error)) from None
+        raise InputError.invalid(where, "", f"the .npz file cannot be read: {error}") from None
     return _Fields(ends, timestamps, interval_s, rates)
 
 
@@ -130,17 +134,28 @@ def _pairs(fields: _Fields, topology: Topology, where: str) -> IntArray:
     if unknown is not None:
         raise InputError(where, "node", f"a node of {topology.name}", repr(unknown))
     num_matrices = len(fields.timestamps)
-    shape = f"{num_matrices} x {len(ends[0])}"
     if len(ends[0]) != len(ends[1]) or rates.shape != (num_matrices, len(ends[0])):
-        actual = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
-        raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", actual)
+        raise InputError.invalid(
+            where,
+            "rates",
+            f"the shape of rates is {' x '.join(map(str, rates.shape))}, but there are "
+            f"{num_matrices} timestamps, {len(ends[0])} sources and {len(ends[1])} targets",
+            "use a row per timestamp and a column per demand",
+        )
     return np.array(
         [[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32
     ).reshape(-1, 2)
 
 
 def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: str = "<f4") -> None:
-    """Write traffic matrices chunk by chunk, with rates in float32 or another type."""
+    """Write traffic matrices as .npz, chunk by chunk.
+
+    Args:
+        path: path of the file.
+        traffic: T matrices of D demands.
+        topology: network with the node names.
+        dtype: NumPy type of the rates: ``<f4`` or ``<f8``.
+    """
     names = np.array(topology.node_names)
     header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
@@ -165,7 +180,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
 
 
 class _Reordered:
-    """Store with permuted columns: column i is column ``order[i]`` of ``rates``."""
+    """Rates with permuted demands: demand d is demand ``order[d]`` of ``rates``."""
 
     def __init__(self, rates: Rates, order: npt.NDArray[np.int64]) -> None:
         self._rates = rates
@@ -185,10 +200,15 @@ def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) ->
 
 
 def _rates(path: Path, content_hash: str) -> Rates:
-    """Return the rates of the file: in place if they are uncompressed, else unpacked row by row.
+    """Return the rates (T, D) of a file: mapped in place if they are uncompressed, else unpacked
+    matrix by matrix into memory or the disk cache.
+
+    Args:
+        path: path of the file.
+        content_hash: SHA-256 of the file, key of the cache.
 
     Raises:
-        ValueError: an array that is not two-dimensional, or a truncated file.
+        ValueError: rates that are not numbers in two dimensions, or a truncated file.
     """
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
@@ -196,14 +216,18 @@ def _rates(path: Path, content_hash: str) -> Rates:
             shape, is_fortran, dtype = read_header(stream)
             header_bytes = stream.tell()
             if len(shape) != 2 or dtype.kind not in "fiu":
-                raise ValueError(f"rates must be numbers, T x D, are {dtype} of shape {shape}")
-            # Fortran order: no row can be read alone.
+                raise ValueError(
+                    f"rates must be numbers of shape (T, D), but have type {dtype} and shape "
+                    f"{shape}"
+                )
+            # In Fortran order a matrix is not contiguous: load the whole array.
             if is_fortran and min(shape) > 1:
                 with np.load(path, allow_pickle=False) as stored:
                     values = stored["rates"]
                 return make_rates(
                     (shape[0], shape[1]), content_hash, lambda rates: _write_rows(rates, values)
                 )
+            # Compressed: unpack the stream matrix by matrix.
             if entry.compress_type != zipfile.ZIP_STORED:
 
                 def unpack(rates: RateFile | RateArray) -> None:
@@ -215,8 +239,10 @@ def _rates(path: Path, content_hash: str) -> Rates:
                         rates.write(row, np.frombuffer(data, dtype)[None].astype(np.float64))
 
                 return make_rates((shape[0], shape[1]), content_hash, unpack)
+    # Uncompressed: find the offset of the first rate in the file.
     with path.open("rb") as raw:
-        # The lengths in the local header may differ from those in the directory.
+        # The local header has 30 bytes, a name and extra data, whose lengths are at byte 26; they
+        # may differ from those in the directory of the archive.
         raw.seek(entry.header_offset + 26)
         name_length, extra_length = struct.unpack("<HH", raw.read(4))
     offset = entry.header_offset + 30 + name_length + extra_length + header_bytes

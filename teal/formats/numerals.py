@@ -3,16 +3,16 @@
 ``2,5`` is two and a half in half of the world, and ``10,000`` is ten or ten thousand.  The whole
 column decides how a number is read:
 
-| written | read as |
-|---|---|
-| ``2.5``, ``0.622``, ``12.3456``, ``1,000.5``, ``1,000,000`` | a decimal point, and commas between
-thousands | | ``2,5``, ``0,622``, ``12,3456``, ``1.000,5``, ``1.000.000`` | a decimal comma, and
-points between thousands | | ``10.000``, ``10,000`` | either: the other numbers of the column decide
-|
+- ``2.5``, ``0.622``, ``12.3456``, ``1,000.5`` and ``1,000,000`` certainly have a decimal point, and
+  commas between thousands;
+- ``2,5``, ``0,622``, ``12,3456``, ``1.000,5`` and ``1.000.000`` certainly have a decimal comma, and
+  points between thousands;
+- ``10.000`` and ``10,000`` are ambiguous: the certain numbers of the column decide.
 
-A column with numbers of both kinds is refused.  Where nothing is certain, bare numbers in a file
-with comma-separated columns have decimal points, since a decimal comma would end the column; others
-are refused, and the message names both readings.  Entry point: :func:`plain_numbers`.
+A column with certain numbers of both kinds is refused.  In a column without a certain number, bare
+numbers of a file with comma-separated columns have decimal points, since a decimal comma would end
+the column; other ambiguous numbers are refused, and the message names both readings.  Entry point:
+:func:`plain_numbers`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from teal.errors import InputError
 
 # Thousands separators: space, no-break space, narrow no-break space, apostrophes.
 _SPACES = " \u00a0\u202f'\u2019"
-# A number within a cell, such as the two of 2x100G and of 16000-23999, and the one of 1.000,5
-# Mbit/s.
+# A number within a cell: both numbers of 2x100G and of 16000-23999, the number of 1.000,5 Mbit/s.
 _NUMBER = re.compile(r"(?:\d[\d.,]*|[.,]\d+)(?:[eE][+-]?\d+(?![\w.,]))?")
 _SPACED = re.compile(rf"\b\d{{1,3}}(?:[{_SPACES}]\d{{3}})+(?![\d{_SPACES}])")
 _AMBIGUOUS = re.compile(r"[1-9]\d{0,2}[.,]\d{3}")
@@ -63,7 +62,7 @@ def _certain_decimal(number: str) -> Decimal | None:
 
 
 def _plain(number: str, decimal: Decimal) -> str:
-    """Return the number in Python's notation."""
+    """Rewrite a number without separators of thousands and with a decimal point."""
     if decimal is Decimal.COMMA:
         number = number.translate(_SWAP)
     return number.replace(",", "")
@@ -75,7 +74,9 @@ def _without_spaces(text: str) -> str:
 
 
 def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "") -> Decimal:
-    """Return the decimal sign of a column, determined by all of its cells.
+    """Return the decimal sign of a column: that of its certain numbers; a point without any.
+
+    ``2,5`` certainly has a decimal comma; ``10,000`` is ambiguous.
 
     Args:
         cells: texts with numbers, possibly with units.
@@ -84,9 +85,9 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
         separator: column separator of the file; "" for none.
 
     Raises:
-        InputError: numbers of both kinds, or an ambiguous number in a column without a certain one.
+        InputError: certain numbers of both kinds, or ambiguous numbers only.
     """
-    # Collect examples of each sign, and the first ambiguous number.
+    # A cell with a certain number of each sign, and the first cell with an ambiguous number.
     examples: dict[Decimal, str] = {}
     ambiguous = ""
     for cell in cells:
@@ -98,12 +99,18 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
             if decimal is not None:
                 examples.setdefault(decimal, cell)
             elif _AMBIGUOUS.fullmatch(number):
+                # Between commas as column separators, a bare 10.000 has a decimal point.
                 is_bare = number == text.strip() and "." in number and separator == ","
                 ambiguous = ambiguous or ("" if is_bare else cell)
-    # Both signs, or none that is certain, are errors.
     if len(examples) == 2:
-        actual = f"{examples[Decimal.POINT]!r} and {examples[Decimal.COMMA]!r}"
-        raise InputError(where, column, "decimal points or decimal commas, not both", actual)
+        raise InputError.invalid(
+            where,
+            column,
+            f"{examples[Decimal.POINT]!r} has a decimal point, but {examples[Decimal.COMMA]!r} a "
+            "decimal comma",
+            "use one of them",
+        )
+    # Without a certain number, name both readings of the ambiguous one.
     if ambiguous and not examples:
         number = next(
             candidate
@@ -111,20 +118,27 @@ def decimal_of(cells: Sequence[str], where: str, column: str, separator: str = "
             if _AMBIGUOUS.fullmatch(candidate)
         )
         readings = sorted(float(_plain(number, decimal)) for decimal in Decimal)
-        raise InputError(
+        raise InputError.invalid(
             where,
             column,
-            "numbers that can be read in one way, such as 10000, 10.0 or 10,0",
-            f"{ambiguous!r}, which may be {readings[0]:g} or {readings[1]:.12g}",
+            f"{ambiguous!r} is ambiguous: {readings[0]:g} or {readings[1]:.12g}",
+            "write an unambiguous number, such as 10000, 10.0 or 10,0",
         )
     return next(iter(examples), Decimal.POINT)
 
 
 def plain_numbers(cells: Sequence[str], where: str, column: str, separator: str = "") -> list[str]:
-    """Return the cells of a column with all numbers in Python's notation; units and other text are
-    kept.
+    """Return the cells of a column with all numbers in Python's notation; units and other text
+    stay.
 
-    Arguments and errors as for :func:`decimal_of`.
+    Args:
+        cells: texts with numbers, possibly with units.
+        where: name of the file, for messages.
+        column: name of the column, for messages.
+        separator: column separator of the file; "" for none.
+
+    Raises:
+        InputError: decimal points and decimal commas in one column, or ambiguous numbers only.
     """
     decimal = decimal_of(cells, where, column, separator)
 

@@ -58,7 +58,12 @@ def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | None) -> Topology:
-    """Read the network of a database.
+    """Read the network of an OSPF or OSPFv3 database.
+
+    Args:
+        document: parsed JSON of FRR.
+        path: path of the file.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
 
     Raises:
         InputError: several instances, a summary without links, links of OSPFv3 over broadcast
@@ -73,8 +78,12 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
         and "areas" not in document
     ):
         if len(instances) != 1:
-            expected = f'one VRF (vtysh -c "{COMMAND.replace("ospf", "ospf vrf NAME")}")'
-            raise InputError(where, "", expected, f"{len(instances)} VRFs")
+            raise InputError.invalid(
+                where,
+                "",
+                f"{len(instances)} VRFs have a database, but only one can be read",
+                f'use vtysh -c "{COMMAND.replace("ospf", "ospf vrf NAME")}"',
+            )
         document = instances[0]
     if _OSPF6_KEY in document:
         _add_ospf6(document, where, states)
@@ -84,35 +93,54 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
 
 
 def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
+    """Add the adjacencies of an OSPF database to ``states``.
+
+    Args:
+        document: parsed JSON of FRR.
+        where: name of the file, for messages.
+        states: collector of adjacencies, networks and notes (written).
+
+    Raises:
+        InputError: a summary without links, or an invalid part.
+    """
     container = object_of(document.get("routerLinkStates", document), where, "routerLinkStates")
     areas = object_of(container.get("areas"), where, "areas")
     areas_with_links: list[str] = []
     for name, area in areas.items():
         entries = area.get("routerLinkStates") if isinstance(area, dict) else area
-        num_before = len(states.adjacencies)
+        num_earlier = len(states.adjacencies)
         for index, entry in enumerate(_current_lsas(entries, where, f"area {name}", states)):
             if "routerLinks" not in entry and entry.get(
                 "numOfRouterLinks", entry.get("numOfLinks")
             ):
-                actual = "a summary, of numbers of links alone (show ip ospf database json)"
-                raise InputError(
-                    where, "routerLinks", f'the output of vtysh -c "{COMMAND}"', actual
+                raise InputError.invalid(
+                    where,
+                    "routerLinks",
+                    "this is a summary, which has only numbers of links",
+                    f'use vtysh -c "{COMMAND}"',
                 )
             _add_router(entry, where, f"area {name}[{index}]", states)
-        if len(states.adjacencies) > num_before:
+        if len(states.adjacencies) > num_earlier:
             areas_with_links.append(name)
     if len(areas_with_links) > 1:
         states.notes.append(
-            f"{WARNING}{where}: areas {', '.join(areas_with_links)} are read as one network: "
-            "routers prefer paths within an area (RFC 2328 16.1), which shortest paths of the "
-            "whole may leave."
+            f"{WARNING}{where}: areas {', '.join(areas_with_links)} are read as one network, "
+            "although routers prefer paths within an area (RFC 2328 16.1): shortest paths may "
+            "differ."
         )
 
 
 def _current_lsas(
     entries: Any, where: str, field: str, states: LinkStates
 ) -> Iterator[dict[str, Any]]:
-    """Yield the advertisements below the maximum age."""
+    """Yield the advertisements below the maximum age, and note the others.
+
+    Args:
+        entries: JSON list of the advertisements.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+        states: collector of notes (written).
+    """
     expired: list[str] = []
     for index, entry in enumerate(objects_of(entries, where, field)):
         age = next((entry[name] for name in _AGE_KEYS if name in entry), None)
@@ -121,11 +149,18 @@ def _current_lsas(
             expired.append(str(entry.get("advertisingRouter") or entry.get("linkStateId")))
         else:
             yield entry
-    states.note_count(expired, f"Advertisements of the largest age, {_MAX_AGE_S} s, are not used")
+    states.note_count(expired, f"Advertisements of the maximum age, {_MAX_AGE_S} s, are not used")
 
 
 def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkStates) -> None:
-    """Add the adjacencies of a router to ``states``."""
+    """Add the adjacencies of a router to ``states``.
+
+    Args:
+        entry: JSON of the router's advertisement.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+        states: collector of adjacencies, networks and overloaded routers (written).
+    """
     router = text_of(
         entry.get("advertisingRouter") or entry.get("linkStateId"),
         where,
@@ -147,13 +182,22 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
 def _add_link(
     router: str, link: dict[str, Any], where: str, field: str, states: LinkStates
 ) -> None:
-    """Add the adjacencies of a link of a router to ``states``; stub and virtual links have none."""
+    """Add the adjacencies of a router's link to ``states``: to the neighbour, or to and from a
+    broadcast network; stub and virtual links are ignored.
+
+    Args:
+        router: ID of the router.
+        link: JSON of the link.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+        states: collector of adjacencies, networks and notes (written).
+    """
     kind = str(link.get("linkType", ""))
     if _STUB.search(kind):
         return
     if _VIRTUAL.search(kind):
         states.note_count(
-            [f"{router} - {link.get('neighborRouterId')}"], "A virtual link is no link"
+            [f"{router} - {link.get('neighborRouterId')}"], "Virtual links are ignored"
         )
         return
     # Point-to-point links have a neighbour, links to broadcast networks a designated router.
@@ -163,13 +207,14 @@ def _add_link(
         return
     metric = first_number(link.get("tos0Metric", link.get("metric")), where, f"{field}: tos0Metric")
     if metric is None:
-        raise InputError(where, field, "a metric of each link (tos0Metric)", "none")
+        raise InputError.invalid(where, field, "the link has no metric (tos0Metric)")
     if neighbour is not None:
         target = text_of(neighbour, where, f"{field}: neighborRouterId")
         interface = str(link.get("routerInterfaceAddress", ""))
         states.adjacencies.append(Adjacency(router, target, metric, interface))
         return
     name = text_of(network, where, f"{field}: designatedRouterAddress")
+    # The metric is that of the router's interface; leaving the network costs nothing.
     states.networks.add(name)
     states.adjacencies.append(Adjacency(router, name, metric))
     states.adjacencies.append(Adjacency(name, router, 0.0))
@@ -186,8 +231,11 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
             if options and "R" not in re.split(r"[^A-Za-z0-9]+", options):
                 states.no_transit.add(router)
             if "lsaDescription" not in entry and "numOfLinks" in entry:
-                raise InputError(
-                    where, "lsaDescription", f'the output of vtysh -c "{_COMMAND_V3}"', "a summary"
+                raise InputError.invalid(
+                    where,
+                    "lsaDescription",
+                    "this is a summary, which has only numbers of links",
+                    f'use vtysh -c "{_COMMAND_V3}"',
                 )
             for link_index, link in enumerate(
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
@@ -197,11 +245,15 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                 if _VIRTUAL.search(kind):
                     continue
                 if kind != "Point-To-Point":
-                    expected = "point-to-point links (ipv6 ospf6 network point-to-point)"
-                    raise InputError(where, field, expected, repr(kind))
+                    raise InputError.invalid(
+                        where,
+                        field,
+                        f"a link has the type {kind!r}, but only point-to-point links are read",
+                        "configure ipv6 ospf6 network point-to-point",
+                    )
                 metric = first_number(link.get("metric"), where, f"{field}: metric")
                 if metric is None:
-                    raise InputError(where, f"{field}: metric", "a metric", "none")
+                    raise InputError.invalid(where, f"{field}: metric", "the link has no metric")
                 target = text_of(link.get("neighborRouterId"), where, f"{field}: neighborRouterId")
                 interface = str(link.get("interfaceId", ""))
                 states.adjacencies.append(Adjacency(router, target, metric, interface))

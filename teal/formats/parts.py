@@ -1,4 +1,4 @@
-"""Typed access to the parts of a JSON document, with errors that name file and field."""
+"""Typed access to members of a JSON document, with errors that name file and field."""
 
 from __future__ import annotations
 
@@ -92,18 +92,19 @@ def _excerpt(part: Any) -> str:
     return repr(part)[:80]
 
 
-def keys_of(objects: Iterable[dict[str, Any]], most: int = 5) -> str:
+def keys_of(objects: Iterable[dict[str, Any]], max_keys: int = 5) -> str:
     """Return the first distinct keys of some objects, for messages."""
     keys = list(dict.fromkeys(key for entry in objects for key in entry))
-    return ", ".join(keys[:most]) or "none"
+    return ", ".join(keys[:max_keys]) or "none"
 
 
 def refuses_faults(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Decorate a reader, whose first argument is the file, to raise InputError for unforeseen
-    errors.
+    """Return a decorator of readers that turns Python errors, such as KeyError, into InputError.
+
+    The first argument of a reader is the path of its file.
 
     Args:
-        expected: description of a valid file.
+        expected: description of a valid file, for the message.
     """
 
     def decorate(reader: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -112,8 +113,10 @@ def refuses_faults(expected: str) -> Callable[[Callable[_P, _T]], Callable[_P, _
             try:
                 return reader(*arguments, **options)
             except _READER_ERRORS as error:
-                actual = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-                raise InputError(str(arguments[0]), "", expected, actual) from error
+                fault = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+                raise InputError.invalid(
+                    str(arguments[0]), "", f"the file is not {expected}: {fault}"
+                ) from error
 
         return read
 

@@ -21,7 +21,7 @@ from teal.runtime.progress import progress_bar
 _SNDLIB = "https://sndlib.put.poznan.pl/download"
 _TEAL = "https://raw.githubusercontent.com/harvard-cns/teal/main/topologies"
 _CITE_SNDLIB = "SNDlib states no licence and asks to cite Orlowski et al., Networks 55 (2010)"
-# A download ends after this many seconds without a byte.
+# A download fails after so many seconds without a byte.
 _TIMEOUT_S = 30.0
 # Bytes of one read.
 _CHUNK_BYTES = 1 << 16
@@ -124,16 +124,15 @@ def published(name: str, *, with_traffic: bool) -> Published:
     """
     if name not in CATALOGUE:
         names = [key for key, entry in CATALOGUE.items() if entry.traffic or not with_traffic]
-        raise InputError(
-            "--name", "", f"one of {', '.join(names)}{did_you_mean(name, names)}", repr(name)
-        )
+        suggestion = did_you_mean(name, names)
+        raise InputError("--name", "", f"one of {', '.join(names)}", repr(name) + suggestion)
     entry = CATALOGUE[name]
     if with_traffic and entry.traffic is None:
-        raise InputError(
+        raise InputError.invalid(
             "--name",
             "",
-            "a network with measured matrices (teal topology get has its links)",
-            repr(name),
+            f"the catalogue has no traffic matrices of {name}",
+            "download its links by teal topology get",
         )
     return entry
 
@@ -141,16 +140,16 @@ def published(name: str, *, with_traffic: bool) -> Published:
 def download(file: File, folder: Path, *, mirror: str = "", expected: str = "") -> str:
     """Download a file into a folder, unless it exists there already; verify its checksum.
 
-    An interrupted download is kept as ``NAME.part`` and resumed where the server supports ranges.
+    An interrupted download stays as ``NAME.part`` and is resumed if the server supports ranges.
 
     Args:
         file: entry of the catalogue.
         folder: target folder; created if missing.
-        mirror: address of a folder with files of the same names, instead of the publisher's.
-        expected: expected SHA-256, instead of the catalogue's.
+        mirror: address of a folder with the same file, instead of the publisher's; "" for none.
+        expected: expected SHA-256, instead of the catalogue's; "" for the latter.
 
     Returns:
-        hexadecimal SHA-256 of the file.
+        Hexadecimal SHA-256 of the file.
 
     Raises:
         InputError: a checksum mismatch, or an address that is not HTTP.
@@ -168,21 +167,27 @@ def download(file: File, folder: Path, *, mirror: str = "", expected: str = "") 
 
 
 def _verify_checksum(path: Path, expected_hash: str) -> str:
-    """Return the SHA-256 of a file; raise InputError if another one is expected."""
+    """Return the SHA-256 of a file; raise InputError if it differs from the expected one, unless
+    that is "".
+    """
     with path.open("rb") as stream:
         actual_hash = hashlib.file_digest(stream, "sha256").hexdigest()
     if expected_hash and actual_hash != expected_hash:
-        raise InputError(
+        raise InputError.invalid(
             str(path),
             "content",
-            f"SHA-256 {expected_hash} (delete the file to fetch it again)",
-            actual_hash,
+            f"the SHA-256 is {actual_hash}, not {expected_hash}",
+            "delete the file and download it again",
         )
     return actual_hash
 
 
 def _fetch(url: str, part: Path) -> None:
-    """Append the missing bytes of a file to ``part``.
+    """Download a file into ``part``, or the missing bytes of an interrupted download.
+
+    Args:
+        url: address of the file.
+        part: path of the partial file, which may exist.
 
     Raises:
         InputError: an unsupported address, or a file that is too large.
@@ -192,7 +197,7 @@ def _fetch(url: str, part: Path) -> None:
         raise InputError(
             "--mirror", "", "an address that begins with https:// or http://", repr(url)
         )
-    # Ask for the missing bytes only.
+    # Request only the missing bytes.
     num_present = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
         url, headers={"Range": f"bytes={num_present}-"} if num_present else {}
@@ -209,13 +214,13 @@ def _fetch(url: str, part: Path) -> None:
             return
         status_text = f"{error.code} {error.reason}"
         raise SolverError(
-            f"{url}: the server responded with {status_text}; name another one with --mirror"
+            f"{url}: the server responded with {status_text}; use another server by --mirror"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise SolverError(
-            f"{url}: no connection ({reason}); partial downloads are kept, and the same command "
-            f"resumes.  Without a network, copy the file into {part.parent} by other means"
+            f"{url}: no connection ({reason}); run the command again to resume the download, or "
+            f"copy the file into {part.parent}"
         ) from None
 
 
@@ -223,10 +228,10 @@ def _append(response: Any, part: Path, num_present: int, url: str) -> None:
     """Write the body of a response to ``part``, with a progress bar.
 
     Args:
-        response: response of ``urllib``.
-        part: file of the bytes so far.
-        num_present: number of bytes to keep in it.
-        url: address, for messages.
+        response: response of ``urllib``, positioned after ``num_present`` bytes of the file.
+        part: path of the partial file.
+        num_present: number of its bytes to keep; 0 replaces it.
+        url: address of the file, for messages.
 
     Raises:
         InputError: a file that is too large.
@@ -248,9 +253,11 @@ def _append(response: Any, part: Path, num_present: int, url: str) -> None:
         while chunk := response.read(_CHUNK_BYTES):
             stream.write(chunk)
             bar.update(len(chunk))
-            # Count here, because a hidden progress bar does not count.
+            # Count the bytes here, since a disabled progress bar does not.
             num_received += len(chunk)
             if num_received > _MAX_BYTES:
-                raise InputError(url, "", f"a file of at most {_MAX_BYTES >> 30} GiB", "more")
+                raise InputError.invalid(
+                    url, "", f"the file has more than {_MAX_BYTES >> 30} GiB, the limit"
+                )
     if length and num_received < total_bytes:
         raise http.client.IncompleteRead(b"", total_bytes - num_received)

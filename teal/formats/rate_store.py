@@ -40,7 +40,7 @@ class RateFile:
 
 
 class RateArray:
-    """RateFile's interface over a float64 array in memory."""
+    """Array of T rows of D float64 rates in memory, read and written by rows."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
@@ -58,9 +58,14 @@ class RateArray:
 def make_rates(
     shape: tuple[int, int], key: str, fill: Callable[[RateFile | RateArray], None]
 ) -> Rates:
-    """Create the rates that ``fill`` writes: in memory if small, else in the cache under ``key``.
+    """Create a store of rates: in memory if small, else in a file of the disk cache.
 
     A complete cached file is used without calling ``fill``; an incomplete one is discarded.
+
+    Args:
+        shape: numbers of matrices and demands, (T, D).
+        key: content hash, name of the cached file.
+        fill: function that writes all rows of the store.
     """
     if shape[0] * shape[1] * 8 <= IN_MEMORY_BYTES:
         array = RateArray(shape)

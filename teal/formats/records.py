@@ -41,11 +41,11 @@ class LinkRecord:
         other_attributes: names of other attributes, for messages.
         metric: IGP metric; None if the file has none.
         has_failed: whether the link is out of service, so that its capacity becomes 0.
-        metric_back: IGP metric of the reverse direction of a cable; None for the same.
+        metric_back: IGP metric of the reverse direction of a cable; None if it equals ``metric``.
         te_metric: TE metric; None if the link has none.
         affinities: names of its affinities (administrative groups).
-        has_failed_back: whether the reverse direction of a cable is out of service; None for the
-            same.
+        has_failed_back: whether the reverse direction of a cable is out of service; None if it
+            equals ``has_failed``.
         cost: cost of one Gbit/s; None if the file has none.
     """
 
@@ -110,16 +110,30 @@ class Attributes:
 
 
 def require_attributes(attributes: Attributes, supported: Collection[str], where: str) -> None:
-    """Raise InputError for attributes that a kind of file, or a named network, does not have."""
-    unused = [name for name in attributes.non_default_fields() if name not in supported]
-    if not unused:
+    """Raise InputError for configured attributes that a format or named network does not have.
+
+    Args:
+        attributes: the configured names.
+        supported: fields of :class:`Attributes` that the format has.
+        where: name of the file or network, for messages.
+    """
+    unsupported = [name for name in attributes.non_default_fields() if name not in supported]
+    if not unsupported:
         return
-    if unused[0] == INSIDE:
-        raise InputError(
-            where, "", "a name without #, since it has no parts", f"#{attributes.inside}"
+    if unsupported[0] == INSIDE:
+        raise InputError.invalid(
+            where,
+            "",
+            f"no part #{attributes.inside}, since this source holds one network",
+            "drop # and the text behind it",
         )
-    named = ", ".join(name for name in supported if name != INSIDE) or "none"
-    raise InputError("--attributes", "", f"attributes of {where} ({named})", ", ".join(unused))
+    names = ", ".join(name for name in supported if name != INSIDE)
+    raise InputError.invalid(
+        "--attributes",
+        "",
+        f"{where} has no configurable {', '.join(unsupported)}",
+        f"use any of: {names}" if names else "drop the option",
+    )
 
 
 def parse_attributes(text: str) -> Attributes:
@@ -137,7 +151,7 @@ def parse_attributes(text: str) -> Attributes:
         raise InputError(
             "--attributes",
             "",
-            "such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s",
+            "pairs such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s",
             repr(text),
         )
     attributes = Attributes(**parts)
@@ -264,11 +278,12 @@ def is_down(value: object, name: str = "status") -> bool | None:
 
 
 def is_state_name(name: str, status: str = "status") -> bool:
-    """Return whether an attribute of links is a status.
+    """Return whether an attribute of links states that a link is up or down.
 
     Args:
         name: name of the attribute.
-        status: configured name of the status; ``status`` for the default names.
+        status: name of the status attribute in ``--attributes``; ``status`` (the default) accepts
+            all usual names, such as oper_status or up.
     """
     normalised = plain_name(name)
     if status != "status":
@@ -279,12 +294,14 @@ def is_state_name(name: str, status: str = "status") -> bool:
 def out_of_service(
     attributes: Mapping[str, object], status: str = "status"
 ) -> tuple[bool, list[object]]:
-    """Return whether any attribute of a link means that it is out of service, and the unknown
-    values.
+    """Return whether a link is out of service, and status values of unknown meaning.
+
+    One attribute that means "down" is enough.
 
     Args:
         attributes: attributes of the link by name.
-        status: as for :func:`is_state_name`.
+        status: name of the status attribute in ``--attributes``; ``status`` (the default) accepts
+            all usual names.
     """
     is_out = False
     unknown: list[object] = []
@@ -304,10 +321,7 @@ def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
     if not texts:
         return ()
     return (
-        (
-            f"{WARNING}{where}: values of the status that are neither up nor down, read as up: "
-            f"{listed(texts)}."
-        ),
+        (f"{WARNING}{where}: unknown status values {listed(texts)}: these links are read as up."),
     )
 
 
@@ -337,85 +351,89 @@ def topology_from_records(
     notes: tuple[str, ...] = (),
     no_transit: Collection[str] = (),
 ) -> Topology:
-    """Validate the records and build the topology.
+    """Validate the link records of a file and build the network from them.
 
-    An undirected link becomes two directed ones of the full capacity each.  Self-loops are dropped
-    with a note.  A link without latency gets the propagation delay in fibre along the great circle
-    where both ends have coordinates, else 1 ms.  Metrics are kept where every link has one.
+    An undirected link becomes two directed links, each with the full capacity.  Self-loops are
+    dropped with a note.  A link without latency gets the propagation delay in fibre along the great
+    circle if both ends have coordinates, else 1 ms.
 
     Args:
         name: name of the network.
         where: file or name, for messages.
-        nodes: (longitude, latitude) by node name, None where unknown.
+        nodes: (longitude, latitude) by node name, None where unknown; nodes are numbered in this
+            order.
         links: links in the order of the file.
-        directed: whether links are directed.
+        directed: whether a record is one directed link; otherwise it is a cable with both
+            directions.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s of links without a capacity; None refuses them.
-        notes: notes of the topology, extended by notes on dropped links and assumed capacities.
+        notes: notes of the reader; notes on dropped links and assumed capacities are added.
         no_transit: names of nodes that carry no transit traffic.
 
     Raises:
         InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is not
-            a positive integer, or metrics on some of the links only.
+            a positive integer; metrics or costs on some of the links only.
     """
-    index = {canonical_name(node): i for i, node in enumerate(nodes)}
+    node_index = {canonical_name(node): i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
-    # Validate each link, and expand cables into both directions.
-    directions = _Directions(where, directed, geographical, default_capacity)
+    # Validate each record, and expand cables into both directions.
+    collector = _LinkCollector(where, directed, geographical, default_capacity)
     for record in links:
-        directions.add(record, index, positions)
-    # Build the arrays; optional attributes are None where no link or node has one.
-    rows = directions.rows
-    all_ends = np.array([row.ends for row in rows], dtype=np.int32).reshape(-1, 2)
+        collector.add(record, node_index, positions)
+    # Build arrays over the E directed links and N nodes; optional ones are None if no link or node
+    # has the attribute.
+    directed_links = collector.links
+    ends = np.array([link.ends for link in directed_links], dtype=np.int32).reshape(-1, 2)
     unknown_position = (math.nan, math.nan)
-    has_te_metrics = any(row.te_metric for row in rows)
-    has_affinities = any(row.affinities for row in rows)
-    no_transit_nodes = {index[canonical_name(node)] for node in no_transit}
+    has_te_metrics = any(link.te_metric for link in directed_links)
+    has_affinities = any(link.affinities for link in directed_links)
+    no_transit_nodes = {node_index[canonical_name(node)] for node in no_transit}
     return Topology(
         name=name,
         node_names=tuple(map(canonical_name, nodes)),
-        link_source=np.ascontiguousarray(all_ends[:, 0]),
-        link_target=np.ascontiguousarray(all_ends[:, 1]),
-        capacity=np.array([row.capacity for row in rows], dtype=np.float64),
-        latency=np.array([row.latency for row in rows], dtype=np.float64),
+        link_source=np.ascontiguousarray(ends[:, 0]),
+        link_target=np.ascontiguousarray(ends[:, 1]),
+        capacity=np.array([link.capacity for link in directed_links], dtype=np.float64),
+        latency=np.array([link.latency for link in directed_links], dtype=np.float64),
         coordinates=np.array(
             [point or unknown_position for point in positions], dtype=np.float64
         ).reshape(-1, 2),
         origin=where,
-        notes=notes + directions.notes(),
-        metric=_metric_array(rows, list(index), where),
-        te_metric=np.array([row.te_metric for row in rows], dtype=np.int64)
+        notes=notes + collector.notes(),
+        metric=_metric_array(directed_links, list(node_index), where),
+        te_metric=np.array([link.te_metric for link in directed_links], dtype=np.int64)
         if has_te_metrics
         else None,
-        affinities=tuple(row.affinities for row in rows) if has_affinities else (),
+        affinities=tuple(link.affinities for link in directed_links) if has_affinities else (),
         no_transit=np.array([node in no_transit_nodes for node in range(len(nodes))])
         if no_transit_nodes
         else None,
-        cost=_cost_array(rows, list(index), where),
+        cost=_cost_array(directed_links, list(node_index), where),
     )
 
 
 @dataclasses.dataclass
-class _Directions:
-    """Directed links of a file, and what to note about it.
+class _LinkCollector:
+    """Converter of link records into directed links, with counts for notes.
 
     Attributes:
         where: file or name, for messages.
-        directed: whether links are directed.
+        directed: whether a record is one directed link; otherwise it is a cable with both
+            directions.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s of links without a capacity; None refuses them.
-        rows: directed links, in order.
+        links: directed links so far; the two directions of a cable are adjacent.
         num_loops: number of dropped self-loops.
-        num_assumed: number of links with the default capacity.
-        cables: node indices of the links so far, as they are written.
-        repeated: descriptions of cables that repeat another one in the opposite direction.
+        num_assumed: number of records with the default capacity.
+        cables: (source, target) node indices of the records so far.
+        repeated: descriptions of cables that also have a record in the opposite direction.
     """
 
     where: str
     directed: bool
     geographical: bool
     default_capacity: float | None
-    rows: list[_Direction] = dataclasses.field(default_factory=list)
+    links: list[_DirectedLink] = dataclasses.field(default_factory=list)
     num_loops: int = 0
     num_assumed: int = 0
     cables: set[tuple[int, int]] = dataclasses.field(default_factory=set)
@@ -424,24 +442,25 @@ class _Directions:
     def add(
         self,
         record: LinkRecord,
-        index: dict[str, int],
+        node_index: dict[str, int],
         positions: Sequence[tuple[float, float] | None],
     ) -> None:
-        """Validate a link, and append it, both directions if it is a cable.
+        """Validate a record, and append its directed link, or both directions of its cable.
 
         Args:
             record: the link.
-            index: index of each node by its name.
-            positions: position of each node, None where unknown.
+            node_index: index of each node by its name.
+            positions: (longitude, latitude) of each node, None where unknown.
 
         Raises:
             InputError: an unknown node, or an invalid capacity, latency or metric.
         """
-        ends = _ends(record, index, self.where)
+        ends = _ends(record, node_index, self.where)
+        # Drop self-loops.
         if ends[0] == ends[1]:
             self.num_loops += 1
             return
-        # Capacity and latency, with their defaults.
+        # Capacity and latency, with their defaults; a failed link needs no capacity.
         capacity = record.capacity
         if capacity is None and not record.has_failed:
             capacity = _default_capacity(record, self.default_capacity, self.where)
@@ -453,20 +472,23 @@ class _Directions:
             latency = _latency(positions[ends[0]], positions[ends[1]], self.geographical)
         if not math.isfinite(latency) or latency <= 0:
             raise InputError(self.where, f"{record.field}: latency", "a latency > 0 ms", latency)
-        # The reverse direction of a cable may have its own metric and status.
+        # Note a cable whose opposite direction is a record, too.
         self.cables.add(ends)
         if not self.directed and ends[::-1] in self.cables:
             self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
+        # The reverse direction of a cable may have its own metric and status.
         metric_back = record.metric if record.metric_back is None else record.metric_back
         has_failed_back = (
             record.has_failed if record.has_failed_back is None else record.has_failed_back
         )
-        variants = [(ends, record.metric, record.has_failed)]
+        directions = [(ends, record.metric, record.has_failed)]
         if not self.directed:
-            variants.append((ends[::-1], metric_back, has_failed_back))
-        self.rows += [
-            _direction(record, variant_ends, capacity, latency, metric, has_failed, self.where)
-            for variant_ends, metric, has_failed in variants
+            directions.append((ends[::-1], metric_back, has_failed_back))
+        self.links += [
+            _directed_link(
+                record, direction_ends, capacity, latency, metric, has_failed, self.where
+            )
+            for direction_ends, metric, has_failed in directions
         ]
 
     def notes(self) -> tuple[str, ...]:
@@ -474,9 +496,9 @@ class _Directions:
         notes: tuple[str, ...] = ()
         if self.repeated:
             notes += (
-                f"{WARNING}{self.where}: links in both directions in a network of cables (without "
-                '"directed": true), each read as a cable of its own, so that capacities may count '
-                f"twice: {listed(self.repeated)}.",
+                f'{WARNING}{self.where}: the network is undirected (no "directed": true), so '
+                "that a link and its reverse link are two separate cables, and capacities may be "
+                f"counted twice: {listed(self.repeated)}.",
             )
         if self.num_loops:
             notes += (f"{self.num_loops} links from a node to itself were dropped.",)
@@ -488,26 +510,39 @@ class _Directions:
         return notes
 
 
-_EXPECTED_CAPACITY = (
-    'a capacity > 0 (a link that is out of service is marked by "failed": true in JSON, '
-    "or by a column status: down)"
+_CAPACITY_REMEDY = (
+    'use a capacity above 0, or mark a link that is out of service by "failed": true in JSON or '
+    "by a column status: down"
 )
 
 
 def _check_capacity(capacity: float, field: str, where: str) -> None:
     """Raise InputError for a capacity that is not positive and finite."""
     if math.isinf(capacity) and capacity > 0:
-        expected = (
-            "a finite capacity (networkx takes inf, or none, as unlimited: a number above all "
-            "demand stands for it)"
+        raise InputError.invalid(
+            where,
+            field,
+            f"the capacity is {capacity}, but it must be finite",
+            "use a number above the total demand for an unlimited link",
         )
-        raise InputError(where, field, expected, capacity)
     if not capacity > 0:
-        raise InputError(where, field, _EXPECTED_CAPACITY, capacity)
+        raise InputError.invalid(
+            where, field, f"the capacity is {capacity}, not above 0", _CAPACITY_REMEDY
+        )
 
 
-class _Direction(NamedTuple):
-    """Directed link: node indices, Gbit/s (0 if out of service), ms, metrics and affinities."""
+class _DirectedLink(NamedTuple):
+    """Validated directed link.
+
+    Attributes:
+        ends: node indices of source and target.
+        capacity: Gbit/s; 0 if the link is out of service.
+        latency: ms.
+        metric: IGP metric; None for none.
+        te_metric: TE metric; 0 for none.
+        affinities: names of its affinities.
+        cost: cost of one Gbit/s; None for none.
+    """
 
     ends: tuple[int, int]
     capacity: float
@@ -518,7 +553,7 @@ class _Direction(NamedTuple):
     cost: float | None
 
 
-def _direction(
+def _directed_link(
     record: LinkRecord,
     ends: tuple[int, int],
     capacity: float | None,
@@ -526,10 +561,21 @@ def _direction(
     metric: float | None,
     has_failed: bool,
     where: str,
-) -> _Direction:
+) -> _DirectedLink:
+    """Build one direction of a record's link after checking its metrics.
+
+    Args:
+        record: the record.
+        ends: node indices of source and target in this direction.
+        capacity: Gbit/s; None for a failed link without a capacity.
+        latency: ms.
+        metric: IGP metric of this direction; None for none.
+        has_failed: whether this direction is out of service, so that its capacity becomes 0.
+        where: file or name, for messages.
+    """
     te_metric = _checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0
     metric = _checked_metric(metric, record.field, where)
-    return _Direction(
+    return _DirectedLink(
         ends,
         0.0 if has_failed or capacity is None else capacity,
         latency,
@@ -550,16 +596,16 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 
 
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
-    """Return the capacity of a link without one; raise InputError where there is no default."""
+    """Return the default capacity, Gbit/s; raise InputError about the link if there is none."""
     if default_capacity is None:
         names = record.other_attributes
-        actual = f"none among {', '.join(names)}" if names else "none"
-        raise InputError(
+        among = f" among the attributes {', '.join(names)}" if names else ""
+        raise InputError.invalid(
             where,
             f"{record.field}: capacity",
-            "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes "
-            "capacity=NAME names the attribute)",
-            actual,
+            f"the link has no capacity{among}",
+            "name its attribute by --attributes capacity=NAME, or give all such links one by "
+            "--default-capacity GBPS",
         )
     return default_capacity
 
@@ -567,39 +613,51 @@ def _default_capacity(record: LinkRecord, default_capacity: float | None, where:
 def _latency(
     a: tuple[float, float] | None, b: tuple[float, float] | None, geographical: bool
 ) -> float:
-    """Return the latency of a link without one, in ms, from the positions of its ends."""
+    """Return the default latency of a link, ms: the propagation delay in fibre between its ends, or
+    1 ms if a position is unknown.
+    """
     if geographical and a is not None and b is not None:
         return fibre_latency_ms(great_circle_km(a, b))
     return _DEFAULT_LATENCY_MS
 
 
-def _metric_array(rows: list[_Direction], names: list[str], where: str) -> Int64Array | None:
-    """Return (E,) metrics; None where no link has one."""
-    values = _require_on_all([row.metric for row in rows], rows, names, where, "metric")
+def _metric_array(links: list[_DirectedLink], names: list[str], where: str) -> Int64Array | None:
+    """Return (E,) IGP metrics; None where no link has one."""
+    values = _require_on_all([link.metric for link in links], links, names, where, "metric")
     return None if values is None else np.array(values, dtype=np.int64)
 
 
-def _cost_array(rows: list[_Direction], names: list[str], where: str) -> FloatArray | None:
-    """Return (E,) costs; None where no link has one."""
-    values = _require_on_all([row.cost for row in rows], rows, names, where, "cost")
+def _cost_array(links: list[_DirectedLink], names: list[str], where: str) -> FloatArray | None:
+    """Return (E,) costs of one Gbit/s; None where no link has one."""
+    values = _require_on_all([link.cost for link in links], links, names, where, "cost")
     return None if values is None else np.array(values, dtype=np.float64)
 
 
 def _require_on_all(
-    values: list[float | None], rows: list[_Direction], names: list[str], where: str, field: str
+    values: list[float | None], links: list[_DirectedLink], names: list[str], where: str, field: str
 ) -> list[float | None] | None:
-    """Return the values of all links; None where no link has one.
+    """Return the values of an attribute if all links have one; None if no link has one.
+
+    Args:
+        values: value of each link; None where it has none.
+        links: the links.
+        names: names of the nodes.
+        where: file or name, for messages.
+        field: name of the attribute, for messages.
 
     Raises:
-        InputError: only some links have one.
+        InputError: only some links have a value.
     """
-    missing = [row for row, value in zip(rows, values, strict=True) if value is None]
-    if len(missing) == len(rows):
+    missing = [link for link, value in zip(links, values, strict=True) if value is None]
+    if len(missing) == len(links):
         return None
     if missing:
-        a, b = missing[0].ends
-        raise InputError(
-            where, field, "one on every link, or on none", f"none on {names[a]}->{names[b]}"
+        source, target = missing[0].ends
+        raise InputError.invalid(
+            where,
+            field,
+            f"the link {names[source]}->{names[target]} has no {field}, but others have one",
+            f"give every link a {field}, or none",
         )
     return values
 
@@ -616,8 +674,13 @@ def _checked_metric(
 
 
 def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
-    """Parse names of affinities, separated by spaces, commas or semicolons, or in a list; None for
-    none.
+    """Parse names of affinities (administrative groups).
+
+    Args:
+        value: text with names separated by spaces, commas or semicolons; a list of names; or None
+            for no affinities.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
 
     Raises:
         InputError: another value.
@@ -635,7 +698,7 @@ def affinities_of(value: object, where: str, field: str) -> frozenset[str]:
         raise InputError(
             where,
             field,
-            "a name or a list of names, such as red, without spaces and , ; +",
+            "a name or a list of names such as red, without spaces, commas, semicolons and +",
             repr(value),
         )
     return frozenset(name for name in names if name)

@@ -43,14 +43,18 @@ def read_repetita_topology(path: Path) -> Topology:
             :func:`topology_from_records`.
     """
     where = str(path)
+    # Coordinates by node name, and names by node number.
     nodes: dict[str, tuple[float, float] | None] = {}
-    links: list[LinkRecord] = []
     names: list[str] = []
+    links: list[LinkRecord] = []
     for section, line, parts in _lines(path, {"NODES": 3, "EDGES": 6}):
         field = f"line {line}"
+        # Node: name, x, y.
         if section == "NODES":
             if parts[0] in nodes:
-                raise InputError(where, field, "distinct node names", f"{parts[0]!r} twice")
+                raise InputError.invalid(
+                    where, field, f"an earlier node has the name {parts[0]!r}, too"
+                )
             x, y = (
                 number(text, where, f"{field}: {axis}")
                 for text, axis in zip(parts[1:], "xy", strict=True)
@@ -58,6 +62,7 @@ def read_repetita_topology(path: Path) -> Topology:
             nodes[parts[0]] = (x, y)
             names.append(parts[0])
             continue
+        # Link: label, node numbers of source and target, metric, kbit/s, microseconds.
         source, target = (_node(text, names, where, field) for text in parts[1:3])
         metric, capacity, delay = (
             number(text, where, f"{field}: {what}")
@@ -74,7 +79,7 @@ def read_repetita_topology(path: Path) -> Topology:
                 metric=metric,
             )
         )
-    # The Rocketfuel files have no coordinates: all are (0, 0).
+    # Files of Rocketfuel networks have (0, 0) for unknown coordinates.
     if all(point == (0.0, 0.0) for point in nodes.values()):
         nodes = dict.fromkeys(nodes)
     return topology_from_records(path.stem, where, nodes, links, directed=True)
@@ -97,10 +102,11 @@ def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatri
         InputError: another kind of file, an unknown node number, or a rate that is negative or not
             finite.
     """
+    # Rates by pair of node indices, for each file; the D demands are the pairs of all files.
     matrices = [_read_matrix(path, topology) for path in files]
     pairs = sorted(set().union(*matrices))
     if not pairs:
-        raise InputError(str(files[0]), "DEMANDS", "demands between different nodes", "none")
+        raise InputError.invalid(str(files[0]), "DEMANDS", "no demand between different nodes")
     column_of_pair = {pair: index for index, pair in enumerate(pairs)}
     key = content_key(*(file_key(path) for path in files), topology.node_names)
 
@@ -122,7 +128,7 @@ def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatri
 
 
 def _read_matrix(path: Path, topology: Topology) -> dict[tuple[int, int], float]:
-    """Return the Gbit/s of each pair of nodes in a file."""
+    """Return the Gbit/s of each pair of different nodes (source index, target index) in a file."""
     where = str(path)
     rates = dict[tuple[int, int], float]()
     for _, line, parts in _lines(path, {"DEMANDS": 4}):
@@ -137,18 +143,20 @@ def _read_matrix(path: Path, topology: Topology) -> dict[tuple[int, int], float]
 
 
 def _node(text: str, names: list[str] | tuple[str, ...], where: str, field: str) -> int:
-    """Parse a node index."""
+    """Parse a node number, an index from 0 into ``names``."""
     if not text.isdecimal() or int(text) >= len(names):
-        raise InputError(where, field, f"a node number in 0..{len(names) - 1}", repr(text))
+        raise InputError(where, field, f"a node number from 0 to {len(names) - 1}", repr(text))
     return int(text)
 
 
 def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield section, line number and fields of every entry.
+    """Yield section, line number and fields of every entry of a file.
+
+    A section is a line with its name and its number of entries, a header row, and the entries.
 
     Args:
         path: path of the file.
-        fields: number of fields of an entry by section, in the order of the sections.
+        fields: number of fields of an entry, by section, in the order of the sections.
 
     Raises:
         InputError: not UTF-8, another section, another number of fields, or fewer entries than
@@ -162,22 +170,27 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise InputError(where, "", "a text file in UTF-8", str(error)) from None
+        raise InputError.invalid(where, "", f"the file is not UTF-8 text: {error}") from None
     for line, text in enumerate(lines, start=1):
         parts = text.split()
         if not parts:
             continue
-        # The header row has the column names.
+        # Skip the header row, which has the column names.
         if is_header:
             is_header = False
+        # An entry of the current section.
         elif num_remaining:
             if len(parts) != fields[section]:
-                raise InputError(where, f"line {line}", f"{fields[section]} fields", len(parts))
+                expected = f"{fields[section]} fields"
+                raise InputError(where, f"line {line}", expected, f"{len(parts)} fields")
             yield section, line, parts
             num_remaining -= 1
+        # The first line of the next section.
         else:
             if not pending_sections:
-                raise InputError(where, f"line {line}", "nothing more", repr(text[:80]))
+                raise InputError.invalid(
+                    where, f"line {line}", f"text behind the last section: {text[:80]!r}"
+                )
             section = pending_sections.pop(0)
             if len(parts) != 2 or parts[0] != section or not parts[1].isdecimal():
                 expected = f"{section} and a number of entries"
@@ -185,9 +198,11 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
             num_remaining = int(parts[1])
             is_header = True
     if num_remaining or pending_sections:
-        raise InputError(
-            where,
-            section or pending_sections[0],
-            f"{num_remaining} more entries" if num_remaining else pending_sections[0],
-            "the end",
+        missing = (
+            f"{num_remaining} more entries of {section}"
+            if num_remaining
+            else f"the section {pending_sections[0]}"
+        )
+        raise InputError.invalid(
+            where, section or pending_sections[0], f"the file ends before {missing}"
         )

@@ -44,7 +44,13 @@ def is_rfc8345(document: Any) -> bool:
 def read_rfc8345(
     document: dict[str, Any], path: Path, default_capacity: float | None, network_id: str = ""
 ) -> Topology:
-    """Read the network with links, or the one of an ID.
+    """Read the only network with links, or the network with an ID.
+
+    Args:
+        document: parsed JSON.
+        path: path of the file.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
+        network_id: ID of the network; "" for the only one with links.
 
     Raises:
         InputError: no such network, several without a choice, a field that the model lacks, or an
@@ -71,7 +77,11 @@ def read_rfc8345(
 
 
 def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str, Any]:
-    """Select the network to read."""
+    """Return the JSON of the network with an ID, or of the only network with links for "".
+
+    Raises:
+        InputError: no such network, or several networks with links.
+    """
     if ROOT in document:
         networks = objects_of(
             object_of(document[ROOT], where, ROOT).get("network"), where, "network"
@@ -84,20 +94,31 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
             network for network, name in zip(networks, names, strict=True) if name == network_id
         ]
         if len(selected) != 1:
-            raise InputError(where, f"#{network_id}", f"one of: {', '.join(names)}", "none of them")
+            raise InputError.invalid(
+                where,
+                f"#{network_id}",
+                f"{len(selected) or 'no'} networks have this ID",
+                f"use one of: {', '.join(names)}",
+            )
         return selected[0]
     with_links = [network for network in networks if _get(network, "link", "ietf-network-topology")]
     if not with_links:
-        raise InputError(where, "network", "a network with links", "none")
+        raise InputError.invalid(where, "network", "no network has links")
     if len(with_links) > 1:
         names = [str(network.get("network-id", "")) for network in with_links]
-        raise InputError(where, "network", "one network with links, or FILE#ID", ", ".join(names))
+        raise InputError.invalid(
+            where,
+            "network",
+            f"several networks have links: {', '.join(names)}",
+            "name one of them as FILE#ID",
+        )
     return with_links[0]
 
 
 def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
+    """Build the record of a directed link from its JSON, with units converted."""
     field = f"{field} ({link.get('link-id', '')})"
-    # Parts of the link, which may be absent.
+    # Members of the link, which may be absent.
     source = object_of(link.get("source"), where, f"{field}: source").get("source-node")
     target = object_of(link.get("destination"), where, f"{field}: destination").get("dest-node")
     l3 = object_of(_get(link, "l3-link-attributes", _L3), where, f"{field}: l3-link-attributes")
@@ -127,23 +148,26 @@ def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
 
 
 def _get(part: dict[str, Any], name: str, module: str) -> Any:
-    """Return a member with or without its module name, which JSON may omit where it is the
-    parent's.
+    """Return a member with or without the prefix of its YANG module, which may be omitted if the
+    parent's module is the same (RFC 7951).
     """
     return part.get(f"{module}:{name}", part.get(name))
 
 
 def _bytes(text: object, where: str, field: str) -> float:
+    """Parse a generic bandwidth, bytes per second, in hexadecimal or decimal notation."""
     try:
         return float.fromhex(str(text)) if "x" in str(text).lower() else float(str(text))
     except (ValueError, OverflowError):
         raise InputError(
-            where, f"{field}: generic", "bytes a second such as 0x1p+30", repr(text)
+            where, f"{field}: generic", "bytes per second such as 0x1p+30", repr(text)
         ) from None
 
 
 def to_rfc8345(topology: Topology) -> dict[str, Any]:
-    """Return the document of a network; :func:`read_rfc8345` reads it back."""
+    """Return a network as an RFC 8345 document, a dict for JSON, with links, metrics, bandwidths
+    and delays.
+    """
     return {
         ROOT: {
             "network": [
@@ -162,7 +186,13 @@ def to_rfc8345(topology: Topology) -> dict[str, Any]:
 
 
 def _link_object(topology: Topology, link: int, name: str) -> dict[str, Any]:
-    """Return the object of a directed link, with TE and IGP attributes."""
+    """Return the JSON object of a directed link: ends, bandwidth, delay, metrics and status.
+
+    Args:
+        topology: the network.
+        link: index of the link.
+        name: name of the link.
+    """
     names = topology.node_names
     attributes: dict[str, Any] = {
         "max-link-bandwidth": {

@@ -1,18 +1,18 @@
 """Table of routers: primary names, aliases in files and counters, and segment routing attributes.
 
-A .csv or .xlsx file with the column ``name`` and optionally
+A .csv or .xlsx file with the column ``name`` and these optional columns:
 
-| column | what |
-|---|---|
-| ``aliases`` | other names, separated by spaces or semicolons |
-| ``router_id``, ``fqdn``, ``system_id`` | further names |
-| ``loopback`` | address at which policies end |
-| ``sid`` | index of the node segment, as in ``segment-routing prefix ... index N`` |
-| ``sid_128`` to ``sid_255`` | likewise, of a flexible algorithm: ``prefix-sid algorithm 128 index
-N`` | | ``srgb`` | first label of the router's global block (SRGB), or both ends, 16000-23999; 16000
-by default | | ``site``, ``vendor`` | of the router; the vendor (frr, iosxr, junos) decides the form
-of its configuration | | ``overload`` | ``yes``: the router carries no transit traffic, as with the
-overload bit of IS-IS |
+- ``aliases``: other names, separated by spaces or semicolons;
+- ``router_id``, ``fqdn``, ``system_id``: further names;
+- ``loopback``: address at which policies end;
+- ``sid``: index of the node segment, as in ``segment-routing prefix ... index N``;
+- ``sid_128`` to ``sid_255``: index of the node segment in a flexible algorithm, as in
+  ``prefix-sid algorithm 128 index N``;
+- ``srgb``: first label of the router's global block (SRGB), or first and last, as 16000-23999; the
+  default is 16000;
+- ``site``: site of the router;
+- ``vendor``: frr, iosxr or junos, which decides the syntax of its configuration;
+- ``overload``: ``yes`` if the router carries no transit traffic, as with the overload bit of IS-IS.
 
 Networks use the names of column ``name``; traffic, counters, interfaces and policies may use any
 alias.  Entry point: :func:`read_routers`.
@@ -60,8 +60,9 @@ class Router:
         srgb: first label of the global block.
         site: site; "" if unknown.
         vendor: one of :data:`VENDORS`; "" if unknown.
-        algorithm_sids: (flexible algorithm number, index of the node segment in it).
-        is_overloaded: whether it carries no transit traffic.
+        algorithm_sids: pairs of a flexible algorithm's number and the index of the router's node
+            segment in it.
+        is_overloaded: whether the router carries no transit traffic.
     """
 
     name: str
@@ -96,37 +97,43 @@ class Routers(Mapping[str, Router]):
     def __init__(
         self, routers: list[Router], where: str = "routers", unused: tuple[str, ...] = ()
     ) -> None:
+        """Index the routers by name and alias; check that names, aliases and SIDs are unique."""
         self._by_name = {router.name: router for router in routers}
         self.where = where
         self._unused = unused
         # Each SID belongs to one router in one algorithm.
-        users: dict[int, str] = {}
+        owner_of_sid: dict[int, str] = {}
         for router in routers:
-            labelled_sids = [] if router.sid is None else [(router.name, router.sid)]
-            labelled_sids += [
+            sids = [] if router.sid is None else [(router.name, router.sid)]
+            sids += [
                 (f"{router.name} in algorithm {algorithm}", sid)
                 for algorithm, sid in router.algorithm_sids
             ]
-            for user, sid in labelled_sids:
-                if users.setdefault(sid, user) != user:
-                    expected = "that of one router in one algorithm"
-                    raise InputError(where, f"sid {sid}", expected, f"{users[sid]} and {user}")
+            for owner, sid in sids:
+                if owner_of_sid.setdefault(sid, owner) != owner:
+                    raise InputError.invalid(
+                        where,
+                        f"sid {sid}",
+                        f"two routers or algorithms have this SID: {owner_of_sid[sid]} and {owner}",
+                        "change one",
+                    )
         # Each alias belongs to one router.
         self._names = Names()
         for router in routers:
             for alias in (router.name, *router.aliases):
                 owner = self._names.add(alias, router.name)
                 if owner != router.name:
-                    raise InputError(
+                    raise InputError.invalid(
                         where,
                         alias,
-                        "a name of one router only",
-                        f"a name of {owner} and {router.name}",
+                        f"two routers have this name: {owner} and {router.name}",
+                        "change one",
                     )
+        # Each router has one row.
         if len(self._by_name) < len(routers):
             names = [router.name for router in routers]
-            duplicate = next(name for number, name in enumerate(names) if name in names[:number])
-            raise InputError(where, "name", "each router once", f"{duplicate} twice")
+            duplicate = next(name for index, name in enumerate(names) if name in names[:index])
+            raise InputError.invalid(where, "name", f"two rows have the name {duplicate}")
 
     def __getitem__(self, name: str) -> Router:
         return self._by_name[name]
@@ -142,29 +149,30 @@ class Routers(Mapping[str, Router]):
         return self._names.resolve(name)
 
     def applied(self, topology: Topology) -> Topology:
-        """Return the network with the names of the table, and notes on mismatches.
+        """Return the network with nodes renamed to the names of the table, aliases, overloaded
+        routers, and notes on mismatches.
 
         Raises:
-            InputError: two nodes are the same router.
+            InputError: two nodes of the network are names of one router.
         """
         # Rename the nodes; each router must be a single node.
         names = tuple(self.name_of(name) for name in topology.node_names)
         old_name_of: dict[str, str] = {}
         for old_name, name in zip(topology.node_names, names, strict=True):
             if name in old_name_of:
-                raise InputError(
+                raise InputError.invalid(
                     self.where,
                     name,
-                    "one node of the network",
-                    f"{old_name_of[name]} and {old_name}",
+                    f"two nodes of the network are this router: {old_name_of[name]} and {old_name}",
+                    "change the aliases",
                 )
             old_name_of[name] = old_name
-        # Note nodes and rows that do not match.
+        # Note nodes without a row, and rows without a node.
         unknown = [name for name in names if name not in self]
         unused = [name for name in self if name not in old_name_of]
         notes = list(topology.notes)
         if self._unused:
-            notes.append(f"{self.where}: columns that are not used: {', '.join(self._unused)}.")
+            notes.append(f"{self.where}: unused columns: {', '.join(self._unused)}.")
         if unknown:
             notes.append(
                 f"{WARNING}{self.where}: nodes that are not in the table of routers: "
@@ -172,6 +180,7 @@ class Routers(Mapping[str, Router]):
             )
         if unused:
             notes.append(f"{self.where}: routers that are not in the network: {listed(unused)}.")
+        # Aliases of the nodes: those of the table, and their former names.
         aliases = {
             alias: router.name
             for router in self.values()
@@ -179,6 +188,7 @@ class Routers(Mapping[str, Router]):
             for alias in router.aliases
         }
         aliases |= {old_name: name for name, old_name in old_name_of.items() if old_name != name}
+        # (N,) whether a node carries no transit traffic, by the table or the network's file.
         no_transit = np.array([name in self and self[name].is_overloaded for name in names])
         if topology.no_transit is not None:
             no_transit |= topology.no_transit
@@ -203,7 +213,7 @@ def read_routers(path: Path) -> Routers:
     algorithms = [
         name for name in map(plain_heading, table.header) if _ALGORITHM_SID.fullmatch(name)
     ]
-    # One router for each row.
+    # One router for each row, and the last SID index in its label block.
     routers = list[Router]()
     last_indices = list[tuple[str, int]]()
     largest_sid = _LargestSid()
@@ -213,12 +223,17 @@ def read_routers(path: Path) -> Routers:
         last_indices.append((f"{field}: srgb", last_index))
         largest_sid = largest_sid.updated(router, field)
     if not routers:
-        raise InputError(where, "", "a row for each router", "none")
-    # Every router uses the labels of all others.
+        raise InputError.invalid(where, "", "the table has no rows", "add a row for each router")
+    # Every router needs a label for the SIDs of all routers in its own block.
     for field, last_index in last_indices:
         if largest_sid.sid > last_index:
-            expected = f"a block with a label for sid {largest_sid.sid:,} ({largest_sid.field})"
-            raise InputError(where, field, expected, f"labels up to that of {last_index:,}")
+            raise InputError.invalid(
+                where,
+                field,
+                f"the block has labels for SIDs up to {last_index:,}, but a router has SID "
+                f"{largest_sid.sid:,} ({largest_sid.field})",
+                "enlarge the block",
+            )
     unused = tuple(
         text
         for text, is_used in zip(table.header, is_used_column, strict=True)
@@ -262,11 +277,11 @@ def _used_columns(table: CellTable) -> list[bool]:
         if is_used and normalised.count(name) > 1
     ]
     if duplicates:
-        raise InputError(
+        raise InputError.invalid(
             table.where,
             duplicates[0],
-            "each column once",
-            f"{normalised.count(duplicates[0])} of them",
+            f"{normalised.count(duplicates[0])} columns have this name",
+            "keep one",
         )
     return is_used_column
 
@@ -274,16 +289,16 @@ def _used_columns(table: CellTable) -> list[bool]:
 def _parse_router(
     cell: dict[str, str], algorithms: list[str], where: str, field: str
 ) -> tuple[Router, int]:
-    """Parse a row.
+    """Parse the router of a table row.
 
     Args:
-        cell: cells by column.
-        algorithms: columns of the SIDs of flexible algorithms.
+        cell: text of each column, by its name; "" for an empty cell.
+        algorithms: names of the columns ``sid_128`` to ``sid_255`` that the table has.
         where: name of the file, for messages.
         field: the row, for messages.
 
     Returns:
-        The router, and the last index in its label block.
+        The router, and the largest SID index for which its label block has a label.
 
     Raises:
         InputError: an invalid cell.
@@ -294,14 +309,15 @@ def _parse_router(
     loopback = _parse_address(cell.get("loopback", ""), where, f"{field}: loopback")
     vendor = re.sub(r"[\s_-]", "", cell.get("vendor", "").lower())
     if vendor and vendor not in VENDORS:
-        raise InputError(where, f"{field}: vendor", ", ".join(VENDORS), repr(cell["vendor"]))
+        expected = f"one of {', '.join(VENDORS)}"
+        raise InputError(where, f"{field}: vendor", expected, repr(cell["vendor"]))
     sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
-    srgb, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
+    first_label, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
     algorithm_sids = list[tuple[int, int]]()
-    for name in algorithms:
-        index = _parse_integer(cell[name], where, f"{field}: {name}")
+    for column in algorithms:
+        index = _parse_integer(cell[column], where, f"{field}: {column}")
         if index is not None:
-            algorithm_sids.append((int(name.removeprefix("sid_")), index))
+            algorithm_sids.append((int(column.removeprefix("sid_")), index))
     # Aliases, each once; the loopback address is one of them.
     names = [
         name
@@ -315,13 +331,13 @@ def _parse_router(
         tuple(aliases),
         loopback,
         sid,
-        srgb,
+        first_label,
         cell.get("site", ""),
         vendor,
         tuple(algorithm_sids),
         is_true(cell.get("overload"), where, f"{field}: overload"),
     )
-    return router, last_label - srgb
+    return router, last_label - first_label
 
 
 def _parse_address(text: str, where: str, field: str) -> str:
@@ -335,7 +351,9 @@ def _parse_address(text: str, where: str, field: str) -> str:
 
 
 def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
-    """Parse first and last label of a global block, ``16000`` or ``16000-23999``."""
+    """Parse the first and last label of a segment routing global block, ``16000`` or
+    ``16000-23999``; defaults for an empty cell.
+    """
     first, dash, last = text.partition("-")
     start = _parse_integer(first.strip(), where, field) if text else SRGB_BASE
     end = _parse_integer(last.strip(), where, field) if dash else MAX_LABEL
@@ -346,6 +364,7 @@ def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
 
 
 def _parse_integer(text: str, where: str, field: str) -> int | None:
+    """Parse an integer >= 0; None for an empty cell."""
     if not text:
         return None
     # Spreadsheets write integers as 1.0.

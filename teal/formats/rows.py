@@ -23,7 +23,7 @@ def column_names(kind: Any) -> list[str]:
 
 
 def write_csv(path: Path, rows: Sequence[Any]) -> None:
-    """Write at least one dataclass, all of one type; numbers in full precision."""
+    """Write one or more dataclasses of one type as CSV, with numbers in full precision."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, column_names(rows[0]))
         writer.writeheader()
@@ -31,7 +31,7 @@ def write_csv(path: Path, rows: Sequence[Any]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[Any]) -> None:
-    """Write at least one dataclass, all of one type, as a Parquet file."""
+    """Write one or more dataclasses of one type as Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,8 +49,8 @@ def read_csv(path: Path, kind: type[_T]) -> list[_T]:
         with path.open(newline="", encoding="utf-8") as stream:
             return [from_text(kind, line) for line in csv.DictReader(stream)]
     except (OSError, KeyError, ValueError, TypeError) as error:
-        raise InputError(
-            str(path), "", f"a table of {kind.__name__.lower()}s", str(error)
+        raise InputError.invalid(
+            str(path), "", f"not a readable table of {kind.__name__.lower()}s: {error}"
         ) from None
 
 
@@ -60,7 +60,7 @@ def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
     Fields with a default may be missing, as in files written before a column was added.
     """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    named = [
+    present = [
         field for field in fields if field.name in values or field.default is dataclasses.MISSING
     ]
-    return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in named})
+    return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in present})

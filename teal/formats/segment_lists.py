@@ -25,12 +25,18 @@ from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.runtime.storage import atomic_file, parsed_json
 
 FORMAT = 1
-# The shares of a demand may differ from 1 by this much.
+# Tolerance of the sum of a policy's shares, which is 1.
 _SHARE_TOLERANCE = 1e-6
 
 
 def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str, Any]:
-    """Return the policies as JSON, in the format of the module."""
+    """Return segment routing policies as JSON: ``format``, ``topology``, ``transit``, ``flex_algo``
+    and the segment lists of each pair of nodes.
+
+    Args:
+        topology: network with the names.
+        policies: the policies, over node and link indices.
+    """
     names = topology.node_names
     return {
         "format": FORMAT,
@@ -55,14 +61,28 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
 
 
 def _segments(topology: Topology, segment_list: SegmentList, source: int, target: int) -> list[Any]:
-    """Return node names, and objects for adjacencies; omits segments to the present node."""
+    """Return the segments of a list as JSON: node names, and objects for adjacencies.
+
+    A node segment to the node where the packet already is, is omitted.
+
+    Args:
+        topology: network with the names.
+        segment_list: the list; its stops are pairs of a node index and a link index, -1 for a node
+            segment.
+        source: node index of the policy's source.
+        target: node index of the policy's target.
+    """
     names = topology.node_names
     segments = list[Any]()
+    # Node that the packet has reached.
     position = source
     for stop, link in (*segment_list.stops, (target, -1)):
-        end = stop if link < 0 else int(topology.link_source[link])
-        segments += [names[end]] if end != position else []
-        segments += [] if link < 0 else [{"link": link, "from": names[end], "to": names[stop]}]
+        # An adjacency is preceded by a node segment to the start of its link.
+        segment_end = stop if link < 0 else int(topology.link_source[link])
+        segments += [names[segment_end]] if segment_end != position else []
+        segments += (
+            [] if link < 0 else [{"link": link, "from": names[segment_end], "to": names[stop]}]
+        )
         position = stop
     return segments
 
@@ -70,7 +90,7 @@ def _segments(topology: Topology, segment_list: SegmentList, source: int, target
 def write_policies(
     path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]
 ) -> None:
-    """Write the policies, with figures of the result under the key ``figures``."""
+    """Write the policies as JSON, with metrics of the result under the key ``figures``."""
     with atomic_file(path) as temporary:
         document = {**policies_to_json(topology, policies), "figures": figures}
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -94,8 +114,11 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
         field = f"policies[{index}]"
         pair, segment_lists = _policy(entry, topology, where, field)
         if pair in lists:
-            raise InputError(
-                where, field, "each pair once", f"{entry['source']} -> {entry['target']} again"
+            raise InputError.invalid(
+                where,
+                field,
+                f"an earlier policy leads from {entry['source']} to {entry['target']}, too",
+                "merge their lists",
             )
         lists[pair] = segment_lists
     # Options of all policies.
@@ -106,21 +129,38 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
 
 
 def _read_document(path: Path, where: str) -> dict[str, Any]:
-    """Parse a file, and check its format."""
+    """Parse a file of policies, and check the number of its format."""
     try:
         document = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
+        raise InputError.invalid(
+            where, "policies", f"the file of segment lists cannot be read: {error}"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         actual = f"format {document.get('format')}" if isinstance(document, dict) else "no object"
-        raise InputError(where, "", f"what teal segments --out writes (format {FORMAT})", actual)
+        expected = f"a file of teal segments --out (format {FORMAT})"
+        raise InputError(where, "", expected, actual)
     return document
 
 
 def _policy(
     entry: Any, topology: Topology, where: str, field: str
 ) -> tuple[tuple[int, int], tuple[SegmentList, ...]]:
-    """Parse a policy: its source and target, and its segment lists."""
+    """Parse a policy.
+
+    Args:
+        entry: its JSON.
+        topology: network with the node names.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+
+    Returns:
+        Node indices of source and target; and its segment lists.
+
+    Raises:
+        InputError: an invalid member, a list that does not end at the target, or shares that do not
+            sum to 1.
+    """
     if (
         not isinstance(entry, dict)
         or not isinstance(entry.get("lists"), list)
@@ -132,7 +172,9 @@ def _policy(
         _node(entry.get("target"), topology, where, f"{field}.target"),
     )
     if pair[0] == pair[1]:
-        raise InputError(where, field, "a source and another target", f"{entry['source']} for both")
+        raise InputError.invalid(
+            where, field, f"source and target are the same node, {entry['source']}"
+        )
     # Lists: each ends at the target, and their shares sum to 1.
     segment_lists = []
     for list_index, entry_list in enumerate(entry["lists"]):
@@ -153,7 +195,9 @@ def _policy(
 
 
 def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[tuple[int, int]]:
-    """Parse the segments of a list: the node and the link of each, as from :func:`_stop`."""
+    """Parse the segments of a list into pairs: index of the node that a segment leads to, and index
+    of its link, -1 for a node segment.
+    """
     if not isinstance(entry_list, dict) or not isinstance(entry_list.get("share"), int | float):
         raise InputError(where, field, "an object with share and segments", repr(entry_list)[:80])
     segments = entry_list.get("segments", [])
@@ -165,7 +209,14 @@ def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[
 def _segment_list(
     share: float, stops: list[tuple[int, int]], where: str, field: str
 ) -> SegmentList:
-    """Build a segment list; a node segment of the target at its end is implied."""
+    """Build a segment list, without a final node segment to the target, which is implied.
+
+    Args:
+        share: fraction of the demand.
+        stops: node index and link index (-1 for a node segment) of each segment.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+    """
     if not (math.isfinite(share) and share >= 0):
         raise InputError(where, f"{field}.share", "a share in [0, 1]", share)
     if stops[-1][1] < 0:
@@ -187,13 +238,14 @@ def _flex_algo(text: Any, where: str) -> FlexAlgo | None:
         raise InputError(
             location,
             "",
-            "the definition of an algorithm, such as 128:metric=delay",
+            "the definition of a flexible algorithm, such as 128:metric=delay",
             repr(text)[:80],
         )
     return FlexAlgo.parse(text, location)
 
 
 def _node(name: Any, topology: Topology, where: str, field: str) -> int:
+    """Return the index of a node by its name; raise InputError for an unknown one."""
     index = topology.node_index().get(name) if isinstance(name, str) else None
     if index is None:
         raise InputError(where, field, f"a node of {topology.name}", repr(name)[:80])
@@ -201,7 +253,18 @@ def _node(name: Any, topology: Topology, where: str, field: str) -> int:
 
 
 def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
-    """Return the node to which a segment leads, and its link, -1 for a node segment."""
+    """Parse a segment: index of the node that it leads to, and index of its link, -1 for a node
+    segment.
+
+    Args:
+        segment: name of a node, or JSON object of an adjacency.
+        topology: the network.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+
+    Raises:
+        InputError: an unknown node or link, or a link between other nodes.
+    """
     if not isinstance(segment, dict):
         return _node(segment, topology, where, field), -1
     link = segment.get("link")
@@ -209,7 +272,7 @@ def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int
         raise InputError(
             where,
             f"{field}.link",
-            f"the number of a link, 0 to {topology.num_links - 1}",
+            f"the index of a link, 0 to {topology.num_links - 1}",
             repr(link),
         )
     ends = int(topology.link_source[link]), int(topology.link_target[link])

@@ -105,17 +105,21 @@ class Row(NamedTuple):
             raise InputError(self.where, name, f"a node of {topology.name}", actual)
         return index[node]
 
-    def number(self, name: str, *, least: float | None = None) -> float:
-        """Return the number of a column: positive, or at least ``least``.
+    def number(self, name: str, *, minimum: float | None = None) -> float:
+        """Return the number of a column.
+
+        Args:
+            name: name of the column.
+            minimum: smallest accepted number; None accepts numbers above 0.
 
         Raises:
             InputError: an empty cell, or a number out of range.
         """
         value = self.values.get(name)
-        expected = "a number above 0" if least is None else f"a number of at least {least:g}"
+        expected = "a number above 0" if minimum is None else f"a number of at least {minimum:g}"
         if value is None:
             raise InputError(self.where, name, expected, "an empty cell")
-        if value <= 0 if least is None else value < least:
+        if value <= 0 if minimum is None else value < minimum:
             raise InputError(self.where, name, expected, f"{value:g}")
         return float(value)
 
@@ -131,7 +135,7 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
         InputError: a missing file, a missing required column, a repeated column, an unsupported
             unit, or an invalid cell.
     """
-    # Find the columns.
+    # Index and unit of each column that the table has.
     table = _read_table(source, columns)
     indices, units = _column_indices(table, columns)
     if not indices or any(
@@ -144,27 +148,27 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
         if text.strip() and index not in indices.values()
     ]
     if unused:
-        warn(f"{table.where}: columns that are not used: {listed(unused, 10)}")
+        warn(f"{table.where}: unused columns: {listed(unused, 10)}")
     # Read the cells of the used columns.
     cells: dict[str, list[str]] = {}
     for column in columns:
         if column.name in indices:
             is_number = column.kind not in (Kind.TEXT, Kind.YES_NO)
-            read = table.numbers if is_number else table.texts
-            cells[column.name] = read(indices[column.name])
-    # Convert each row that is not empty.
+            read_column = table.numbers if is_number else table.texts
+            cells[column.name] = read_column(indices[column.name])
+    # Convert the values of each non-empty row to the project's units.
     rows = []
     for row_index, (line, _) in enumerate(table.rows):
         texts = {name: column_cells[row_index].strip() for name, column_cells in cells.items()}
         if not any(texts.values()):
             continue
-        where = f"{table.where}: {table.row_word} {line}"
+        location = f"{table.where}: {table.row_word} {line}"
         values = {
-            column.name: _value(texts[column.name], column, units[column.name], where)
+            column.name: _value(texts[column.name], column, units[column.name], location)
             for column in columns
             if column.name in texts
         }
-        rows.append(Row(where, values))
+        rows.append(Row(location, values))
     return rows
 
 
@@ -179,14 +183,14 @@ def require_once(
     what: str,
     values: Sequence[object] | None = None,
 ) -> None:
-    """Raise InputError where two rows have the same key.
+    """Raise InputError if two rows have the same key.
 
     Args:
         rows: the rows.
-        keys: key of each row.
-        what: description of a key, for the message.
-        values: value of each row; repetitions with the same value are accepted, such as both
-            directions of a cable.  None: no key may be repeated.
+        keys: key of each row, such as its cable.
+        what: description of a key, for the message, such as "each cable".
+        values: value of each row; rows with the same key and value are accepted, such as both
+            directions of a cable.  None accepts no repeated key.
     """
     first: dict[object, int] = {}
     for index, key in enumerate(keys):
@@ -194,8 +198,11 @@ def require_once(
         if first_index == index or (values is not None and values[first_index] == values[index]):
             continue
         row = rows[index]
-        raise InputError(
-            row.where, "", f"{what} once", f"one that {rows[first_index].where} has too"
+        raise InputError.invalid(
+            row.where,
+            "",
+            f"the row repeats {rows[first_index].where}, but {what} may have one row only",
+            "remove one",
         )
 
 
@@ -208,9 +215,10 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
         raise InputError("table", "", expected, type(source).__name__)
     path = Path(source)
     if path.suffix.lower() not in SUFFIXES or not path.is_file():
-        actual = f"a file of another kind ({path.suffix or 'no suffix'})"
         expected = "a table: a .csv, .tsv or .xlsx file"
-        raise InputError(str(path), "", expected, actual if path.is_file() else "no such file")
+        if not path.is_file():
+            raise InputError.invalid(str(path), "", "no such file", f"name {expected}")
+        raise InputError(str(path), "", expected, f"the suffix {path.suffix!r}")
     required = [column for column in columns if column.required]
 
     def is_header(cells: list[str]) -> bool:
@@ -223,7 +231,7 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
 
 
 def _expected(columns: Sequence[Column]) -> str:
-    """Return the required and optional columns of a table, for a message."""
+    """Describe the required and optional columns of a table, for a message."""
     required = ", ".join(column.name for column in columns if column.required)
     optional = ", ".join(column.name for column in columns if not column.required)
     if not required:
@@ -240,7 +248,7 @@ def _heading(text: str) -> tuple[str, str]:
 def _column_indices(
     table: CellTable, columns: Sequence[Column]
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Return index and unit of each present column.
+    """Return the index and the unit ("" for none) of each present column, by its name.
 
     Raises:
         InputError: a repeated column, or an unsupported unit.
@@ -253,11 +261,20 @@ def _column_indices(
             if unit is None:
                 continue
             if column.name in indices:
-                actual = f"{table.header[indices[column.name]]!r} and {text!r}"
-                raise InputError(table.where, column.name, "this column once", actual)
+                duplicates = f"{table.header[indices[column.name]]!r} and {text!r}"
+                raise InputError.invalid(
+                    table.where,
+                    column.name,
+                    f"two columns have this name: {duplicates}",
+                    "keep one",
+                )
             if unit and not _accepts_unit(column.kind, unit):
-                expected = f"in the heading no unit, or one of {column.kind.value}"
-                raise InputError(table.where, column.name, expected, repr(text))
+                raise InputError.invalid(
+                    table.where,
+                    column.name,
+                    f"the heading {text!r} has an unsupported unit",
+                    f"use a unit of {column.kind.value}, or none",
+                )
             indices[column.name] = index
             units[column.name] = unit
             break
@@ -265,16 +282,16 @@ def _column_indices(
 
 
 def _unit_in(heading: str, column: Column) -> str | None:
-    """Return the unit in a heading of this column, "" for none; None for another column's
-    heading.
-    """
+    """Return the unit in a heading, "" for none; None if it is not a heading of this column."""
     plain = plain_heading(heading)
-    named, unit = _heading(heading)
+    name_without_unit, unit = _heading(heading)
     for name in (column.name, *column.aliases):
         if plain == name:
             return ""
-        if named == name and unit:
+        # NAME (UNIT)
+        if name_without_unit == name and unit:
             return unit
+        # NAME_UNIT
         suffix = plain.removeprefix(f"{name}_")
         if suffix != plain and _is_unit(column.kind, suffix):
             return suffix
@@ -343,7 +360,9 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
 
 
 def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
-    """Return the conversion factor of a unit to the project's unit."""
+    """Return the factor that converts a number in ``unit`` to the project's unit (Gbit/s, ms, hours
+    or a fraction).
+    """
     if not unit or kind is Kind.NUMBER:
         return 1.0
     match kind:
@@ -353,5 +372,5 @@ def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
             return ms_per_unit(unit, where, field)
         case Kind.DURATION:
             return _HOURS[unit.lower()]
-    # One per cent as a fraction.
+    # The only unit of a share is per cent.
     return 0.01

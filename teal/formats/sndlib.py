@@ -54,8 +54,8 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
     unit, notes = _unit(root, where)
     structure = root.find(f"{_NAMESPACE}networkStructure")
     if structure is None:
-        raise InputError(where, "networkStructure", "nodes and links", "none")
-    # Nodes with their positions.
+        raise InputError.invalid(where, "", "the file has no element networkStructure")
+    # Coordinates (x, y) of the nodes by name, None where unknown.
     nodes: dict[str, tuple[float, float] | None] = {}
     for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
         x, y = (node.findtext(f"{_NAMESPACE}coordinates/{_NAMESPACE}{axis}") for axis in "xy")
@@ -65,7 +65,8 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
         )
     node_list = structure.find(f"{_NAMESPACE}nodes")
     geographical = node_list is not None and node_list.get("coordinatesType") == "geographical"
-    # Links with the capacity of the first module that has one.
+    # Links: the capacity is that of the pre-installed module, or of the first additional module if
+    # the former is missing or 0.
     links = []
     for link in structure.iterfind(f"{_NAMESPACE}links/{_NAMESPACE}link"):
         field = f"link {link.get('id')}"
@@ -90,14 +91,14 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class _Matrix:
-    """Parsed file of a matrix; without demands where the measurement had a gap.
+    """Parsed file of a matrix; n is 0 where the measurement has a gap.
 
     Attributes:
         name: name of the file.
         time: time of the matrix.
         interval_s: seconds between matrices; 0 if unknown.
-        pairs: source * N + target of each demand, sorted.
-        rates: rate of each demand, Gbit/s.
+        pairs: (n,) pair codes source * N + target of the demands, ascending.
+        rates: (n,) Gbit/s.
     """
 
     name: str
@@ -120,10 +121,10 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
     archive = _read_archive(path, topology, progress)
     rows = archive.rows
     if not rows:
-        raise InputError(where, "", "XML files with demands", "none")
+        raise InputError.invalid(where, "", "no XML file with demands")
     name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
     key = content_key(file_key(path), topology.node_names)
-    # Union of the pairs of all matrices.
+    # The D demands: union of the pair codes of all matrices, ascending.
     times = np.array(sorted(rows), dtype="datetime64[s]")
     pairs = reduce(np.union1d, (matrix_pairs for matrix_pairs, _ in rows.values()))
 
@@ -151,9 +152,9 @@ class _Archive:
     """Matrices of an archive.
 
     Attributes:
-        rows: pairs, as in :class:`_Matrix`, and Gbit/s of each matrix, by time.
+        rows: by time: pair codes source * N + target of the demands, ascending, and their Gbit/s.
         intervals: seconds from each matrix to the next, as its file states.
-        skipped: files without demands, as sentences.
+        skipped: messages about files without demands.
     """
 
     rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = dataclasses.field(
@@ -164,10 +165,10 @@ class _Archive:
 
 
 def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
-    """Parse one matrix from each file.
+    """Parse one matrix from each XML file of an archive or folder.
 
     Raises:
-        InputError: as for :func:`read_sndlib_traffic`.
+        InputError: an unreadable archive, an invalid file, or two files of one time.
     """
     where = str(path)
     index = topology.node_index()
@@ -186,8 +187,8 @@ def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
         if not len(matrix.rates):
             archive.skipped.append(f"{name}: no demands in the file")
         elif matrix.time in archive.rows:
-            raise InputError(
-                where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice"
+            raise InputError.invalid(
+                where, f"{name}: time", f"an earlier file has the time {matrix.time}, too"
             )
         else:
             archive.rows[matrix.time] = (matrix.pairs, matrix.rates)
@@ -206,20 +207,35 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
                 if member.isfile() and member.name.endswith(".xml"):
                     name = Path(member.name).name
                     if member.size > _MAX_XML_BYTES:
-                        raise InputError(
-                            str(path), name, f"at most {_MAX_XML_BYTES} bytes", member.size
-                        )
+                        expected = f"at most {_MAX_XML_BYTES:,} bytes"
+                        raise InputError(str(path), name, expected, f"{member.size:,} bytes")
                     stream = archive.extractfile(member)
                     yield name, stream.read() if stream else b""
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(
-            str(path), "", "a whole .tgz or .tar archive", f"{error} (truncated or damaged)"
+        raise InputError.invalid(
+            str(path),
+            "",
+            f"the archive is truncated or damaged: {error}",
+            "download it again",
         ) from None
 
 
 def _read_matrix(
     name: str, content: bytes, archive: str, index: dict[str, int], topology: Topology
 ) -> _Matrix:
+    """Parse the file of one matrix; demands of the same pair are added, self-loops dropped.
+
+    Args:
+        name: name of the file.
+        content: its XML.
+        archive: name of the archive, for messages.
+        index: index of each node by its name.
+        topology: the network.
+
+    Raises:
+        InputError: not SNDlib XML, an unknown node, an invalid time, or a rate that is negative or
+            not finite.
+    """
     where = f"{archive}: {name}"
     root = _parse(content, where)
     unit, _ = _unit(root, where)
@@ -227,7 +243,7 @@ def _read_matrix(
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
     step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
     interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
-    # Demands; repeated ones of a pair are added, self-loops dropped.
+    # Gbit/s by pair of node indices.
     rates: dict[tuple[int, int], float] = {}
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
         field = f"demand {demand.get('id')}"
@@ -276,6 +292,7 @@ def _time(root: ElementTree.Element, where: str) -> np.datetime64:
 
 
 def _parse(content: bytes, where: str) -> ElementTree.Element:
+    """Return the root element of SNDlib XML; raise InputError for anything else."""
     try:
         root = ElementTree.fromstring(content)
     except (
@@ -284,13 +301,14 @@ def _parse(content: bytes, where: str) -> ElementTree.Element:
         ValueError,
     ) as error:
         # The last two exceptions report an unknown encoding.
-        raise InputError(where, "", "SNDlib XML", f"invalid XML: {error}") from None
+        raise InputError.invalid(where, "", f"the file is not valid XML: {error}") from None
     if root.tag != f"{_NAMESPACE}network":
         raise InputError(where, "root element", "SNDlib's <network>", f"<{root.tag}>")
     return root
 
 
 def _unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
+    """Return the Gbit/s per unit of capacities and rates, and a note if the file names no unit."""
     text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}unit")
     if text is None:
         return gbps_per_unit(_DEFAULT_UNIT, where), (

@@ -69,7 +69,8 @@ _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NO_BREAK_SPACES = "\u00a0\u202f"
 # Maximum number of rows that are inspected for the decimal sign.
 _MAX_INSPECTED_ROWS = 1_000_000
-# Timestamp, (class * N + source) * N + target, rate.
+# Three arrays (R,) of the rows of a batch: time in seconds since 1970; demand code
+# (class * N + source) * N + target, with classes numbered in the order of their first row; rate.
 _Batch = tuple[Int64Array, Int64Array, FloatArray]
 
 
@@ -103,8 +104,10 @@ class _TableSource:
             if name not in _KNOWN_COLUMNS:
                 continue
             if name in indices:
-                actual = f"{self.columns[indices[name]]!r} and {self.columns[index]!r}"
-                raise InputError(self.where, name, "this column once", actual)
+                duplicates = f"{self.columns[indices[name]]!r} and {self.columns[index]!r}"
+                raise InputError.invalid(
+                    self.where, name, f"two columns have this name: {duplicates}", "keep one"
+                )
             indices[name] = index
         return indices
 
@@ -140,12 +143,19 @@ def _file_source(path: Path) -> _TableSource:
             where, path.stem, columns, lambda: _open_csv(path)[0], separator, _FIRST_LINE
         )
     except (pa.ArrowException, OSError, KeyError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
+        raise _unreadable_table(where, error) from None
+
+
+def _unreadable_table(where: str, error: Exception) -> InputError:
+    """Build the error about a table that pyarrow cannot read, from the first line of ``error``."""
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError.invalid(
+        where, "", f"the table cannot be read: {first_line}", f"use columns {', '.join(_COLUMNS)}"
+    )
 
 
 def _frame_source(frame: Any) -> _TableSource:
-    """Convert a pandas frame to a table with a file's column types."""
+    """Convert a pandas frame to an Arrow table whose columns have the types of a file's columns."""
     import pyarrow as pa
 
     columns = [str(name) for name in frame.columns]
@@ -201,9 +211,10 @@ def read_table(
         path: path of the file.
         topology: network with the node names.
         progress: show progress bars.
-        class_order: names of the classes, the highest priority first; () for the default.
-        unit: unit with which the caller scales the rates, instead of one in the heading; "" for
-            none.
+        class_order: names of the classes, the highest priority first; () orders them by number or
+            by name.
+        unit: unit by which the caller scales the rates afterwards, so that a unit in the heading
+            is ignored; "" applies the unit in the heading.
 
     Raises:
         InputError: a missing column, an unknown node, a rate that is negative or not a number, an
@@ -219,8 +230,18 @@ def read_table(
 def read_frame(
     frame: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
-    """Read a pandas frame with the columns of a table; arguments and errors as for
-    :func:`read_table`.
+    """Read a pandas frame with the columns of a table.
+
+    Args:
+        frame: the frame.
+        topology: network with the node names.
+        class_order: names of the classes, the highest priority first; () orders them by number or
+            by name.
+        unit: unit by which the caller scales the rates afterwards, so that a unit in the heading
+            is ignored; "" applies the unit in the heading.
+
+    Raises:
+        InputError: a missing column, or an invalid name, rate or timestamp.
     """
     source = _frame_source(frame)
     digest: list[object] = []
@@ -242,42 +263,60 @@ def _read(
     topology: Topology,
     progress: bool,
     class_order: Sequence[str],
-    has_own_unit: bool,
+    applies_unit: bool,
 ) -> TrafficMatrices:
-    """Read the matrices of a table; arguments and errors as for :func:`read_table`."""
+    """Read the matrices of a table in two passes: first the demands and times, then the rates.
+
+    Args:
+        source: the table.
+        key: content hash of the table, for the cache of the rates.
+        topology: network with the node names.
+        progress: show progress bars.
+        class_order: names of the classes, the highest priority first; () orders them by number or
+            by name.
+        applies_unit: whether to apply a unit in the heading of the rates.
+
+    Returns:
+        T matrices of D demands, sorted by class, source and target.
+
+    Raises:
+        InputError: a missing column, no rows, or an invalid cell.
+    """
     _check_columns(source)
-    # Classes in order of first occurrence, which is that of the codes.
-    labels: dict[str, int] = {}
+    # Index of each class, in the order of first occurrence; filled by the first pass.
+    class_index: dict[str, int] = {}
     decimal = _decimal_sign(source)
 
     def batches(action: str) -> Iterator[_Batch]:
-        table_batches = _batches(source, topology, labels, decimal, has_own_unit)
+        table_batches = _batches(source, topology, class_index, decimal, applies_unit)
         yield from progress_bar(
             table_batches, desc=f"{action} {source.name}", unit="batch", disable=not progress
         )
 
-    # First pass: timestamps, pairs and classes.
+    # First pass: (T,) timestamps and (D,) demand codes, both ascending.
     timestamps, distinct_codes, num_rows = _scan(batches("scanning"))
     if not len(timestamps):
-        raise InputError(source.where, "", "at least one row", "none")
-    # Sort the demands by class, source and target.
-    class_names, rank = _order_classes(source.where, list(labels), class_order)
+        raise InputError.invalid(source.where, "", "the table has no rows")
+    # Replace the class index in each code by the rank of the class, and sort: the demands are then
+    # ordered by class, source and target.
+    class_names, rank = _order_classes(source.where, list(class_index), class_order)
     num_pairs = topology.num_nodes**2
     codes = rank[distinct_codes // num_pairs] * num_pairs + distinct_codes % num_pairs
-    # Column of each code in distinct_codes, whose classes have the order of occurrence.
+    # (D,) position among the sorted demands of each entry of distinct_codes.
     column_of_code = np.empty(len(codes), dtype=np.int64)
     column_of_code[np.argsort(codes)] = np.arange(len(codes))
     codes.sort()
     layout = _Layout(timestamps, distinct_codes, column_of_code)
 
-    # Second pass: rates, into the rows of their timestamps.
+    # Second pass: write the rates (T, D), a row for each timestamp.
     def write_rates(rates: RateFile | RateArray) -> None:
         _write_rates(rates, batches("reading"), source, layout)
 
     _warn_of_sparse_times(source, timestamps, num_rows / (len(timestamps) * len(codes)))
     times = timestamps.astype("datetime64[s]")
+    # Decode (D, 2) source and target; class c has the demands class_ptr[c]:class_ptr[c + 1].
     pairs = np.stack(np.divmod(codes % num_pairs, topology.num_nodes), 1).astype(np.int32)
-    ptr = np.searchsorted(codes, np.arange(len(rank) + 1) * num_pairs).astype(np.int64)
+    class_ptr = np.searchsorted(codes, np.arange(len(rank) + 1) * num_pairs).astype(np.int64)
     return TrafficMatrices(
         name=source.name,
         pairs=pairs,
@@ -286,25 +325,25 @@ def _read(
         interval_s=usual_interval(times),
         key=key,
         origin=source.where,
-        classes=DemandClasses(class_names, ptr) if class_names else None,
+        classes=DemandClasses(class_names, class_ptr) if class_names else None,
     )
 
 
 def _check_columns(source: _TableSource) -> None:
-    """Raise InputError for a missing column, and warn about unused ones; without times the table is
-    one matrix.
+    """Raise InputError for a missing column other than the timestamp, and warn about unused
+    columns.
     """
     for column in _COLUMNS[1:]:
         if column not in source.column_indices:
             actual = ", ".join(source.columns)
             raise InputError(source.where, column, "columns " + ", ".join(_COLUMNS), actual)
     if source.unused:
-        warn(f"{source.where}: columns that are not used: {listed(source.unused, 10)}")
+        warn(f"{source.where}: unused columns: {listed(source.unused, 10)}")
 
 
 def _scan(batches: Iterator[_Batch]) -> tuple[Int64Array, Int64Array, int]:
-    """Return the distinct timestamps and codes of all batches, ascending, and the number of
-    rows.
+    """Return the distinct timestamps (T,) and demand codes (D,) of all batches, both ascending, and
+    the number of rows.
     """
     timestamps = np.zeros(0, np.int64)
     codes = np.zeros(0, np.int64)
@@ -318,12 +357,14 @@ def _scan(batches: Iterator[_Batch]) -> tuple[Int64Array, Int64Array, int]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Layout:
-    """Position of each rate of a table in the array of rates.
+    """Row and column of each rate of a table in the array of rates, (T, D).
 
     Attributes:
-        timestamps: (T,) timestamps of the rows, ascending.
-        codes: (D,) codes of the demands as in :data:`_Batch`, ascending.
-        column_of_code: (D,) column of each code.
+        timestamps: (T,) seconds since 1970 of each row, ascending.
+        codes: (D,) demand codes (class * N + source) * N + target, ascending; classes are numbered
+            in the order of their first row in the table.
+        column_of_code: (D,) column of each entry of ``codes``; columns are ordered by the priority
+            of the class, source and target.
     """
 
     timestamps: Int64Array
@@ -337,110 +378,140 @@ def _write_rates(
     source: _TableSource,
     layout: _Layout,
 ) -> None:
-    """Write the rates of all batches, 0 where a pair has no row.
+    """Write the rates of all batches; a demand without a row at a timestamp has rate 0.
 
     Args:
-        rates: (T, D) rates to write, row by row.
-        batches: batches of the table.
-        source: the table.
-        layout: row and column of each rate.
+        rates: (T, D) Gbit/s (written), one matrix at a time.
+        batches: batches of table rows: timestamps, demand codes and rates.
+        source: the table, for its columns and for messages.
+        layout: matrix and demand of each timestamp and code.
 
     Raises:
-        InputError: a pair twice at one time, without a column ``endpoint``.
+        InputError: two rates of a demand at one timestamp, without a column ``endpoint``.
     """
-    may_repeat = _ENDPOINT in source.column_indices
+    has_endpoints = _ENDPOINT in source.column_indices
     num_demands = len(layout.codes)
-    # Matrices with some rows read; NaN marks their pairs without a row.
+    # Whether any row of a matrix has been written; NaN then marks its demands without a row.
     is_started = np.zeros(len(layout.timestamps), dtype=bool)
     for row_timestamps, row_codes, rate in batches:
         # Group the rows of the batch by timestamp.
         order = np.argsort(row_timestamps, kind="stable")
-        batch_stamps, starts = np.unique(row_timestamps[order], return_index=True)
-        columns = layout.column_of_code[np.searchsorted(layout.codes, row_codes)]
-        for timestamp, rows in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
-            row = int(np.searchsorted(layout.timestamps, timestamp))
-            row_rates = rates.read(row).copy() if is_started[row] else np.full(num_demands, np.nan)
-            column = columns[rows]
-            # Add the rates of endpoints; without endpoints, a pair has one rate.
-            if may_repeat:
-                sums = np.bincount(column, rate[rows], minlength=num_demands)
-                row_rates = np.nan_to_num(row_rates) + sums
-            elif np.isfinite(row_rates[column]).any() or len(np.unique(column)) < len(column):
+        batch_timestamps, starts = np.unique(row_timestamps[order], return_index=True)
+        # Demand of each row of the batch.
+        demand = layout.column_of_code[np.searchsorted(layout.codes, row_codes)]
+        for timestamp, rows in zip(batch_timestamps, np.split(order, starts[1:]), strict=True):
+            # (D,) rates of the matrix so far: an earlier batch may have begun it.
+            matrix = int(np.searchsorted(layout.timestamps, timestamp))
+            matrix_rates = (
+                rates.read(matrix).copy() if is_started[matrix] else np.full(num_demands, np.nan)
+            )
+            demands = demand[rows]
+            # Add the rates of endpoints; without endpoints, each demand has one rate.
+            if has_endpoints:
+                sums = np.bincount(demands, rate[rows], minlength=num_demands)
+                matrix_rates = np.nan_to_num(matrix_rates) + sums
+            elif np.isfinite(matrix_rates[demands]).any() or len(np.unique(demands)) < len(demands):
                 raise _repeated_pair(source, int(timestamp))
             else:
-                row_rates[column] = rate[rows]
-            rates.write(row, row_rates[None])
-            is_started[row] = True
-    # Replace NaN by 0.
-    for row in range(len(layout.timestamps)):
-        rates.write(row, np.nan_to_num(rates.read(row))[None])
+                matrix_rates[demands] = rate[rows]
+            rates.write(matrix, matrix_rates[None])
+            is_started[matrix] = True
+    # Demands without a row have rate 0.
+    for matrix in range(len(layout.timestamps)):
+        rates.write(matrix, np.nan_to_num(rates.read(matrix))[None])
 
 
 def _order_classes(
-    where: str, labels: list[str], order: Sequence[str]
+    where: str, classes: list[str], class_order: Sequence[str]
 ) -> tuple[tuple[str, ...], Int64Array]:
-    """Return the class names, the highest priority first, and the rank of each label; () without
-    classes.
+    """Order the classes of a table by priority.
+
+    Args:
+        where: name of the file, for messages.
+        classes: the C classes, in the order of their first row; [] without a column ``class``.
+        class_order: names of the classes, the highest priority first; () orders them by number if
+            all names are numbers, else by name.
+
+    Returns:
+        Names of the classes, the highest priority first, and (C,) position of each class of
+        ``classes`` among them; () and [0] without classes.
+
+    Raises:
+        InputError: ``class_order`` differs from the classes of the table.
     """
-    if not labels:
-        if order:
-            raise InputError(where, _CLASS, "a column class, for --class-order", "none")
+    if not classes:
+        if class_order:
+            raise InputError.invalid(
+                where,
+                _CLASS,
+                "the table has no column class, but --classes orders classes",
+                "add the column, or give the fraction of each class as NAME=FRACTION",
+            )
         return (), np.zeros(1, np.int64)
-    if order and set(order) != set(labels):
+    if class_order and set(class_order) != set(classes):
         raise InputError(
-            "--class-order",
+            "--classes",
             "",
-            "the classes of the traffic: " + ", ".join(labels),
-            ", ".join(order),
+            "the classes of the traffic: " + ", ".join(classes),
+            ", ".join(class_order),
         )
-    is_numbers = all(label.isdecimal() for label in labels)
-    names = tuple(order) or tuple(sorted(labels, key=int if is_numbers else str))
-    return names, np.array([names.index(label) for label in labels], dtype=np.int64)
+    is_numbers = all(name.isdecimal() for name in classes)
+    ordered = tuple(class_order) or tuple(sorted(classes, key=int if is_numbers else str))
+    return ordered, np.array([ordered.index(name) for name in classes], dtype=np.int64)
 
 
 def _repeated_pair(source: _TableSource, second: int) -> InputError:
-    """Build the error about two rows of a pair at one time."""
-    alternative = f"a column {_ENDPOINT} that tells their demands apart"
+    """Build the error about two rows with the same source and target at time ``second`` (seconds
+    since 1970).
+    """
+    problem = "two rows have the same source and target"
+    remedy = f"merge them, or add a column {_ENDPOINT} so that their rates are added"
     if _TIMESTAMP not in source.column_indices:
-        expected = f"each source and target once, a column timestamp (or time), or {alternative}"
-        return InputError(source.where, "", expected, "a pair twice")
+        return InputError.invalid(
+            source.where, "", problem, f"{remedy}, or a column timestamp (or time)"
+        )
     time = np.datetime64(second, "s")
-    expected = (
-        f"each source and target once, or {alternative}; times without a zone are read as UTC (an "
-        "hour that local clocks repeat in autumn needs its zone, as 2026-10-25T02:00:00+02:00)"
+    zone = (
+        "if local clocks repeat this hour in autumn, add the zone (2026-10-25T02:00:00+02:00): "
+        "times without a zone are read as UTC"
     )
-    return InputError(source.where, f"timestamp {time}", expected, "a pair twice")
+    return InputError.invalid(source.where, f"timestamp {time}", problem, f"{remedy}; {zone}")
 
 
 def _warn_of_sparse_times(source: _TableSource, timestamps: Int64Array, density: float) -> None:
-    """Warn where rows of one poll seem to have different times, so that each is a separate matrix.
+    """Warn where the rows of one poll seem to have different times, so that each becomes a separate
+    matrix.
 
     Args:
         source: the table.
-        timestamps: (T,) seconds since 1970.
-        density: ratio of rows to pairs times timestamps.
+        timestamps: (T,) seconds since 1970, ascending.
+        density: number of rows / (number of demands * T).
     """
     steps = np.diff(timestamps)
     if density > _MIN_DENSITY or len(steps) < 2 or steps.max() < _MAX_STEP_RATIO * steps.min():
         return
     warn(
-        f"{source.where}: at each of its {len(timestamps):,} times most pairs have no row and "
-        f"count as 0 ({100 * density:.0f}% have one), and times lie {steps.min():,} to "
-        f"{steps.max():,} s apart: if the rows of one poll have different times, round them to "
-        "its interval"
+        f"{source.where}: only {100 * density:.0f}% of the demands have a row at each of the "
+        f"{len(timestamps):,} times, and the others count as 0; times are {steps.min():,} to "
+        f"{steps.max():,} s apart.  If the rows of one poll have different times, round them to "
+        "the polling interval"
     )
 
 
 def _normalise_heading(name: str) -> str:
-    """Normalise a column name for matching."""
+    """Return a column name in lower case, without surrounding spaces; "rate" for a rate with a
+    unit.
+    """
     normalised = name.strip().strip("\ufeff").lower()
     without_unit = heading(name)[0]
     return without_unit if without_unit == "rate" else normalised
 
 
 def _open_csv(path: Path) -> tuple[Any, str]:
-    """Open a CSV file for reading in batches, all columns but the time as text; also return the
-    delimiter.
+    """Open a CSV file for reading in batches; also return the delimiter.
+
+    Source, target, rate and class are read as text, for checks of this module; pyarrow infers the
+    type of other columns.
     """
     import pyarrow as pa
     import pyarrow.csv as csv
@@ -463,7 +534,7 @@ def _open_csv(path: Path) -> tuple[Any, str]:
 
 
 class _InvalidRows:
-    """Invalid rows of a table: the first ones with their lines, and their number.
+    """Collector of the invalid rows of a table: descriptions of the first ones, and their number.
 
     Args:
         where: name of the file.
@@ -507,43 +578,55 @@ class _InvalidRows:
         """Raise InputError if any row is invalid."""
         if self._count:
             remainder = (
-                f"; and {self._count - len(self._messages):,} more"
+                f" and {self._count - len(self._messages):,} more"
                 if self._count > len(self._messages)
                 else ""
             )
-            raise InputError(self._where, "", self._expected, "; ".join(self._messages) + remainder)
+            rows = "invalid row" if self._count == 1 else "invalid rows"
+            raise InputError.invalid(
+                self._where,
+                "",
+                f"{rows}: {', '.join(self._messages)}{remainder}",
+                f"use {self._expected}",
+            )
 
 
 def _batches(
     source: _TableSource,
     topology: Topology,
-    labels: dict[str, int],
+    class_index: dict[str, int],
     decimal: Decimal,
-    has_own_unit: bool,
+    applies_unit: bool,
 ) -> Iterator[_Batch]:
-    """Yield validated batches of arrays (timestamp, (class * N + source) * N + target, rate).
+    """Yield the rows of a table in batches of up to a million, as numbers.
+
+    A batch of R rows is three arrays (R,): seconds since 1970; demand code
+    (class * N + source) * N + target; and rate, Gbit/s unless the caller scales it.  Self-loops are
+    dropped.  Invalid cells become arbitrary numbers in a batch, and one error at the end.
 
     Args:
         source: the table.
-        topology: the network.
-        labels: index of each class, extended by new classes.
+        topology: the network, with N nodes.
+        class_index: index of each class by name; new classes are added (written).
         decimal: decimal sign of the rates.
-        has_own_unit: whether to apply a unit in the heading of the rates.
+        applies_unit: whether to apply a unit in the heading of the rates.
 
     Raises:
-        InputError: at the end, with the first invalid rows of the whole table.
+        InputError: after the last batch, with the first invalid rows of the whole table.
     """
     import pyarrow as pa
 
     where = source.where
-    index = topology.node_index()
+    # Node index by name or alias.
+    node_index = topology.node_index()
     names = _NodeNames(
         topology.name,
-        pa.array(list(index), pa.string()),
-        np.array(list(index.values()), dtype=np.int64),
+        pa.array(list(node_index), pa.string()),
+        np.array(list(node_index.values()), dtype=np.int64),
     )
     invalid_rows = _InvalidRows(where, source.first_line)
     column_indices = source.column_indices
+    # Unit in brackets in the heading of the rates; "" for none.
     unit = heading(source.columns[column_indices["rate"]])[1]
     try:
         for batch in source.batches():
@@ -556,9 +639,10 @@ def _batches(
                 columns, "target", names, invalid_rows
             )
             rate = _rates(columns["rate"], decimal, invalid_rows, pa)
-            if unit and has_own_unit:
+            if unit and applies_unit:
                 rate *= gbps_per_unit(unit, f"{where}: rate")
-            # Grouping by categories creates self-loops without rates, which are dropped.
+            # A self-loop is an error unless its rate is 0: pandas creates such rows when it groups
+            # by categories.
             is_loop = is_known_source & is_known_target & (source_node == target_node)
             invalid_rows.add(
                 is_loop & (rate > 0),
@@ -572,11 +656,10 @@ def _batches(
             invalid_rows.next_batch(batch.num_rows)
             codes = source_node * topology.num_nodes + target_node
             if _CLASS in columns:
-                codes += _class_indices(columns[_CLASS], labels) * topology.num_nodes**2
+                codes += _class_indices(columns[_CLASS], class_index) * topology.num_nodes**2
             yield timestamps[~is_loop], codes[~is_loop], rate[~is_loop]
     except (pa.ArrowException, OSError, KeyError) as error:
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
+        raise _unreadable_table(where, error) from None
     invalid_rows.check()
 
 
@@ -586,8 +669,8 @@ class _NodeNames:
 
     Attributes:
         network: name of the network, for messages.
-        names: Arrow array of names and aliases.
-        nodes: index of the node of each name.
+        names: Arrow array (n,) of names and aliases.
+        nodes: (n,) node index of each name.
     """
 
     network: str
@@ -598,17 +681,17 @@ class _NodeNames:
 def _nodes(
     columns: dict[str, Any], column: str, names: _NodeNames, invalid_rows: _InvalidRows
 ) -> tuple[Int64Array, BoolArray, Any]:
-    """Look up the nodes of a column.
+    """Look up the nodes of a column of R rows.
 
     Args:
-        columns: columns of a batch.
+        columns: Arrow columns of a batch, by name.
         column: ``source`` or ``target``.
         names: names of the nodes.
-        invalid_rows: receives the rows with unknown names.
+        invalid_rows: collects the rows with unknown names (written).
 
     Returns:
-        The node of each row, arbitrary where the name is unknown; whether it is known; and the
-        normalised names.
+        (R,) node index of each row, arbitrary where the name is unknown; (R,) whether it is known;
+        and the Arrow column of normalised names.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -630,30 +713,37 @@ def _nodes(
     )
 
 
-def _class_indices(column: Any, labels: dict[str, int]) -> Int64Array:
-    """Return the index of each row's class; new classes are added to ``labels``."""
+def _class_indices(column: Any, class_index: dict[str, int]) -> Int64Array:
+    """Return the (R,) class index of each row of an Arrow column of class names.
+
+    Args:
+        column: the column; an empty cell is the class "".
+        class_index: index of each class by name; new classes get the next index (written).
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     class_names = pc.utf8_trim_whitespace(
         column.cast(pa.string()).fill_null("")
     ).dictionary_encode()
+    # Look up each distinct name once, then expand to the rows.
     names = class_names.dictionary.to_pylist()
-    for label in names:
-        labels.setdefault(label, len(labels))
-    class_indices = np.array([labels[label] for label in names], dtype=np.int64)
-    indices: Int64Array = class_indices[class_names.indices.to_numpy(zero_copy_only=False)]
+    for name in names:
+        class_index.setdefault(name, len(class_index))
+    index_of_name = np.array([class_index[name] for name in names], dtype=np.int64)
+    indices: Int64Array = index_of_name[class_names.indices.to_numpy(zero_copy_only=False)]
     return indices
 
 
 def _cell_text(name: str, column: Any, row: int) -> str:
-    """Describe a row of a column, for a message."""
+    """Describe a cell for a message: ``NAME 'TEXT'``."""
     return f"{name} {column[row].as_py()!r}"
 
 
 def _decimal_sign(source: _TableSource) -> Decimal:
-    """Return the decimal sign of a table's rates; a point if it is unreadable: the reader then
-    reports the error.
+    """Return the decimal sign of a table's rates, from up to a million of them.
+
+    An unreadable table has a point; reading its rows then reports the error.
     """
     import pyarrow as pa
 
@@ -676,8 +766,9 @@ def _decimal_sign(source: _TableSource) -> Decimal:
 
 
 def _has_point(text: Any) -> Any:
-    """Return whether each text certainly has a decimal point: exchanged signs give a decimal
-    comma.
+    """Return whether each text is certainly a number with a decimal point, such as 2.5 or 1,000.5.
+
+    Points and commas are exchanged first, so that the pattern of certain decimal commas applies.
     """
     import pyarrow.compute as pc
 
@@ -688,14 +779,26 @@ def _has_point(text: Any) -> Any:
 
 
 def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -> FloatArray:
-    """Parse rates, 0 where a row is invalid."""
+    """Parse an Arrow column of R rates, numbers or texts.
+
+    Args:
+        column: the column.
+        decimal: decimal sign of texts.
+        invalid_rows: collects the rows whose rate is no finite number >= 0 (written).
+        pa: the module pyarrow.
+
+    Returns:
+        (R,) rates; 0 where a row is invalid.
+    """
     import pyarrow.compute as pc
 
     text = column
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = pc.utf8_trim_whitespace(column)
+        # Rewrite decimal commas and separators of thousands in Python's notation.
         if decimal is Decimal.COMMA:
             with_point = pc.replace_substring(pc.replace_substring(text, ".", ""), ",", ".")
+            # A number with a decimal point contradicts the column: the suffix makes it invalid.
             text = pc.if_else(
                 _has_point(text),
                 pc.binary_join_element_wise(text, " (a decimal point)", ""),
@@ -708,16 +811,20 @@ def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -
         column = pc.if_else(is_number, text, "nan")
     rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     is_invalid = ~(np.isfinite(rate) & (rate >= 0))
-    expected = "a finite rate >= 0, a number alone (--traffic-unit names the unit of all rates)"
+    expected = "a finite rate >= 0 without a unit (--traffic-unit names the unit of all rates)"
     invalid_rows.add(is_invalid, expected, partial(_cell_text, "rate", text))
     return np.where(is_invalid, 0.0, rate)
 
 
 def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
-    """Parse timestamps, numbers or ISO texts into whole seconds since 1970."""
+    """Parse an Arrow column of numbers, times or ISO texts into (R,) seconds since 1970, rounded
+    down.
+    """
     types = pa.types
     if column.null_count:
-        raise InputError(where, "timestamp", "a time in every row", "an empty one")
+        raise InputError.invalid(
+            where, "timestamp", "rows without a time", "fill in the empty cells"
+        )
     if types.is_string(column.type) or types.is_large_string(column.type):
         seconds = seconds_of_texts(column.to_pandas(), where, "timestamp")
     elif types.is_timestamp(column.type) or types.is_date(column.type):
@@ -733,11 +840,19 @@ def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
 
 
 def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
-    """Write a CSV or Parquet table, about a million rows at a time, including demands of rate 0."""
+    """Write the matrices as a CSV or Parquet table with a row for each matrix and demand, also of
+    rate 0.
+
+    Args:
+        path: path of the file; the suffix decides the format.
+        traffic: T matrices of D demands.
+        topology: network with the node names.
+    """
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
+    # Columns (D,) of the demands: source, target and class.
     names = np.array(topology.node_names)
     fields = [("timestamp", pa.timestamp("s")), ("source", pa.string()), ("target", pa.string())]
     columns = [names[traffic.pairs[:, side]] for side in (0, 1)]
@@ -745,6 +860,7 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
         fields.append((_CLASS, pa.string()))
         columns.append(np.array(traffic.classes.names)[traffic.classes.of_demand])
     schema = pa.schema([*fields, ("rate", pa.float64())])
+    # Write about a million rows at a time.
     matrices_per_batch = max(1, _BATCH_ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
         writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(

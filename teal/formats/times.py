@@ -1,8 +1,8 @@
 """Parser of times: ISO 8601, or numbers since 1970 in seconds, milliseconds, microseconds or
 nanoseconds.
 
-The unit of numbers is the one in which they are years from 1990 to 2100; other times are refused,
-since they indicate a wrong unit.
+The unit of a number is that which makes it a time from 1990 to 2100, since the ranges of the units
+do not overlap.  Other times are refused: they indicate a wrong unit.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
 
     Args:
         values: (n,) numbers.
-        where: the file, for messages.
-        field: the column, for messages.
+        where: name of the file, for messages.
+        field: name of the column, for messages.
 
     Raises:
-        InputError: no unit makes all of them times from 1990 to 2100.
+        InputError: no unit makes all numbers times from 1990 to 2100.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if not len(numbers):
@@ -46,7 +46,7 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
     actual = (
         f"{out_of_range[0]:.15g}"
         if out_of_range
-        else f"{numbers.min():.15g} and {numbers.max():.15g}, of different units"
+        else f"{numbers.min():.15g} and {numbers.max():.15g}, which have different units"
     )
     raise InputError(where, field, _EXPECTED, actual)
 
@@ -72,9 +72,9 @@ def seconds_of_texts(
 
     Args:
         texts: pandas series of n texts.
-        where: the file, for messages.
-        field: the column, for messages.
-        first_row: line of the first text in the file, for messages; None to omit it.
+        where: name of the file, for messages.
+        field: name of the column, for messages.
+        first_row: row of the first text in the file, for messages; None to omit it.
 
     Raises:
         InputError: a text that is not a time from 1990 to 2100.

@@ -46,7 +46,7 @@ def read_tntp_topology(path: Path) -> Topology:
     num_nodes, first_through_node = (
         _positive_integer(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE")
     )
-    # Rows of numbers, as many as the header states.
+    # Fields of each link; the header may state their number.
     rows = [line.split(";")[0].split() for _, line in lines if not line.startswith("~")]
     num_links = (
         _positive_integer(keys, "NUMBER OF LINKS", where)
@@ -54,16 +54,24 @@ def read_tntp_topology(path: Path) -> Topology:
         else len(rows)
     )
     if num_links != len(rows):
-        raise InputError(where, "links", f"{num_links}, as <NUMBER OF LINKS> says", len(rows))
+        raise InputError.invalid(
+            where,
+            "links",
+            f"<NUMBER OF LINKS> is {num_links}, but the file has {len(rows)} links",
+        )
+    # Number of the first link with too few fields, from 1; 0 for none.
     short_row = next((index for index, row in enumerate(rows, 1) if len(row) < _LINK_FIELDS), 0)
     if short_row or not rows:
-        expected = f"links of {_LINK_FIELDS} numbers: start, end, capacity, length, free flow time"
-        raise InputError(where, f"link {short_row}" if short_row else "", expected, "fewer")
+        expected = f"{_LINK_FIELDS} numbers (start, end, capacity, length, free flow time)"
+        num_fields = len(rows[short_row - 1]) if short_row else 0
+        raise InputError(
+            where, f"link {short_row}" if short_row else "links", expected, f"{num_fields} numbers"
+        )
     # Convert the numbers; the free flow time is the cost.
     try:
         links = np.array([row[:_LINK_FIELDS] for row in rows], np.float64)
     except ValueError as error:
-        raise InputError(where, "links", "numbers", str(error)) from None
+        raise InputError.invalid(where, "links", f"a field is not a number: {error}") from None
     return network_of_costs(
         _name(path),
         where,
@@ -83,7 +91,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
     """
     where = str(path)
     (keys, lines) = _read_file(path)
-    # Trips of each origin.
+    # Pairs (origin, target) and rates of the trips; a line "Origin N" sets the origin.
     source = 0
     ends = list[tuple[int, int]]()
     rates = list[float]()
@@ -106,15 +114,22 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
             ends.append((source, int(match[1])))
     # Build the matrix.
     if not ends:
-        raise InputError(where, "", "Origin lines with trips", "none")
+        raise InputError.invalid(
+            where, "", "the file has no trips", "add lines Origin N, each followed by trips"
+        )
     _warn_of_total(keys.get(_TOTAL, ""), sum(rates), where)
     pairs = np.array(ends, np.float64)
     return matrix_of(path, _name(path), pairs, np.array(rates), topology)
 
 
 def _warn_of_total(text: str, total: float, where: str) -> None:
-    """Warn where the trips do not add up to the total in the file, as after a truncated
-    download.
+    """Warn if the sum of the trips differs from the total that the file states, as in a truncated
+    file.
+
+    Args:
+        text: total in the file; other texts than a number are ignored.
+        total: sum of the trips.
+        where: name of the file, for messages.
     """
     try:
         stated = float(text.rstrip(";"))
@@ -122,24 +137,31 @@ def _warn_of_total(text: str, total: float, where: str) -> None:
         return
     if abs(stated - total) > _TOTAL_TOLERANCE * abs(stated):
         warn(
-            f"{where}: <{_TOTAL}> is {stated:g}, but the trips of the file add up to {total:g}: "
-            "is the file whole?"
+            f"{where}: <{_TOTAL}> is {stated:g}, but the sum of the trips is {total:g}: the file "
+            "may be truncated"
         )
 
 
 def _name(path: Path) -> str:
-    """Return the name of a network or of its trips."""
+    """Return the name of a file without ``_net`` or ``_trips`` and suffix."""
     return re.sub(r"(_net|_trips)?\.tntp(\.gz)?$", "", path.name, flags=re.IGNORECASE)
 
 
 def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """Return the keys at the beginning of a file, and number and text of the other lines."""
+    """Return the values of the ``<KEY> value`` lines by key, and number and text of the other
+    lines.
+    """
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
             texts = [line.strip() for line in stream]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(str(path), "", "a file of gzip, whole", str(error)) from None
+        raise InputError.invalid(
+            str(path),
+            "",
+            f"the gzip file is truncated or damaged: {error}",
+            "download it again",
+        ) from None
     keys = dict[str, str]()
     lines = list[tuple[int, str]]()
     for line_number, text in enumerate(texts, 1):
@@ -152,6 +174,7 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
 
 
 def _positive_integer(keys: dict[str, str], key: str, where: str) -> int:
+    """Parse the value of a key of the header; raise InputError unless it is an integer > 0."""
     text = keys.get(key, "")
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise InputError(where, f"<{key}>", "an integer > 0", repr(text))

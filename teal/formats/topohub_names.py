@@ -32,14 +32,20 @@ def topohub_folder(where: str, field: str) -> Traversable:
     try:
         return resources.files("topohub") / "data"
     except ModuleNotFoundError:
-        raise InputError(
-            where, field, "the package topohub (pip install topohub)", "not installed"
+        raise InputError.invalid(
+            where, field, "the package topohub is not installed", "run pip install topohub"
         ) from None
 
 
 def _read_network(text: str, name: str) -> dict[str, Any]:
-    """Read the package's JSON for ``name`` as a file, because the package's reader leaves it
-    open.
+    """Read topohub's JSON of a network, without its own reader, which leaves files open.
+
+    Args:
+        text: specification of the network, for messages.
+        name: name of the network, ``GROUP/NAME``.
+
+    Raises:
+        InputError: topohub is not installed, or has no such network.
     """
     folder = topohub_folder(text, "topology")
     parts = name.split("/")
@@ -49,12 +55,12 @@ def _read_network(text: str, name: str) -> dict[str, Any]:
         or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts)
         or not file.is_file()
     ):
-        hint = (
-            "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa "
+        expected = (
+            "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018 or backbone/africa "
             "(teal topology list)"
         )
-        hint += did_you_mean(name, (known_name for known_name, _ in stored_files(folder)))
-        raise InputError(text, "topology", hint, repr(name))
+        suggestion = did_you_mean(name, (known_name for known_name, _ in stored_files(folder)))
+        raise InputError(text, "topology", expected, repr(name) + suggestion)
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return data
 
@@ -95,7 +101,7 @@ def load_topohub(text: str) -> Topology:
     spec = parse_spec(text, prefix=PREFIX)
     capacity = float(spec.parse_options(capacity=100.0)["capacity"])
     data = _read_network(text, spec.name)
-    # Nodes; their ids are their names where names repeat.
+    # Names of the nodes: their ids if two nodes have the same name.
     names = [str(node.get("name", node["id"])) for node in data["nodes"]]
     if len(set(names)) < len(names):
         names = [str(node["id"]) for node in data["nodes"]]
@@ -117,7 +123,7 @@ def load_topohub(text: str) -> Topology:
         )
         for index, link in enumerate(data["edges"])
     ]
-    notes = (f"topohub has no capacities: every link is given {capacity:g} Gbit/s.",)
+    notes = (f"topohub has no capacities: every link has {capacity:g} Gbit/s.",)
     name = spec.name.replace("/", "-")
     return topology_from_records(
         name, text, nodes, links, directed=bool(data.get("directed")), notes=notes

@@ -39,13 +39,13 @@ class TopologyFormat:
 
     Attributes:
         suffixes: lower-case endings of file names; the longest matching ending of all formats wins.
-        read: reads a network from the file, the capacity of links without one (Gbit/s; None refuses
-            them) and the names of attributes; raises InputError.
-        write: text of a file; None for a read-only format.
+        read: function that reads a network from a path, with the capacity of links without one
+            (Gbit/s; None refuses them) and the names of attributes; raises InputError.
+        write: function from a network to the text of a file; None for a read-only format.
         holds_failures: whether the format can express failed links.
-        left_out: names of the parts of a network that the format omits.
+        left_out: function from a network to descriptions of its parts that the format omits.
         attributes: fields of :class:`Attributes` that ``read`` supports; None for all.
-        recognises: whether a file with an unknown ending has this format, by its content.
+        recognises: function that recognises a file with an unknown ending by its content.
     """
 
     suffixes: tuple[str, ...]
@@ -59,7 +59,16 @@ class TopologyFormat:
     def topology(
         self, path: Path, default_capacity: float | None, attributes: Attributes
     ) -> Topology:
-        """Read a file; arguments and errors as for :func:`teal.formats.load_topology`."""
+        """Read a network.
+
+        Args:
+            path: path of the file.
+            default_capacity: Gbit/s of links without a capacity; None refuses them.
+            attributes: names of the link attributes.
+
+        Raises:
+            InputError: an invalid file, or attributes that the format does not have.
+        """
         if self.attributes is not None:
             require_attributes(attributes, self.attributes, path.name)
         return _read(path, self, default_capacity, attributes)
@@ -109,14 +118,21 @@ def topology_format(path: Path) -> TopologyFormat | None:
 
 
 def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topology:
+    """Read a network of SNDlib; raise InputError for other XML."""
     if not is_sndlib(path):
-        advice = "a network of SNDlib, for an .xml file (GraphML is .graphml)"
-        raise InputError(str(path), "topology", advice, "another kind of file (.xml)")
+        raise InputError.invalid(
+            str(path),
+            "topology",
+            "the .xml file is not a network of SNDlib",
+            "name a GraphML file *.graphml",
+        )
     return read_sndlib_topology(path, default_capacity)
 
 
 def _table_text(topology: Topology) -> str:
-    """Return a table with a row per link, and columns for attributes that some link has."""
+    """Return a network as CSV text with a row per directed link, and columns for the attributes
+    that some link has.
+    """
     frame = topology.to_frame().drop(columns="link")
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
     for field in ("metric", "te_metric", "affinity", "cost"):
@@ -128,7 +144,7 @@ def _table_text(topology: Topology) -> str:
                 else values
             )
     one_way = topology.one_way_links()
-    # Typical for a table of cables.
+    # With so many one-way links, a reader would take rows for cables: mark the direction.
     if 2 * len(one_way) >= topology.num_links:
         frame["one_way"] = [
             "yes" if link in set(one_way) else "no" for link in range(topology.num_links)
@@ -139,7 +155,7 @@ def _table_text(topology: Topology) -> str:
 
 
 def _omitted_positions(topology: Topology) -> list[str]:
-    """Name the positions of nodes, which most formats omit."""
+    """Return ["positions of nodes"] if the network has some; most formats omit them."""
     return ["positions of nodes"] if np.isfinite(topology.coordinates).any() else []
 
 
@@ -161,6 +177,7 @@ def _omitted_overloads(topology: Topology) -> list[str]:
 
 
 def _omitted_by_rfc8345(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that RFC 8345 files omit."""
     affinities = ["affinities"] if topology.affinities else []
     return [
         *_omitted_positions(topology),

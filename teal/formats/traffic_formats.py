@@ -22,9 +22,9 @@ class TrafficFormat:
 
     Attributes:
         suffixes: lower-case endings of file names.
-        read: reads the matrices of a file over the nodes of a network, in Gbit/s; raises
-            InputError.
-        recognises: whether a file with an unknown ending has this format, by its content.
+        read: function that reads the matrices of a file over the nodes of a network, in Gbit/s;
+            raises InputError.
+        recognises: function that recognises a file with an unknown ending by its content.
     """
 
     suffixes: tuple[str, ...]

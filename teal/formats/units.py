@@ -42,7 +42,7 @@ def gbps_per_unit(unit: str, where: str) -> float:
         InputError: a unit that is not a rate of bits.
     """
     if re.search(r"B(yte)?s?(ps|/s)|octet|^[KMGT]?B$", unit.strip()):
-        raise InputError(where, "unit", "bits a second, such as Gbit/s", f"{unit!r} (bytes)")
+        raise InputError(where, "unit", "bits per second, such as Gbit/s", f"{unit!r} (bytes)")
     factor = _gbps(unit)
     if factor is None:
         raise InputError(
@@ -94,8 +94,9 @@ def fibre_latency_ms(kilometres: float) -> float:
 
 
 def great_circle_km(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Return the great-circle distance between two (longitude, latitude) points in degrees
-    (haversine).
+    """Return the great-circle distance between two points (longitude, latitude), degrees, by the
+    haversine formula: h = sin^2(dlat / 2) + cos lat1 cos lat2 sin^2(dlon / 2),
+    d = 2 R arcsin(sqrt(h)).
     """
     (lon1, lat1), (lon2, lat2) = (tuple(map(math.radians, point)) for point in (a, b))
     h = (

@@ -172,7 +172,7 @@ class CandidateLists:
         mask[:, -1] &= reaches[added].all(-1)
         return dataclasses.replace(lists, mask=mask)
 
-    def kept(self, keep: BoolArray) -> CandidateLists:
+    def select(self, keep: BoolArray) -> CandidateLists:
         """Return the lists that the mask ``keep`` (D, K) selects, moved to the first columns."""
         keep = keep & self.mask
         order = np.argsort(~keep, axis=1, kind="stable")[

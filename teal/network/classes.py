@@ -74,7 +74,7 @@ class DemandClasses:
         """Slices of the demands of each class, in order."""
         return [self.rows(index) for index in range(len(self))]
 
-    def kept(self, demands: Int64Array) -> DemandClasses:
+    def select(self, demands: Int64Array) -> DemandClasses:
         """Return the classes of a subset of the demands; classes may become empty.
 
         Args:

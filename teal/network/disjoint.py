@@ -61,7 +61,7 @@ class TwoSided(NamedTuple):
         queue: (2, N) nodes in the order in which they were reached.
     """
 
-    seen: IntArray
+    visited: IntArray
     pred_link: IntArray
     queue: IntArray
 
@@ -144,11 +144,11 @@ def _expand(
         for position in range(ptr[node], ptr[node + 1]):
             link = links[position]
             neighbour = far_end[link]
-            if banned[link] != ban_stamp and search.seen[side, neighbour] != mark:
+            if banned[link] != ban_stamp and search.visited[side, neighbour] != mark:
                 # Reach the neighbour; the sides meet there if the path may pass through it.
-                search.seen[side, neighbour] = mark
+                search.visited[side, neighbour] = mark
                 search.pred_link[side, neighbour] = link
-                if search.seen[1 - side, neighbour] == mark and (
+                if search.visited[1 - side, neighbour] == mark and (
                     has_transit[neighbour] or neighbour == search.queue[1 - side, 0]
                 ):
                     return queue_end, neighbour
@@ -186,8 +186,8 @@ def _meet(
         path: (N,) link indices of the path (written).
     """
     # Put source and target into the queues of their sides.
-    search.seen[0, source] = mark
-    search.seen[1, target] = mark
+    search.visited[0, source] = mark
+    search.visited[1, target] = mark
     search.queue[0, 0] = source
     search.queue[1, 0] = target
     # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].

@@ -50,7 +50,7 @@ class _Scratch(NamedTuple):
 
 @inner_kernel
 def _crossed_groups(
-    path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array
+    path: IntArray, length: int, groups: Groups, visited: Int64Array, stamp: int, out: Int64Array
 ) -> int:
     """Write the groups that a path crosses to ``out``, each once; return their number.
 
@@ -66,8 +66,8 @@ def _crossed_groups(
     for i in range(length):
         for j in range(groups.link_ptr[path[i]], groups.link_ptr[path[i] + 1]):
             group = groups.link_group[j]
-            if seen[group] != stamp:
-                seen[group] = stamp
+            if visited[group] != stamp:
+                visited[group] = stamp
                 out[num_groups] = group
                 num_groups += 1
     return num_groups

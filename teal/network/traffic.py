@@ -236,7 +236,7 @@ class TrafficMatrices:
         return dataclasses.replace(
             self,
             pairs=self.pairs[positive],
-            classes=None if self.classes is None else self.classes.kept(positive),
+            classes=None if self.classes is None else self.classes.select(positive),
             timestamps=self.timestamps[[row]],
             rates=ArrayRates(rates[:, positive]),
             scale=1.0,

@@ -69,7 +69,7 @@ class ChurnLimit(Condition):
 
     @classmethod
     @override
-    def asked(cls, request: ConditionRequest) -> ChurnLimit:
+    def from_request(cls, request: ConditionRequest) -> ChurnLimit:
         assert request.previous is not None
         return cls(request.previous[None], request.value)
 
@@ -104,7 +104,7 @@ class ChurnLimit(Condition):
             )
         return cls(previous.expand(*shape), share)
 
-    def kept(self, program: Program) -> Float[Tensor, "B D K"]:
+    def installed_shares(self, program: Program) -> Float[Tensor, "B D K"]:
         """Return the installed splits (B, D, K) on the live paths of a program."""
         return live_part(program, self.previous)
 
@@ -131,7 +131,7 @@ class ChurnLimit(Condition):
                 "churn", "program", "another condition has replaced the paths of the program"
             )
         # (B, D, 2 K) largest share of each column: the installed split, or 1 for moved flow.
-        installed = self.kept(program)
+        installed = self.installed_shares(program)
         max_share = _interleaved(installed, program.live.to(installed))
         demand_set = program.demand_set
         capped_set: DemandSet = Capped(max_share)
@@ -174,7 +174,7 @@ class ChurnLimit(Condition):
             program: program over paths.
             splits: (B, D, K) share of each demand on each path.
         """
-        installed = self.kept(program)
+        installed = self.installed_shares(program)
         total_split = splits.sum(-1, keepdim=True)
         # (B, D, K) breakpoints of each demand's moved volume, ascending, and the slopes after them.
         breakpoint_factor = torch.where(

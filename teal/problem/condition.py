@@ -10,6 +10,7 @@ is computed without the rewritten program. Base class: :class:`Condition`.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -130,8 +131,16 @@ class Condition:
         """
         return {}
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accept the old name ``asked`` of :meth:`from_request`, with a warning."""
+        super().__init_subclass__(**options)
+        if "asked" in vars(cls) and "from_request" not in vars(cls):
+            message = f"{cls.__name__}.asked is deprecated: name it from_request"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            cls.from_request = vars(cls)["asked"]  # type: ignore[method-assign]
+
     @classmethod
-    def asked(cls, request: ConditionRequest) -> Self:
+    def from_request(cls, request: ConditionRequest) -> Self:
         """Build the condition of one matrix from a service request.
 
         Args:

@@ -116,7 +116,7 @@ class Protection(Condition):
 
     @classmethod
     @override
-    def asked(cls, request: ConditionRequest) -> Protection:
+    def from_request(cls, request: ConditionRequest) -> Protection:
         if request.value not in request.network_data:
             raise InputError.invalid(
                 "protect", "", "the network has no link groups", "register it with groups"
@@ -220,7 +220,7 @@ class Protection(Condition):
             splits: (B, D, K) guaranteed share of each demand on each path.
         """
         live = torch.where(program.live, splits, 0)
-        surviving = self.left(live)
+        surviving = self.surviving_fraction(live)
         # (B, D) demands with traffic but without a surviving path under some group.
         is_unprotected = surviving <= torch.where(
             live.sum(-1) > 0, _MIN_SURVIVING_SHARE * live.sum(-1), -1
@@ -243,7 +243,9 @@ class Protection(Condition):
         """Return whether (B, D) no reservation can protect a demand."""
         return ~self.rewrite(program).program.live.any(-1)
 
-    def reserved(self, splits: Tensor, left: Tensor | None = None) -> Float[Tensor, "B D K"]:
+    def reserved(
+        self, splits: Tensor, surviving_fraction: Tensor | None = None
+    ) -> Float[Tensor, "B D K"]:
         """Return the smallest reservations (B, D, K) that guarantee splits, over the demand.
 
         With s the sum of a demand's splits, they are split * s / (smallest surviving share of s
@@ -251,17 +253,24 @@ class Protection(Condition):
 
         Args:
             splits: (B, D, K) guaranteed share on each path.
-            left: (B, D) smallest surviving share, if known.
+            surviving_fraction: (B, D) smallest surviving share, if known.
         """
         total = splits.sum(-1)
         return (
             splits
-            * torch.where(total > 0, total / (self.left(splits) if left is None else left), 1)[
-                ..., None
-            ]
+            * torch.where(
+                total > 0,
+                total
+                / (
+                    self.surviving_fraction(splits)
+                    if surviving_fraction is None
+                    else surviving_fraction
+                ),
+                1,
+            )[..., None]
         )
 
-    def left(self, splits: Tensor) -> Float[Tensor, "B D"]:
+    def surviving_fraction(self, splits: Tensor) -> Float[Tensor, "B D"]:
         """Return the smallest share (B, D) of a demand on surviving paths under any group.
 
         Routers have not rescaled yet.  Computed one matrix at a time, to limit memory.

@@ -42,15 +42,16 @@ def check_npz(path: Path) -> None:
         unpacked = sum(entry.file_size for entry in entries)
         if unpacked > max(_MAX_UNCHECKED_BYTES, _MAX_COMPRESSION_RATIO * path.stat().st_size):
             raise ValueError(
-                f"{unpacked:,} bytes unpacked; store so much without compression (numpy.savez)"
+                f"the archive unpacks to {unpacked:,} bytes, more than 200 times its size; store "
+                "it without compression (numpy.savez)"
             )
         for entry in entries:
             with archive.open(entry) as stream:
                 shape, _, dtype = read_header(stream)
                 if dtype.hasobject:
-                    raise ValueError(f"{entry.filename}: pickled objects")
+                    raise ValueError(f"{entry.filename} has pickled objects, which are not read")
                 if stream.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:
                     raise ValueError(
-                        f"{entry.filename}: {entry.file_size:,} bytes are not an array of shape "
-                        f"{shape}"
+                        f"{entry.filename} has {entry.file_size:,} bytes, which is not the size of "
+                        f"an array of shape {shape}"
                     )

@@ -37,17 +37,23 @@ class Interval(NamedTuple):
 def interval_of_mean(
     samples: Sequence[tuple[int, float]], level: float = _CONFIDENCE_LEVEL
 ) -> Interval:
-    """Return the mean of values and its confidence interval; deterministic.
+    """Return the mean of values and its percentile interval by the circular block bootstrap.
+
+    Of n matrices, blocks of ceil(n^(1/3)) consecutive ones are drawn with replacement until a
+    resample has n matrices; the interval is between quantiles of the means of 2,000 resamples.  The
+    seed is fixed, so that the result is deterministic.
 
     Args:
-        samples: matrix index and value of each case; several cases may share a matrix.
+        samples: matrix index and value of each case; several cases may have the same matrix.
         level: confidence level.
     """
+    # Sum and number of the values of each of the n distinct matrices.
     indices, matrix = np.unique([index for index, _ in samples], return_inverse=True)
     values = np.array([value for _, value in samples])
     num_matrices = len(indices)
     sums = np.bincount(matrix, values)
     counts = np.bincount(matrix)
+    # (resamples, n) matrices of the drawn blocks, which wrap around at the end.
     block_length = (
         1 if num_matrices < _MIN_MATRICES_FOR_BLOCKS else math.ceil(num_matrices ** (1 / 3))
     )

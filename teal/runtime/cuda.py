@@ -31,12 +31,12 @@ from teal.runtime.kernel_fingerprint import fingerprint
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 # Threads of a block, a power of 2; few in the simulator, where each is a Python thread.
 THREADS = 4 if SIMULATED else 128
-# Threads of a block that works on links: more, because a single block does the last step of an
-# iteration.
+# Threads of a block of the kernels over links: more, because a single block runs the last step of
+# an iteration.
 LINK_THREADS = 4 if SIMULATED else 512
-# Per thread, so that _BLOCKS_PER_PROCESSOR blocks fit on one multiprocessor of the GPU.
+# Maximum registers of a thread, so that _BLOCKS_PER_PROCESSOR blocks fit on one multiprocessor.
 _MAX_REGISTERS = 64
-# Shared memory that every GPU grants a block.
+# Shared memory of a block that every GPU supports.
 SHARED_BYTES = 48 << 10
 # Part of SHARED_BYTES for the kernels' fixed-size arrays.
 RESERVED_BYTES = 4 << 10
@@ -49,7 +49,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def missing() -> str | None:
-    """Return the missing requirement of kernels on this machine, or None."""
+    """Return the requirement of CUDA kernels that this machine lacks; None if it has all."""
     try:
         from numba import cuda
     except ImportError as error:
@@ -58,7 +58,8 @@ def missing() -> str | None:
         return None
     if not _compiler_version():
         return (
-            "numba-cuda, in whose place Numba's own CUDA is not enough; pip install 'teal-te[cuda]'"
+            "numba-cuda (Numba's built-in CUDA target does not suffice); pip install "
+            "'teal-te[cuda]'"
         )
     if not torch.cuda.is_available():
         return "a GPU that torch sees (torch.cuda.is_available() is false)"
@@ -78,9 +79,7 @@ def missing() -> str | None:
 
 @functools.cache
 def _compile_empty_kernel() -> None:
-    """Compile an empty kernel: a numba-cuda that is incompatible with NumPy fails here, with its
-    own error.
-    """
+    """Compile an empty kernel, which fails if numba-cuda is incompatible with NumPy."""
     from numba import cuda
 
     cuda.jit("void()")(_empty_kernel)
@@ -91,15 +90,15 @@ def _empty_kernel() -> None:
 
 
 def require() -> None:
-    """Raise InputError where kernels cannot run."""
-    reason = missing()
-    if reason is not None:
-        raise InputError("CUDA kernels", "", "numba-cuda, a CUDA driver and a GPU", f"no {reason}")
+    """Raise InputError if CUDA kernels cannot run on this machine."""
+    requirement = missing()
+    if requirement is not None:
+        raise InputError.invalid("CUDA kernels", "", f"this machine lacks {requirement}")
 
 
 def cuda_kernel(function: _F) -> Any:
-    """Compile a kernel for the GPU at the first launch; numba-cuda caches it on disk under its
-    fingerprint.
+    """Return a GPU kernel that is compiled at its first launch, and cached on disk by numba-cuda
+    under Teal's fingerprint of it.
     """
     from numba import cuda
 
@@ -140,8 +139,14 @@ def _compiler_version() -> str:
 def _with_fingerprint(
     file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Access the index of a kernel's files under Teal's fingerprint; numba-cuda's own covers one
-    source file.
+    """Call a function of numba-cuda's disk cache after replacing the stamp of the source by Teal's
+    fingerprint, since numba-cuda's stamp covers one source file only.
+
+    Args:
+        file: numba-cuda's object of the cache files of a kernel.
+        access: function that loads or saves their index.
+        function: the kernel's Python function.
+        arguments: arguments of ``access``.
     """
     file._source_stamp = fingerprint(function, (_compiler_version(), _MAX_REGISTERS))
     return access(*arguments)
@@ -165,7 +170,10 @@ def array(tensor: Tensor, unsigned: bool = False) -> Any:
         ValueError: the tensor is not contiguous.
     """
     if not tensor.is_contiguous():
-        raise ValueError("kernels take contiguous tensors")
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} is not contiguous: call contiguous() before "
+            "passing it to a kernel"
+        )
     flat: Any = tensor.detach().view(-1)
     if SIMULATED:
         flat = flat.numpy()
@@ -216,7 +224,7 @@ def launch(
 
 @functools.lru_cache(maxsize=64)
 def _stream(handle: int, device: int) -> Any:
-    """Return Numba's object for a stream of torch; handle 0 is the default stream of both."""
+    """Return Numba's object for a CUDA stream of torch; handle 0 is the default stream."""
     from numba import cuda
 
     return cuda.external_stream(handle) if handle else 0
@@ -257,10 +265,11 @@ class LaunchGraph:
         the second time, and replayed afterwards.
 
         Args:
-            work: launches the same kernels on the current stream each time.  Its tensors keep their
-                memory, it does not synchronise, it keeps references to new tensors that are read
-                later, and it records no autograd graph.  Its Python scalars are fixed by the
-                recording.  No reference to it is kept, so that no cycle holds GPU memory.
+            work: function that launches the same kernels on the current stream in each call.  Its
+                tensors keep their memory, it does not synchronise, it keeps references to new
+                tensors that are read later, and it records no autograd graph.  Its Python scalars
+                are fixed by the recording.  The graph holds no reference to it, which would be a
+                cycle with the GPU memory.
 
         After the driver has failed to record once, or with ``TEAL_CUDA_GRAPHS=0`` in the
         environment, nothing is recorded.
@@ -269,7 +278,7 @@ class LaunchGraph:
             work()
             return
         if not self._has_run:
-            # Also on the recording stream, since torch remembers the streams of gradients.
+            # Use the recording stream already now, since torch remembers the streams of gradients.
             with _on_side_stream(self._device):
                 work()
             self._has_run = True
@@ -284,11 +293,14 @@ class LaunchGraph:
             self._graph.replay()
 
     def _record(self, work: Callable[[], object]) -> None:
+        """Record the launches of ``work`` as a CUDA graph; on failure disable recording, with a
+        warning.
+        """
         global _can_record
         graph = torch.cuda.CUDAGraph()
         try:
-            # Instead of torch.cuda.graph(), which collects garbage and empties torch's cache, and
-            # thus takes longer than a solve.
+            # torch.cuda.graph() would also collect garbage and empty torch's cache, which takes
+            # longer than a solve.
             with _on_side_stream(self._device):
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
@@ -305,7 +317,9 @@ class LaunchGraph:
 
 @contextlib.contextmanager
 def _on_side_stream(device: torch.device) -> Iterator[None]:
-    """Launch on the recording stream, ordered after previous and before later work."""
+    """Launch the kernels of the block on the recording stream, after earlier and before later work
+    of the current stream.
+    """
     side = _side_stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     try:
@@ -332,7 +346,7 @@ def memory_pool() -> Any | None:
 def _warn_no_graphs(reason: str) -> None:
     """Warn once per reason."""
     warnings.warn(
-        f"CUDA graphs cannot be recorded, kernels are launched one by one ({reason}); "
-        "TEAL_CUDA_GRAPHS=0 disables recording",
+        f"CUDA graphs cannot be recorded ({reason}): kernels are launched one by one, which is "
+        "slower; TEAL_CUDA_GRAPHS=0 disables recording and this warning",
         stacklevel=3,
     )

@@ -6,8 +6,9 @@ import torch
 
 from teal.errors import InputError
 
-# Seconds of a solve to a certified 1%, of UsCarrier and Kdl (146,000 and 4.0 million entries of a
-# scan): on an H200, and on one of 16 threads of the same machine; docs/figures/gpu.csv.
+# Linear models of the seconds of a solve to a certified gap of 1%, on an H200 and on one of 16
+# threads of the same machine: fitted to UsCarrier and Kdl (146,000 and 4.0 million entries of a
+# scan); docs/figures/gpu.csv.
 _GPU_S = 18e-3
 _GPU_S_PER_ENTRY = 5e-10
 _CPU_S = 8.7e-3
@@ -18,10 +19,12 @@ def _missing_gpu() -> str:
     """Return the reason why torch has no GPU, for an error message."""
     if torch.version.cuda is None:
         return (
-            f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
+            f"torch {torch.__version__} is a build without CUDA; install one with CUDA "
+            "(pytorch.org)"
         )
     return (
-        f"no GPU that torch {torch.__version__} can use (is the driver installed? nvidia-smi tells)"
+        f"torch {torch.__version__} finds no usable GPU; check with nvidia-smi that the driver is "
+        "installed"
     )
 
 
@@ -31,7 +34,7 @@ def is_faster_on_gpu(entries: int, threads: int) -> bool:
     Below about 34,000 entries per thread, waiting for the host dominates on the GPU.
 
     Args:
-        entries: trie nodes and path slots, the entries of a scan.
+        entries: number of trie nodes and path slots, which an iteration of PDHG reads once.
         threads: number of CPU threads.
     """
     cpu_seconds = _CPU_S + _CPU_S_PER_ENTRY * entries / threads
@@ -49,13 +52,12 @@ def pick_device(name: str) -> torch.device:
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("--device", "", "auto, cpu or cuda", repr(name))
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "--device", "", "a CUDA GPU, its driver and a torch build for it", _missing_gpu()
-        )
+        raise InputError.invalid("--device", "", _missing_gpu())
     try:
         device = torch.device(name)
     except RuntimeError:
         raise InputError("--device", "", "auto, cpu, cuda or cuda:N", repr(name)) from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError("--device", "", f"one of {torch.cuda.device_count()} GPUs", repr(name))
+        last_gpu = torch.cuda.device_count() - 1
+        raise InputError("--device", "", f"a GPU from cuda:0 to cuda:{last_gpu}", repr(name))
     return device

@@ -21,11 +21,11 @@ Steps = Generator[None, None, _T]
 
 @with_old_attributes
 class Deadline:
-    """Time limit of a computation or of a part of it.
+    """Time limit of a computation or of a part of it, which may be expired early.
 
     Args:
-        end: end by ``time.perf_counter()``; infinite for none.
-        outer: deadline of the enclosing computation, which limits this one too; None for none.
+        end: time of the deadline by ``time.perf_counter()``; infinite for none.
+        outer: deadline of the enclosing computation, which also limits this one; None for none.
     """
 
     def __init__(self, end: float = math.inf, outer: Deadline | None = None) -> None:
@@ -76,7 +76,8 @@ def complete(steps: Steps[_T]) -> _T:
 
 
 def with_single_threaded_torch(steps: Steps[_T], numbers: int) -> Steps[_T]:
-    """Run a computation under :func:`teal.runtime.parallel.quiet_torch`, except while it pauses.
+    """Run a computation with torch limited to one thread, unless its tensors are large; the limit
+    is lifted while the computation pauses.
 
     Args:
         steps: the computation.
@@ -106,7 +107,7 @@ class Run(Generic[_T]):
     def __init__(self, steps: Steps[_T], deadline: Deadline) -> None:
         self._steps = steps
         self._deadline = deadline
-        # Empty until the function has returned.
+        # The result as the only entry; empty while the computation runs.
         self._result: list[_T] = []
         self.seconds = self.first_step_s = 0.0
 

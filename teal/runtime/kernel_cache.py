@@ -1,13 +1,13 @@
 """On-disk cache of compiled kernels, keyed by fingerprint (:mod:`teal.runtime.kernel_fingerprint`).
 
-A *form* is a kernel compiled for given argument types, stored in one file
+A *form* is a kernel compiled for given argument types.  It is stored in one file,
 ``FUNCTION.FINGERPRINT.FORM.nbc``, written atomically.  One process compiles a form while others
 wait for its file.  The folder is ``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
-Missing forms may come with the package (:mod:`teal.runtime.shipped_kernels`).
+A form that is not there may come with the package (:mod:`teal.runtime.shipped_kernels`).
 :class:`KernelCache` implements Numba's cache interface.
 
-The files are pickles, as Numba's are: world-writable folders, and folders or files of other users,
-are not used.
+The files are pickles, as Numba's are.  For security, world-writable folders, and folders or files
+of other users, are not used.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from teal.runtime.kernel_fingerprint import (
 )
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 
-# Versions of a function that are kept: switching between two or three of them compiles nothing.
+# Versions of a function that stay on disk, so that switching between branches compiles nothing.
 _MAX_VERSIONS = 3
-# Compiled forms that were not loaded for this long are removed.
+# Forms that were not loaded for so many days are deleted.
 _MAX_UNUSED_DAYS = 60
 # Maximum wait for a form that another process compiles; no kernel takes a tenth of it.
 _MAX_WAIT_S = 120.0
-# Interval between two attempts to take its lock.
+# Interval between two attempts to lock it.
 _LOCK_POLL_S = 0.02
 _FOLDER = "kernels"
-# File whose bytes are the locks of the forms.
+# Lock file: each form has the lock of one of its bytes.
 _LOCK = "lock"
 
 
 def folder() -> Path | None:
-    """Return the cache folder; None where it is not writable, world-writable, or owned by another
-    user.
+    """Return the cache folder, created if missing; None if it is not writable, is world-writable,
+    or belongs to another user.
     """
     numba_folder = os.environ.get("NUMBA_CACHE_DIR")
     with contextlib.suppress(OSError):
@@ -130,8 +130,10 @@ def is_interpreting() -> bool:
 
 
 def _type_text(argument_types: Any) -> str:
-    """Return the argument types as text, with the fields of named tuples, which machine code reads
-    by position.
+    """Return a text that identifies argument types.
+
+    It includes the field names of named tuples: compiled code reads fields by position, so that
+    reordered fields need another form.
     """
     text = repr(argument_types)
     for argument_type in (
@@ -147,23 +149,28 @@ def _type_text(argument_types: Any) -> str:
 
 
 class KernelCache(NullCache):
-    """Numba's cache interface for one kernel.
+    """Disk cache of one kernel's forms, with Numba's cache interface.
 
     Args:
         function: the kernel's Python function.
         options: options of its compilation.
+
+    Attributes:
+        name: name of the kernel in messages and file names.
     """
 
     def __init__(self, function: Callable[..., Any], options: object) -> None:
         self._function = function
         self._options = options
         self.name = f"{function.__module__.removeprefix('teal.')}.{function.__qualname__}"
+        # Start of each compilation in progress; the compilation of a kernel includes its callees.
         self._start_times: list[float] = []
+        # Byte of the lock file that this process holds locked.
         self._locked_byte: int | None = None
 
     @property
     def cache_path(self) -> str:
-        """The folder, or ``""`` for none."""
+        """Name of the cache folder; ``""`` without one."""
         return str(folder() or "")
 
     @functools.cached_property
@@ -176,7 +183,9 @@ class KernelCache(NullCache):
 
     @functools.cached_property
     def _shipped_fingerprints(self) -> list[str]:
-        """Fingerprints of the processor levels whose machine code may come with the package."""
+        """Fingerprints of the kernel for the processor levels whose forms may come with the
+        package.
+        """
         return [
             fingerprint_of(self._content_hash, target) for target in shipped_kernels.processors()
         ]
@@ -194,11 +203,11 @@ class KernelCache(NullCache):
 
     def path(self, signature: Any) -> Path | None:
         """Return the file of the form for these argument types; None without a cache folder."""
-        where = folder()
+        cache_folder = folder()
         return (
             None
-            if where is None
-            else where / self._file_name(self._fingerprint, _type_text(signature))
+            if cache_folder is None
+            else cache_folder / self._file_name(self._fingerprint, _type_text(signature))
         )
 
     def _file_name(self, fingerprint: str, types: str) -> str:
@@ -214,8 +223,10 @@ class KernelCache(NullCache):
         return next((name for name in names if shipped_kernels.has(name)), None)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the form if it is on disk; else None, with its lock held until
-        :meth:`save_overload`.
+        """Load the form for these argument types from disk or from the package.
+
+        Returns None if there is none.  Numba then compiles it, and this process holds the lock of
+        the form until :meth:`save_overload`.
         """
         target_context.refresh()
         path = self.path(signature)
@@ -226,7 +237,7 @@ class KernelCache(NullCache):
             return form
         if path is not None:
             self._lock(path)
-            # Another process may have compiled it.
+            # Another process may have compiled it while this one waited for the lock.
             form = self._load_form(path, target_context)
             if form is not None:
                 self._unlock()
@@ -238,11 +249,11 @@ class KernelCache(NullCache):
         return None
 
     def save_overload(self, signature: Any, form: Any) -> None:
-        """Write a form to disk, and evict old ones."""
+        """Write a compiled form to disk, evict old ones, and release the lock of the form."""
         path = self.path(signature)
         try:
             if path is not None and not form.lifted and not form.library.has_dynamic_globals:
-                # Full disk: the form is compiled each time.
+                # If the disk is full, the form is compiled in each process.
                 with (
                     contextlib.suppress(OSError),
                     atomic_file(path, 0o600) as file,
@@ -254,7 +265,7 @@ class KernelCache(NullCache):
             _announcer.ends(self.name, time.perf_counter() - self._start_times.pop())
 
     def _load_form(self, path: Path | None, target_context: Any) -> Any:
-        """Load the form from a file of this user; None if there is none."""
+        """Load a form from a file of this user or root; None if there is none."""
         try:
             if path is None:
                 return None
@@ -272,10 +283,16 @@ class KernelCache(NullCache):
         return None if name is None else _deserialise(shipped_kernels.read(name), target_context)
 
     def _lock(self, path: Path) -> None:
+        """Lock the form of a file against compilation by other processes.
+
+        Waits up to two minutes; then, or on a file system without locks, the form is compiled
+        without the lock.
+        """
         self._unlock()
         descriptor = _lock_file(path.parent)
         if descriptor is None:
             return
+        # The lock of the form is that of a byte of the lock file, by a hash of the name.
         byte = int(content_key(path.name)[:14], 16)
         deadline = time.monotonic() + _MAX_WAIT_S
         while True:
@@ -293,9 +310,10 @@ class KernelCache(NullCache):
                 return
 
     def _unlock(self) -> None:
+        """Release the lock of the form, if this process holds one."""
         if self._locked_byte is not None:
-            where = folder()
-            descriptor = None if where is None else _lock_file(where)
+            cache_folder = folder()
+            descriptor = None if cache_folder is None else _lock_file(cache_folder)
             if descriptor is not None:
                 fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, self._locked_byte)
             self._locked_byte = None
@@ -312,20 +330,25 @@ def _deserialise(form: bytes | None, target_context: Any) -> Any:
 
 
 @functools.cache
-def _lock_file(where: Path) -> int | None:
-    """Open the lock file, once per process: closing a second descriptor of the file would release
-    the locks of the first.
+def _lock_file(cache_folder: Path) -> int | None:
+    """Return a descriptor of the lock file, None if it cannot be opened.
+
+    It is opened once per process: closing a second descriptor would release the locks of the first.
     """
     try:
-        return os.open(where / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(cache_folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return None
 
 
 def _evict(path: Path) -> None:
-    """Evict outdated versions of the same function, and forms that were unused for long."""
+    """Delete old versions of the function of a file, and all forms that were unused for 60 days.
+
+    The versions (fingerprints) that were loaded last stay.
+    """
     name = path.name.rsplit(".", 3)[0]
     now = time.time()
+    # Time of the last use, and files, of each version of the function.
     last_used: dict[str, float] = {}
     files: dict[str, list[Path]] = {}
     for file in path.parent.glob("*.nbc"):
@@ -345,28 +368,34 @@ def _evict(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-# Seconds of compilation before a command prints a message: one or two kernels stay silent.
+# Seconds of compilation before a command prints a message, so that one or two kernels are silent.
 _SILENT_S = 1.0
 # Minimum seconds between two such messages.
 _MIN_MESSAGE_INTERVAL_S = 5.0
 
 
 class _CompilationReport(Announcer):
-    """Progress messages of a command's compilations; nested kernels count as parts of their
-    caller.
+    """Printer of progress messages about a command's compilations.
+
+    Args:
+        notify: prints a message.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
         self._lock = threading.RLock()
+        # Number of nested compilations in progress, and of finished ones.
         self._depth = 0
         self._kernels = 0
+        # Seconds of finished outermost compilations, start of the present one, and time of the last
+        # message (0: none).
         self._seconds = 0.0
         self._begin = 0.0
         self._last = 0.0
 
     @override
     def begins(self, name: str) -> None:
+        """Start the clock of an outermost compilation; print a message if it takes long so far."""
         with self._lock:
             if not self._depth:
                 self._begin = time.perf_counter()
@@ -375,11 +404,11 @@ class _CompilationReport(Announcer):
             if elapsed_s > _SILENT_S and (
                 not self._last or time.perf_counter() - self._last > _MIN_MESSAGE_INTERVAL_S
             ):
-                where = folder()
+                cache_folder = folder()
                 cache_text = (
-                    "and kept nowhere: no folder can be written"
-                    if where is None
-                    else f"once; kept in {where}"
+                    "not stored, since there is no writable cache folder"
+                    if cache_folder is None
+                    else f"once; stored in {cache_folder}"
                 )
                 progress_text = (
                     f" ({self._kernels} in {elapsed_s:.0f} s so far)"
@@ -391,6 +420,7 @@ class _CompilationReport(Announcer):
 
     @override
     def ends(self, name: str, seconds: float) -> None:
+        """Count a finished compilation; add up the seconds of outermost ones."""
         with self._lock:
             self._depth -= 1
             self._kernels += 1

@@ -1,16 +1,18 @@
 """Fingerprints of compiled kernels: SHA-256 of everything their machine code depends on.
 
-Numba's own cache stamps a kernel with the content of its file alone: it keeps the old code of a
-helper in another file, and the old value of a constant.  A fingerprint covers, apart from the types
+Numba's own cache checks only the file of a kernel, so that it would reuse code compiled with an old
+helper of another file, or an old value of a constant.  A fingerprint covers, apart from the types
 of the arguments:
 
-    its bytecode and constants, the values of the globals that it reads, and the same of every
-    kernel that it calls; the content of :mod:`teal.runtime.lanes`, whose operators kernels use
-    without naming them; the options of compilation, the versions of Numba and Python, and the
-    processor with its features.
+- bytecode and constants of the kernel, and values of the globals that it reads;
+- bytecode, constants and globals of every kernel that it calls;
+- the content of :mod:`teal.runtime.lanes` and :mod:`teal.runtime.thread_team`, whose functions emit
+  machine code;
+- the options of compilation, the versions of Numba and Python, and the processor with its features.
 
-It excludes the location of the sources, comments and docstrings: checkouts and installations share
-one folder, and an edit recompiles only affected kernels.  Entry point: :func:`fingerprint`.
+It excludes the location of the sources, comments and docstrings, so that checkouts and
+installations share one cache, and an edit recompiles only affected kernels.  Entry point:
+:func:`fingerprint`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _NUMBA_SETTINGS = (
     "BOUNDSCHECK",
     "DEBUGINFO_DEFAULT",
 )
-# Its operations exist in machine code only.
+# Module of operations that exist in machine code only.
 LANES_MODULE = "teal.runtime.lanes"
 
 # Types of globals whose ``repr`` determines their value; Numba's types, such as ``float64``, are
@@ -100,8 +102,12 @@ def fingerprint_of(kernel_hash: bytes, target: Processor | None = None) -> str:
 
 
 def content_hash(function: Callable[..., Any], options: object = ()) -> bytes:
-    """Return the SHA-256 of a kernel's dependencies without the machine; see
-    :func:`fingerprint`.
+    """Return the SHA-256 of a kernel's code, constants, globals, callees and options, without the
+    machine.
+
+    Args:
+        function: the kernel's Python function, or an object with one (``py_func``).
+        options: options of its compilation; their ``repr`` is included.
     """
     digest = hashlib.sha256(repr(options).encode())
     for name, text in dependencies(getattr(function, "py_func", function), set()):
@@ -122,7 +128,13 @@ def machine_fingerprint(target: Processor | None = None) -> str:
 
 
 def dependencies(function: Callable[..., Any], visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Yield name and content of everything that the code of a function depends on."""
+    """Yield name and content of each dependency of a function: bytecode, constants, default
+    arguments, closure, globals, and those of called functions.
+
+    Args:
+        function: the Python function.
+        visited: ids of the functions whose dependencies were yielded already (written).
+    """
     if id(function) in visited:
         return
     visited.add(id(function))
@@ -139,6 +151,15 @@ def dependencies(function: Callable[..., Any], visited: set[int]) -> Iterator[tu
 def _code_dependencies(
     name: str, code: types.CodeType, doc: str | None, values: dict[str, Any], visited: set[int]
 ) -> Iterator[tuple[str, str]]:
+    """Yield name and content of each dependency of a code object.
+
+    Args:
+        name: qualified name of its function.
+        code: the code object.
+        doc: docstring, which is excluded; None for none.
+        values: globals of the function, by name.
+        visited: ids of the functions whose dependencies were yielded already (written).
+    """
     yield f"{name}.code", f"{code.co_code.hex()} {code.co_varnames} {code.co_names} {code.co_flags}"
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -149,14 +170,23 @@ def _code_dependencies(
             is_doc = isinstance(constant, str) and constant == doc
             yield f"{name}.constant", repr(None if is_doc else constant)
     for variable in code.co_names:
-        # The others are attributes, and functions of Python.
+        # Names that are not globals are attributes or built-in functions.
         if variable in values:
             yield from _value_dependencies(f"{name}.{variable}", values[variable], visited)
 
 
 def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tuple[str, str]]:
-    """Yield name and content of a global that a kernel reads."""
-    # Another kernel.
+    """Yield name and content of a global that a kernel reads, and of its dependencies.
+
+    Args:
+        name: qualified name of the global.
+        value: its value.
+        visited: ids of the functions whose dependencies were yielded already (written).
+
+    Raises:
+        TypeError: a value of an unsupported type.
+    """
+    # Another kernel: its options of compilation, and its function.
     if hasattr(value, "py_func"):
         yield name, repr(getattr(value, "targetoptions", ()))
         yield from dependencies(value.py_func, visited)
@@ -175,7 +205,7 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
     elif isinstance(value, types.ModuleType):
         yield name, _module_content(value.__name__)
     elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc) or hasattr(value, "_defn"):
-        # Definition of an intrinsic of Numba.
+        # A type, a built-in function, or an intrinsic of Numba: its name and module.
         definition = getattr(value, "_defn", value)
         yield (
             name,
@@ -186,15 +216,15 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
         )
     else:
         raise TypeError(
-            f"{name}: a kernel may read numbers, strings, types, arrays, kernels and modules, not "
-            f"{value!r}"
+            f"{name}: a kernel cannot read a global of type {type(value).__name__}, {value!r}; use "
+            "numbers, strings, types, arrays, kernels or modules"
         )
 
 
 @functools.cache
 def _module_content(name: str) -> str:
-    """Return the name of a library module, which Numba's version determines, or name and content
-    hash of one of Teal's modules.
+    """Return the name of a module, with the SHA-256 of its source unless it is part of Python,
+    NumPy or Numba, which Numba's version determines.
     """
     source = None
     if name.partition(".")[0] not in ("numba", "numpy", "math", "builtins"):

@@ -1,10 +1,13 @@
 """SIMD lanes for Numba kernels: one source text serves a single matrix and L matrices side by side.
 
-Arrays are flat, (n * L,), row i holding the L lanes of entry i.  ``load(array, i, lanes)`` reads
-row i, where the length of the tuple ``lanes`` is L.  For L = 1 the result is a plain float;
-otherwise it is a ``Lanes`` value, which LLVM keeps in vector registers and which supports +, -, *,
-/ with another value of its type.  Plain Numba loops over L elements stay scalar, because LLVM
-cannot prove that the arrays do not overlap.
+Arrays are flat, (n * L,): row i has the L lanes of entry i, one for each matrix.
+``load(array, i, lanes)`` reads row i, where L is the length of the tuple ``lanes``.  For L = 1 the
+result is a plain float; otherwise it is a ``Lanes`` value, which LLVM keeps in vector registers and
+which supports +, -, *, / with another value of its type.  Plain Numba loops over L elements stay
+scalar, because LLVM cannot prove that the arrays do not overlap.
+
+The functions are Numba intrinsics: their arguments are Numba types, and they return the signature
+of a call and ``codegen``, which emits its LLVM code.
 """
 
 # mypy cannot see through Numba's types.
@@ -38,11 +41,21 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _type_of(dtype: types.Float, width: int) -> types.Type:
+    """Return the Numba type of ``width`` floats: the float type itself for one."""
     return dtype if width == 1 else Lanes(dtype, width)
 
 
 def _row(context, builder, array_type, array, index, width):
-    """Pointer to row ``index`` of a flat array, as a pointer to scalar or vector."""
+    """Emit the address of row ``index`` of a flat array, a pointer to a scalar or to a vector.
+
+    Args:
+        context: Numba's target context.
+        builder: LLVM builder.
+        array_type: Numba type of the array.
+        array: LLVM value of the array.
+        index: LLVM value of the index of the row.
+        width: number of lanes, L.
+    """
     data = context.make_array(array_type)(context, builder, array).data
     start = builder.mul(index, ir.Constant(index.type, width))
     pointer = builder.gep(data, [start], inbounds=True)
@@ -54,7 +67,7 @@ def _row(context, builder, array_type, array, index, width):
 
 @intrinsic
 def load(typingctx, array, index, lanes):
-    """Load row ``index``, an int64, of a flat C-contiguous array."""
+    """Load row ``index``, an int64, of a flat C-contiguous array (n * L,); L is ``len(lanes)``."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
@@ -66,7 +79,9 @@ def load(typingctx, array, index, lanes):
 
 @intrinsic
 def store(typingctx, array, index, value):
-    """Store ``value`` to row ``index`` of a flat C-contiguous array of the same float type."""
+    """Store a value of L lanes to row ``index``, an int64, of a flat C-contiguous array (n * L,) of
+    the same float type.
+    """
     width = value.width if isinstance(value, Lanes) else 1
 
     def codegen(context, builder, signature, arguments):
@@ -78,6 +93,7 @@ def store(typingctx, array, index, value):
 
 
 def _broadcast(builder, scalar, width):
+    """Emit a vector with ``scalar`` in each of ``width`` lanes; the scalar itself for one lane."""
     if width == 1:
         return scalar
     vector = ir.VectorType(scalar.type, width)
@@ -90,7 +106,7 @@ def _broadcast(builder, scalar, width):
 
 @intrinsic
 def fill(typingctx, value, lanes):
-    """Broadcast ``value`` to every lane."""
+    """Broadcast the float ``value`` to ``len(lanes)`` lanes."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
@@ -101,7 +117,9 @@ def fill(typingctx, value, lanes):
 
 @intrinsic
 def spread(typingctx, array, index, lanes):
-    """Broadcast element ``index``, an int64, of a flat C-contiguous array to every lane."""
+    """Broadcast element ``index``, an int64, of a flat C-contiguous array (n,) to ``len(lanes)``
+    lanes.
+    """
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
@@ -113,7 +131,7 @@ def spread(typingctx, array, index, lanes):
 
 @intrinsic
 def plus_product(typingctx, a, b, c):
-    """Fused multiply-add a + b c, rounded once where the processor supports it."""
+    """Compute a + b c, lane by lane, as a fused multiply-add if the processor has one."""
 
     def codegen(context, builder, signature, arguments):
         contract = ("contract",)
@@ -123,7 +141,7 @@ def plus_product(typingctx, a, b, c):
     return a(a, a, a), codegen
 
 
-# 2^f = sum of c[i] f^i on [0, 1], within 1e-7: see :func:`teal.pathops.response.exponentials`.
+# Coefficients c of the polynomial 2^f = sum of c[i] f^i on [0, 1], with an error below 1e-7.
 _POWER_OF_TWO = (1.0, 6.931472e-1, 2.402264e-1, 5.54802e-2, 9.6843e-3, 1.2382e-3, 2.1884e-4)
 _LOG2_E = 1.44269504
 _MIN_EXPONENT = -80.0
@@ -131,8 +149,11 @@ _MIN_EXPONENT = -80.0
 
 @intrinsic
 def exponential(typingctx, value):
-    """exp(x) of x <= 0 in float32, lane by lane, with a relative error of about 1e-7; exp(-80)
-    below -80.
+    """Compute exp(x) for x <= 0 in float32, lane by lane, with a relative error of about 1e-7;
+    exp(-80) below -80.
+
+    With y = max(x, -80) log2(e) = n + f, n an integer and 0 <= f <= 1: exp(x) = 2^n 2^f, a
+    polynomial in f times the float whose exponent bits are n + 127.
     """
     width = value.width if isinstance(value, Lanes) else 1
 
@@ -140,20 +161,23 @@ def exponential(typingctx, value):
         real = arguments[0].type
         int_type = ir.IntType(32) if width == 1 else ir.VectorType(ir.IntType(32), width)
 
-        def number(kind, constant):
-            return ir.Constant(kind, constant if width == 1 else [constant] * width)
+        def constant(kind, number):
+            return ir.Constant(kind, number if width == 1 else [number] * width)
 
-        minimum = number(real, _MIN_EXPONENT)
+        # y = max(x, -80) log2(e)
+        minimum = constant(real, _MIN_EXPONENT)
         x = builder.select(builder.fcmp_ordered(">", arguments[0], minimum), arguments[0], minimum)
-        y = builder.fmul(x, number(real, _LOG2_E))
-        # The conversion rounds towards 0.
-        n = builder.sub(builder.fptosi(y, int_type), number(int_type, 1))
+        y = builder.fmul(x, constant(real, _LOG2_E))
+        # y = n + f; the conversion to an integer rounds towards 0, and y <= 0.
+        n = builder.sub(builder.fptosi(y, int_type), constant(int_type, 1))
         f = builder.fsub(y, builder.sitofp(n, real))
-        power = number(real, _POWER_OF_TWO[-1])
+        # 2^f by Horner's scheme
+        power = constant(real, _POWER_OF_TWO[-1])
         for coefficient in _POWER_OF_TWO[-2::-1]:
             product = builder.fmul(power, f, flags=("contract",))
-            power = builder.fadd(product, number(real, coefficient), flags=("contract",))
-        bits = builder.shl(builder.add(n, number(int_type, 127)), number(int_type, 23))
+            power = builder.fadd(product, constant(real, coefficient), flags=("contract",))
+        # 2^n as a float32: exponent bits n + 127, shifted over the 23 bits of the mantissa
+        bits = builder.shl(builder.add(n, constant(int_type, 127)), constant(int_type, 23))
         return builder.fmul(power, builder.bitcast(bits, real))
 
     return value(value), codegen
@@ -172,7 +196,7 @@ def where_above(typingctx, a, b, if_above, otherwise):
 
 @intrinsic
 def larger(typingctx, a, b):
-    """Maximum of two values, lane by lane; ``b`` if either is NaN."""
+    """Return the maximum of two values, lane by lane; ``b`` if either is NaN."""
 
     def codegen(context, builder, signature, arguments):
         return builder.select(
@@ -183,6 +207,8 @@ def larger(typingctx, a, b):
 
 
 def _arithmetic(operation: Any, instruction: str) -> None:
+    """Define a binary Python operator of ``Lanes`` by an LLVM instruction."""
+
     @intrinsic
     def apply(typingctx, a, b):
         def codegen(context, builder, signature, arguments):
@@ -208,7 +234,7 @@ for _operation, _instruction in (
 
 @intrinsic
 def widen(typingctx, value):
-    """Convert ``value`` to float64."""
+    """Convert a float or lanes to float64."""
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 
@@ -222,7 +248,7 @@ def widen(typingctx, value):
 
 @intrinsic
 def narrow(typingctx, value, array):
-    """Convert ``value`` to the float type of ``array``."""
+    """Convert a float or lanes to the float type of ``array``."""
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 
@@ -236,7 +262,9 @@ def narrow(typingctx, value, array):
 
 @intrinsic
 def total(typingctx, value):
-    """Sum of all lanes, added pairwise, so that it is the same on every machine."""
+    """Return the sum of all lanes: halves of the vector are added until one lane remains, in the
+    same order on every machine.
+    """
     width = value.width if isinstance(value, Lanes) else 1
     dtype = value.dtype if isinstance(value, Lanes) else value
 

@@ -50,13 +50,13 @@ class Between(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LpResult:
-    """Result of a program.
+    """Result of a linear or mixed-integer program with n variables and R inequalities A x <= b.
 
     Attributes:
-        x: (n,) the optimum, or the incumbent of an integer program; None if there is none.
+        x: (n,) optimum, or incumbent of an integer program; None if there is none.
         value: cost' x; infinite without x.
-        duals: (R,) non-negative dual values of ``at_most``: decrease of the value per unit of the
-            right-hand side; () for integer programs.
+        duals: (R,) dual values >= 0 of A x <= b: decrease of the optimal value per unit of b; empty
+            for integer programs, and without an optimum.
         bound: lower bound on the value, for integer programs the bound of HiGHS; minus infinity
             for none.
         is_solved: whether x is optimal.
@@ -73,16 +73,16 @@ class LpResult:
     message: str
 
     def solution(self, purpose: str) -> FloatArray:
-        """Return (n,) the optimum.
+        """Return the optimum x, (n,).
 
         Args:
-            purpose: purpose of the program, for the message.
+            purpose: name of the program, the beginning of the message.
 
         Raises:
             SolverError: HiGHS has no optimum.
         """
         if self.x is None or not self.is_solved:
-            raise SolverError(f"{purpose}: HiGHS: {self.message}")
+            raise SolverError(f"{purpose}: HiGHS found no optimum: {self.message}")
         return self.x
 
 
@@ -96,7 +96,7 @@ def solve_lp(
     seconds: float = math.inf,
     by_interior_points: bool = False,
 ) -> LpResult:
-    """Solve a linear program.
+    """Solve a linear program: minimise cost' x s.t. A x <= b, E x = f, low <= x <= high.
 
     Args:
         cost: (n,) objective coefficients.
@@ -110,6 +110,7 @@ def solve_lp(
     # Imported here: it takes 0.3 s, and many commands solve no program.
     from scipy.optimize import linprog
 
+    # (n, 2) lower and upper bound of each variable.
     bounds = np.column_stack(
         [np.broadcast_to(low, np.shape(cost)), np.broadcast_to(high, np.shape(cost))]
     )
@@ -124,6 +125,7 @@ def solve_lp(
         options={"time_limit": seconds} if seconds < _MAX_TIME_LIMIT_S else {},
     )
     is_solved = result.status == _STATUS_OPTIMAL
+    # SciPy's marginals are d(value)/db <= 0; the dual values are their negatives, up to rounding.
     duals = np.maximum(-result.ineqlin.marginals, 0.0) if is_solved else np.zeros(0)
     value = float(result.fun) if is_solved else math.inf
     return LpResult(
@@ -140,21 +142,22 @@ def solve_lp(
 def solve_milp(
     cost: FloatArray,
     rows: Sequence[Between],
-    is_whole: AnyArray,
+    is_integer: AnyArray,
     *,
     high: AnyArray | float = math.inf,
     seconds: float = math.inf,
     relative_gap: float,
 ) -> LpResult:
-    """Solve a mixed-integer linear program.
+    """Solve a mixed-integer linear program by branch and bound:
+    minimise cost' x s.t. low_i <= A_i x <= high_i for each block i, 0 <= x <= high, some x integer.
 
     Args:
         cost: (n,) objective coefficients.
-        rows: blocks of constraint rows.
-        is_whole: (n,) 1 where a variable is an integer, else 0.
-        high: upper bounds, (n,) or one number for all; lower bounds are 0.
+        rows: blocks of constraint rows A_i, (R_i, n), with their limits low_i and high_i.
+        is_integer: (n,) 1 if a variable is an integer, else 0.
+        high: upper bounds of x, (n,) or one number for all.
         seconds: time limit.
-        relative_gap: relative gap between value and bound at which the search stops.
+        relative_gap: (value - bound) / |value| at which the search stops.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -166,7 +169,7 @@ def solve_milp(
                 LinearConstraint(csr_array(block.rows), lb=block.low, ub=block.high)
                 for block in rows
             ],
-            integrality=is_whole,
+            integrality=is_integer,
             bounds=Bounds(0, high),
             options={"mip_rel_gap": relative_gap}
             | ({"time_limit": seconds} if seconds < _MAX_TIME_LIMIT_S else {}),

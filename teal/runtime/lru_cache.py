@@ -13,7 +13,8 @@ _V = TypeVar("_V")
 class LruCache(Generic[_K, _V]):
     """Least-recently-used cache with a fixed capacity, safe to share between threads.
 
-    :meth:`take` removes a value, so that one thread owns it until :meth:`keep` returns it.
+    :meth:`take` removes a value, so that only one thread uses it until :meth:`keep` inserts it
+    again.
 
     Args:
         capacity: maximum number of values, at least 1; values must not be None.
@@ -30,7 +31,7 @@ class LruCache(Generic[_K, _V]):
         return len(self._values)
 
     def find(self, key: _K) -> _V | None:
-        """Return a value and mark it as most recently used; None where there is none."""
+        """Return the value of a key and mark it as most recently used; None if there is none."""
         with self._lock:
             value = self._values.pop(key, None)
             if value is not None:
@@ -38,7 +39,7 @@ class LruCache(Generic[_K, _V]):
             return value
 
     def take(self, key: _K) -> _V | None:
-        """Remove a value and return it; None where there is none."""
+        """Remove the value of a key and return it; None if there is none."""
         with self._lock:
             return self._values.pop(key, None)
 
@@ -47,7 +48,7 @@ class LruCache(Generic[_K, _V]):
         capacity.
         """
         with self._lock:
-            # Freed after the lock is released, since freeing a value may take long.
+            # Evicted values are freed after the lock is released, since that may take long.
             evicted = [self._values.pop(key, None)]
             self._values[key] = value
             evicted += [

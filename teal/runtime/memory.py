@@ -78,7 +78,7 @@ def max_batch(
         item_bytes: bytes of one item.
         count: total number of items.
         device: device of the items.
-        remedy: way to reduce the need, for the message.
+        remedy: way to reduce the required memory, for the message.
         fixed_bytes: additional bytes for processing in several batches, such as the results of
             all batches.
 
@@ -105,16 +105,17 @@ def require(operation: str, needed: int, remedy: str, device: torch.device | Non
     Args:
         operation: name of the operation, for the message.
         needed: required bytes.
-        remedy: way to reduce the need, for the message.
+        remedy: way to reduce the required memory, for the message.
         device: device of the allocation; None for main memory.
     """
     free = available() if device is None else available_on(device)
     if needed > (1 - _RESERVED_FRACTION) * free:
         location = "" if device is None else f" on {device}"
-        reserve_text = f"{100 * _RESERVED_FRACTION:.0f}% of them in reserve"
-        raise InputError(
+        usable = int((1 - _RESERVED_FRACTION) * free)
+        raise InputError.invalid(
             operation,
             "memory",
-            f"about {describe(needed)} of memory{location}; {remedy}",
-            f"{describe(free)} free, {reserve_text}",
+            f"about {describe(needed)} are needed{location}, but only {describe(usable)} are "
+            "usable",
+            remedy,
         )

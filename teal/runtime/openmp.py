@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Iterations for which a thread of libgomp spins before it sleeps.
+# Iterations that a thread of libgomp spins before it sleeps.
 SPIN_COUNT = 10_000
 _USER_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 

@@ -38,8 +38,9 @@ numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 def _load_own_openmp() -> None:
     """Make Numba load its own OpenMP library instead of the copy that torch has loaded.
 
-    torch exports its copy's functions to all libraries loaded later; the copy has read its settings
-    before Teal could set them (see :mod:`teal.runtime.openmp`).
+    torch exports the functions of its copy to all libraries that are loaded later.  That copy has
+    read the environment before Teal could set a short spin time, so that its idle threads would
+    occupy the cores for milliseconds.
     """
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | os.RTLD_DEEPBIND)
@@ -83,17 +84,18 @@ _MIN_TORCH_ENTRIES = 1_000_000
 def threads_for(
     operations: int, *, torch_too: bool = False, min_operations: int = _MIN_PARALLEL_OPERATIONS
 ) -> Iterator[None]:
-    """Run the parallel kernels of the block on one thread if each has few operations.
+    """Run the parallel kernels of the block on one thread if each has few operations, or if other
+    processes use all cores.
 
-    Waking a thread team costs more than a kernel of microseconds, and where other processes use the
-    cores each such kernel waits for the scheduler: beside a training run, inference on B4 took 1 s
-    instead of 8 ms.  Large kernels also run on one thread while others use all cores, since a team
-    waits at the end of each loop for its last scheduled thread.
+    Waking a thread team takes longer than a kernel of microseconds, and while other processes use
+    the cores each wake-up waits for the scheduler: beside a training run, inference on B4 took 1 s
+    instead of 8 ms.  Large kernels are slower then, too, since a team waits at the end of each loop
+    for its last thread.
 
     Args:
         operations: approximate number of scalar operations of one kernel call.
         torch_too: also limit torch to one thread.  That setting is process-wide, so use it only
-            around work that no other thread interleaves with.
+            while no other thread calls torch.
         min_operations: minimum number of operations for all threads; larger for rare calls.
     """
     numba_threads = numba.get_num_threads()
@@ -117,7 +119,9 @@ def threads_for(
 
 
 def _operations() -> float:
-    """Scalar operations of the kernels in the innermost :func:`threads_for`; infinite outside."""
+    """Return ``operations`` of the innermost enclosing :func:`threads_for` block; infinity outside
+    any.
+    """
     return float(getattr(_state, "operations", math.inf))
 
 
@@ -132,7 +136,7 @@ def quiet_torch(numbers: int) -> Iterator[None]:
         numbers: number of entries of the largest tensors in the block.
     """
     if numbers >= _MIN_TORCH_ENTRIES:
-        # Set the number of torch's threads, also for a thread that begins with this block.
+        # Restore the full number of threads, in case that a limit was inherited.
         _torch_threads()
         yield
         return
@@ -164,8 +168,8 @@ def _torch_on_one_thread() -> Iterator[None]:
 def _torch_threads() -> int:
     """Return the number of torch's threads for operations of this thread.
 
-    A thread inherits the number that any thread set last.  That is 1 while another one is in
-    :func:`_torch_on_one_thread`: this thread then gets the other one's previous number.
+    A new thread inherits the number that any thread set last, which is 1 while another thread has
+    limited it.  At its first call this thread then restores the number before that limit.
     """
     import torch
 
@@ -272,7 +276,14 @@ def _compile(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def _select_form(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function for arguments of new types: machine code, or the Python function."""
+    """Return the function to call for arguments of new types: compiled code, or, while compiling is
+    deferred, the Python function.
+
+    Args:
+        dispatcher: Numba's dispatcher of the kernel.
+        compile_form: Numba's function that compiles for these arguments and calls the result.
+        arguments: arguments of the call.
+    """
     if is_interpreting() and dispatcher._cache.is_better_interpreted(
         tuple(map(dispatcher.typeof_pyval, arguments))
     ):
@@ -312,8 +323,8 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined_kernel(function: _F) -> _F:
-    """Compile into each caller: for a few lines with many arrays, where passing arguments would
-    dominate.
+    """Inline the kernel into each caller: for a few lines with many array arguments, whose passing
+    would take longer than the lines.
     """
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
@@ -326,10 +337,15 @@ def _run_serially(function: Any, count: int, arguments: tuple[Any, ...]) -> None
 
 
 class _ParallelKernel:
-    """Kernel of independent parts, which the threads of Numba's team share equally.
+    """Kernel of independent parts, of which each thread of Numba's team computes an equal number.
+
+    Args:
+        function: Python function of one part: ``function(part, *arguments)``.
+        counted: name of the argument that determines the number of parts.
+        count: function from that argument to the number of parts.
 
     Attributes:
-        part: the kernel of one part, which other kernels pass to ``parallel_for``.
+        part: compiled kernel of one part, which other kernels pass to ``parallel_for``.
     """
 
     def __init__(
@@ -351,13 +367,18 @@ class _ParallelKernel:
         return (self._form,)
 
 
-def _position_of(counted: str, function: Callable[..., Any]) -> int:
-    return list(inspect.signature(function).parameters).index(counted)
+def _position_of(argument: str, function: Callable[..., Any]) -> int:
+    return list(inspect.signature(function).parameters).index(argument)
 
 
 def _on_team(part: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs all parts of a kernel on the thread team, with the kernel's name,
-    by which the disk cache identifies it.
+    """Return a function ``run(count, arguments)`` that runs all parts of a kernel on the thread
+    team.
+
+    Args:
+        part: compiled kernel of one part.
+        function: its Python function; ``run`` gets its module and name, by which the disk cache
+            identifies kernels.
     """
 
     def run(count: int, arguments: tuple[Any, ...]) -> None:
@@ -385,11 +406,16 @@ def parallel_kernel(
 
 
 class _PartitionedKernel:
-    """Kernel over a range of independent parts, compiled once.
+    """Kernel over a range of independent parts, compiled once, on a thread pool.
 
-    A call with all threads divides the parts equally: the calling thread processes the first share,
-    helpers the others.  Helpers wake more slowly than the threads of Numba's team, so it suits long
-    or rare calls; an exception in a part is the caller's.
+    A call divides the parts into equal ranges: the calling thread computes the first one, threads
+    of the pool the others.  These wake more slowly than the threads of Numba's team, so this suits
+    long or rare calls.  An exception in a part is raised in the calling thread.
+
+    Args:
+        function: Python function of a range: ``function(begin, end, *arguments)``.
+        counted: name of the argument that determines the number of parts.
+        count: function from that argument to the number of parts.
     """
 
     def __init__(
@@ -402,13 +428,15 @@ class _PartitionedKernel:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
+        """Compute all parts; ``arguments`` are those behind the range."""
         count = self._count(arguments[self._counted])
-        # Infinite where the caller has not given the number of operations.
+        # Infinite outside a block of threads_for.
         max_useful_threads = _operations() / _MIN_OPERATIONS_PER_HELPER
         threads = int(min(numba.get_num_threads(), count, max_useful_threads))
         if threads <= 1:
             self._form(0, count, *arguments)
             return
+        # Thread i computes the parts bounds[i] .. bounds[i + 1] - 1.
         bounds = [count * i // threads for i in range(threads + 1)]
         helpers = _helpers()
         futures = [
@@ -418,7 +446,7 @@ class _PartitionedKernel:
         try:
             self._form(bounds[0], bounds[1], *arguments)
         finally:
-            # The arrays belong to the caller again.
+            # No thread may use the caller's arrays after this call.
             wait(futures)
         for future in futures:
             future.result()
@@ -442,9 +470,10 @@ os.register_at_fork(after_in_child=_helpers.cache_clear)
 def partitioned_kernel(
     counted: str, count: Callable[[Any], int] = len
 ) -> Callable[[Callable[Concatenate[int, int, _P], None]], Callable[_P, None]]:
-    """Compile a kernel over independent parts: blocks, sources or rows.
+    """Compile a kernel over a range of independent parts, such as blocks, sources or rows; a call
+    computes all parts on a thread pool.
 
-    The kernel's first two arguments are the first part and the end of the range; callers omit them.
+    The kernel's first two arguments are the first part of a range and its end; callers omit them.
     It must be a module-level function, called with positional arguments.
 
     Args:

@@ -1,5 +1,5 @@
-"""Function calls in a pool of spawned processes: threads of torch and Numba do not survive a
-fork.
+"""Function calls in a pool of processes, which are spawned, since threads of torch and Numba do not
+survive a fork.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def call_all(
     workers: int = 0,
     threads: int = 0,
 ) -> Generator[int, None, None]:
-    """Call ``function(*call)`` for each call; yields the index of each completed call, in any
-    order.
+    """Call ``function(*call)`` for each call in a pool of processes; yield the index of each
+    completed call, in the order of completion.
 
-    If the iteration ends early, by Ctrl-C for instance, running calls finish and no others start.
+    If the iteration ends early, as by Ctrl-C, running calls finish and no others start.
 
     Args:
         function: module-level function, so that processes can import it.
@@ -53,6 +53,7 @@ def call_all(
 
 
 def _initialise_worker(threads: int) -> None:
+    """Leave Ctrl-C to the parent process, and limit the threads."""
     ignore_interrupts()
     if threads:
         limit_threads(threads)

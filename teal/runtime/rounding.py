@@ -1,7 +1,7 @@
-"""Text of bounds, with directed rounding: upper bounds up, lower bounds down.
+"""Formatting of bounds with directed rounding: upper bounds up, lower bounds down.
 
-A number is rounded to nearest where it differs only by floating-point error
-(:data:`_RELATIVE_ERROR`), so that a bound of 20.000000000000004 is printed as 20.
+A number is rounded to nearest if the difference is floating-point error
+(:data:`_RELATIVE_ERROR`), so that an upper bound of 20.000000000000004 is printed as 20.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 # Relative tolerance: smaller differences are rounding of floating-point sums.
 _RELATIVE_ERROR = Decimal("1e-12")
-# Maximum number of decimals of a share just below 100%.
+# Maximum number of decimals of a fraction just below 100%.
 _MAX_DECIMALS = 12
-# Smaller gaps are rounding.
+# Smaller gaps are floating-point error.
 _ZERO_GAP = 5e-9
 
 
@@ -65,6 +65,7 @@ def gap_text(gap: float) -> str:
 
 
 def _significant(value: float, digits: int, rounding: str) -> str:
+    """Format a number with ``digits`` significant digits, rounded up or down; NaN as ``-``."""
     if not math.isfinite(value):
         return "-" if math.isnan(value) else f"{value:g}"
     exact = Decimal(value)
@@ -73,12 +74,15 @@ def _significant(value: float, digits: int, rounding: str) -> str:
     unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     rounded = _rounded(exact, unit, rounding)
     if abs(value) < sys.float_info.min:
-        # A subnormal float has fewer digits than asked for, so that it is not one of the text's.
+        # Converting to a subnormal float would lose digits, and thus the direction of rounding.
         return f"{rounded.normalize():e}"
     return f"{float(rounded):.{digits}g}"
 
 
 def _percent(share: float, decimals: int, rounding: str) -> str:
+    """Format a fraction in per cent, rounded up or down, with more decimals if it would otherwise
+    be printed as 100% without being 1.
+    """
     if not math.isfinite(share):
         return "-"
     exact = 100 * Decimal(share)
@@ -91,7 +95,9 @@ def _percent(share: float, decimals: int, rounding: str) -> str:
 
 
 def _rounded(exact: Decimal, unit: Decimal, rounding: str) -> Decimal:
-    """Round to a multiple of a unit: to nearest where the difference is floating-point error."""
+    """Round a number to a multiple of ``unit``: to nearest if the difference is floating-point
+    error, else by ``rounding`` of the module decimal.
+    """
     nearest = (exact / unit).quantize(Decimal(1), ROUND_HALF_EVEN) * unit
     if abs(nearest - exact) <= _RELATIVE_ERROR * abs(exact):
         return nearest

@@ -1,4 +1,4 @@
-"""Precompiled kernels that come with the package, for processor levels.
+"""Access to the compiled kernels that come with the package, one set for each processor level.
 
 A level is a common instruction set: x86-64-v3 (AVX2, FMA) and x86-64-v4 (AVX-512) of the System V
 ABI for AMD64, table 3.1; aarch64 has one level with its baseline.  The files are those of

@@ -123,8 +123,8 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path]]:
-    """Atomic writes of several files (:func:`atomic_file`): if the block fails, all stay
-    unchanged.
+    """Yield temporary paths that replace ``paths`` if the block succeeds; if it fails, all files
+    stay unchanged.
     """
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(atomic_file(path, mode)) for path in paths]
@@ -133,8 +133,7 @@ def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path
 def check_out_folder(
     path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite"
 ) -> None:
-    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work
-    starts.
+    """Raise InputError unless ``files`` can be written into the folder ``path``.
 
     Args:
         path: the folder; it may not exist yet.
@@ -145,16 +144,21 @@ def check_out_folder(
     for parent in (path, *path.parents):
         if parent.exists():
             if not parent.is_dir():
-                raise InputError(str(path), "out", "a folder", f"a file ({parent})")
+                raise InputError.invalid(
+                    str(path), "out", f"{parent} is a file, not a folder", "name another folder"
+                )
             if not os.access(parent, os.W_OK | os.X_OK):
-                raise InputError(
-                    str(path), "out", "a folder that can be written to", f"no permission ({parent})"
+                raise InputError.invalid(
+                    str(path), "out", f"no permission to write into {parent}", "name another folder"
                 )
             break
     existing = [name for name in files if (path / name).exists()]
     if existing and not overwrite:
-        raise InputError(
-            str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing)
+        raise InputError.invalid(
+            str(path),
+            "out",
+            f"files of an earlier run exist: {', '.join(existing)}",
+            f"name another folder, or use {hint}",
         )
 
 
@@ -175,12 +179,14 @@ def small_text(file: Path, most_bytes: int) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "no regular file", str(file))
         if status.st_size > most_bytes:
-            raise ValueError(f"{file.name}: more than {most_bytes:,} bytes")
+            raise ValueError(
+                f"{file.name} has {status.st_size:,} bytes, above the limit of {most_bytes:,}"
+            )
         return stream.read(most_bytes + 1)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete these files in ``folder``, where they exist."""
+    """Delete these files in ``folder``, if they exist."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -196,18 +202,27 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
             repr(path.name),
         )
     if path.is_dir():
-        raise InputError(str(path), "out", "a file", "a folder")
+        raise InputError.invalid(
+            str(path), "out", "this is a folder, but a file is written", "name a file"
+        )
     check_out_folder(path.parent, (), overwrite=overwrite)
     if path.exists() and not overwrite:
-        raise InputError(str(path), "out", "a new file, or --overwrite", "one that exists")
+        raise InputError.invalid(
+            str(path), "out", "the file exists already", "name another file, or use --overwrite"
+        )
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:
-    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes."""
+    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for
+    ``what``.
+    """
     free = shutil.disk_usage(folder).free
     if needed > free:
-        raise InputError(
-            str(folder), "", f"{needed / 1e9:.1f} GB on disk for {what}", f"{free / 1e9:.1f} GB"
+        raise InputError.invalid(
+            str(folder),
+            "",
+            f"{needed / 1e9:.1f} GB on disk are needed for {what}, but only {free / 1e9:.1f} GB "
+            "are free",
         )
 
 
@@ -217,7 +232,7 @@ class ScratchFolder:
     Folders of killed processes, whose locks are free, are deleted when the next one is created.
 
     Args:
-        kind: kind of the cache, as in :func:`cache_dir`.
+        kind: name of the subfolder of Teal's cache folder.
 
     Attributes:
         path: path of the folder.
@@ -238,7 +253,8 @@ class ScratchFolder:
 
 
 def _remove_if_unused(folder: Path) -> None:
-    # No lock yet: the folder is being created.
+    """Delete a scratch folder unless a running process holds its lock."""
+    # Without a lock file, another process is just creating the folder.
     with (
         contextlib.suppress(OSError),
         (folder / _SCRATCH_LOCK).open() as lock,
@@ -294,7 +310,7 @@ def parsed_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_reject_duplicates)
     except RecursionError:
-        raise ValueError("lists or objects within each other, too many levels deep") from None
+        raise ValueError("lists or objects are nested too deeply") from None
 
 
 def _reject_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -302,6 +318,6 @@ def _reject_duplicates(members: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict[str, Any]()
     for name, value in members:
         if name in result:
-            raise ValueError(f"{name!r} twice in one object")
+            raise ValueError(f"an object has two members named {name!r}")
         result[name] = value
     return result

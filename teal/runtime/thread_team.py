@@ -1,7 +1,7 @@
 """``parallel_for``: a loop over independent parts on Numba's thread team, from inside a kernel.
 
 The function of a part is compiled once, for one thread and for many.  Numba's own ``prange``
-compiles a loop a second time, which takes twice as long as its serial form.
+compiles the body of a loop twice, serial and parallel, which takes twice as long.
 """
 
 # mypy cannot see through Numba's types.
@@ -14,12 +14,13 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+# LLVM types: 64-bit and 32-bit integer, and untyped pointer.
 _WORD = ir.IntType(64)
 _INT = ir.IntType(32)
 _BYTES = ir.IntType(8).as_pointer()
-# Numba's function of a thread team (``numba/np/ufunc/omppool.cpp``): for chunks of 0 .. dims[0] - 1
-# it calls function(args, dims, steps, data), with args[i] moved by the chunk's first index times
-# steps[i], and dims[0] the length of the chunk.
+# Numba's function numba_parallel_for (``numba/np/ufunc/omppool.cpp``) splits 0 .. dims[0] - 1 into
+# chunks, one per thread.  For each chunk it calls function(args, dims, steps, data), with args[i]
+# advanced by (first index of the chunk) * steps[i], and dims[0] set to the length of the chunk.
 _WORDS = _WORD.as_pointer()
 _CHUNK = ir.FunctionType(ir.VoidType(), [_BYTES.as_pointer(), _WORDS, _WORDS, _BYTES])
 _PARALLEL_FOR = ir.FunctionType(
@@ -40,25 +41,32 @@ def start_team() -> None:
 def parallel_for(typingctx, function, count, arguments):
     """Call ``function(part, *arguments)`` for all parts 0 .. count - 1, and wait for the last.
 
-    Each of ``min(numba.get_num_threads(), count)`` threads computes an equal share of consecutive
-    parts.
+    Of T = ``min(numba.get_num_threads(), count)`` threads, thread t computes the parts
+    t * count // T to (t + 1) * count // T - 1.  This function is a Numba intrinsic: it runs at
+    compile time, and returns the signature and the emitter of LLVM code of a call.
 
     Args:
-        function: an inner kernel without result.  It must not raise: an exception is lost.
-        count: int64.
-        arguments: tuple of its further arguments.
+        typingctx: Numba's typing context.
+        function: Numba type of the called inner kernel, which has no result and must not raise,
+            since an exception would be lost.
+        count: Numba type of the number of parts, int64.
+        arguments: Numba type of the tuple of the kernel's further arguments.
     """
+    # Compile the kernel for the types of these arguments.
     part_types = (types.int64, *arguments.types)
     part_signature = typingctx.resolve_function_type(function, part_types, {})
     compiled = function.dispatcher.overloads[part_signature.args]
 
     def codegen(context, builder, signature, values):
-        _, count, packed = values
+        """Emit the LLVM code of a call; Numba passes its context, builder, types and values."""
+        # LLVM values of the number of parts, and of the tuple of arguments.
+        _, count, argument_tuple = values
         context.active_code_library.add_linking_library(compiled.library)
         callee = context.declare_function(builder.module, compiled.fndesc)
 
-        def loop(builder, begin, end, packed):
-            values = cgutils.unpack_tuple(builder, packed)
+        def emit_loop(builder, begin, end, argument_tuple):
+            """Emit ``for part in range(begin, end): function(part, *arguments)``."""
+            values = cgutils.unpack_tuple(builder, argument_tuple)
             step = ir.Constant(_WORD, 1)
             with cgutils.for_range_slice(builder, begin, end, step, inc=True) as (part, _):
                 context.call_conv.call_function(
@@ -69,72 +77,88 @@ def parallel_for(typingctx, function, count, arguments):
                     [part, *values],
                 )
 
-        share_type = ir.LiteralStructType([packed.type, _WORD, _WORD])
-        chunk = _chunk_function(builder.module, share_type, loop)
+        # Struct that all threads read: arguments, number of parts, number of threads.
+        loop_type = ir.LiteralStructType([argument_tuple.type, _WORD, _WORD])
+        chunk = _chunk_function(builder.module, loop_type, emit_loop)
+        # num_threads = min(numba.get_num_threads(), count)
         get_num_threads = cgutils.get_or_insert_function(
             builder.module, _GET_NUM_THREADS, "get_num_threads"
         )
         limit = builder.sext(builder.call(get_num_threads, []), _WORD)
         is_below = builder.icmp_signed("<", count, limit)
         num_threads = builder.select(is_below, count, limit)
+        # With one thread run the loop here, else on the thread team.
         is_serial = builder.icmp_signed("<=", num_threads, ir.Constant(_WORD, 1))
         with builder.if_else(is_serial) as (serial, parallel):
             with serial:
-                loop(builder, ir.Constant(_WORD, 0), count, packed)
+                emit_loop(builder, ir.Constant(_WORD, 0), count, argument_tuple)
             with parallel:
-                share = cgutils.pack_struct(builder, [packed, count, num_threads])
-                _call_parallel_for(builder, chunk, share, num_threads)
+                loop_data = cgutils.pack_struct(builder, [argument_tuple, count, num_threads])
+                _call_parallel_for(builder, chunk, loop_data, num_threads)
         return context.get_dummy_value()
 
     return types.void(function, types.int64, arguments), codegen
 
 
-def _chunk_function(module, share_type, loop):
-    """Return the LLVM function that a thread calls for a chunk of shares.
+def _chunk_function(module, loop_type, emit_loop):
+    """Return the LLVM function that a thread calls for a chunk of thread indices.
+
+    For thread indices first .. after - 1 it computes the parts first * count // T to
+    after * count // T - 1, with T threads.
 
     Args:
-        module: receives the function.
-        share_type: struct of the packed arguments, the count and the number of threads.
-        loop: emits the loop over a range of parts.
+        module: LLVM module that receives the function.
+        loop_type: struct of the tuple of arguments, the number of parts and the number of threads.
+        emit_loop: function that emits the loop over a range of parts.
     """
     function = ir.Function(module, _CHUNK, module.get_unique_name("chunk"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block())
     args, dims, _, data = function.args
-    # The base of the only "array" is 0, and its step 1: its address is the first index.
+    # The only "array" has address 0 and a step of 1 byte, so that its advanced address is the first
+    # thread index of the chunk.
     first = builder.ptrtoint(builder.load(args), _WORD)
     after = builder.add(first, builder.load(dims))
-    share = builder.load(builder.bitcast(data, share_type.as_pointer()))
-    packed = builder.extract_value(share, 0)
-    count = builder.extract_value(share, 1)
-    num_threads = builder.extract_value(share, 2)
+    # Unpack the struct, and loop over the parts of these threads.
+    loop_data = builder.load(builder.bitcast(data, loop_type.as_pointer()))
+    argument_tuple = builder.extract_value(loop_data, 0)
+    count = builder.extract_value(loop_data, 1)
+    num_threads = builder.extract_value(loop_data, 2)
     begin = builder.sdiv(builder.mul(count, first), num_threads)
     end = builder.sdiv(builder.mul(count, after), num_threads)
-    loop(builder, begin, end, packed)
+    emit_loop(builder, begin, end, argument_tuple)
     builder.ret_void()
     return function
 
 
-def _call_parallel_for(builder, chunk, share, num_threads):
-    """Emit a call of Numba's function of the thread team, with one index per thread."""
+def _call_parallel_for(builder, chunk, loop_data, num_threads):
+    """Emit a call of Numba's ``numba_parallel_for`` over the thread indices 0 .. num_threads - 1.
+
+    Args:
+        builder: LLVM builder at the place of the call.
+        chunk: LLVM function that a thread calls for a chunk of thread indices.
+        loop_data: LLVM value of the struct that the chunk function reads.
+        num_threads: LLVM value of the number of threads.
+    """
     parallel_for = cgutils.get_or_insert_function(
         builder.module, _PARALLEL_FOR, "numba_parallel_for"
     )
-    base = cgutils.alloca_once_value(builder, ir.Constant(_BYTES, None))
+    # One "array" at address 0 with a step of 1, over num_threads indices.
+    address = cgutils.alloca_once_value(builder, ir.Constant(_BYTES, None))
     step = cgutils.alloca_once_value(builder, ir.Constant(_WORD, 1))
     dims = cgutils.alloca_once(builder, _WORD)
     builder.store(num_threads, dims)
-    data = cgutils.alloca_once(builder, share.type)
-    builder.store(share, data)
+    data = cgutils.alloca_once(builder, loop_data.type)
+    builder.store(loop_data, data)
     builder.call(
         parallel_for,
         [
             builder.bitcast(chunk, _BYTES),
-            base,
+            address,
             dims,
             step,
             builder.bitcast(data, _BYTES),
-            # Further dimensions of the chunk, and number of arrays.
+            # Number of inner dimensions, number of arrays, and number of threads.
             ir.Constant(_WORD, 0),
             ir.Constant(_WORD, 1),
             builder.trunc(num_threads, _INT),

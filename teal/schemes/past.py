@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from teal.deprecated import with_old_attributes
 from teal.network import TrafficMatrices
 from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
@@ -35,6 +36,7 @@ class Hedge(Protocol):
         ...
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class Past:
     """Traffic matrices that were measured before the interval to allocate.
@@ -52,7 +54,7 @@ class Past:
     first_row: int = 0
 
     @property
-    def known(self) -> int:
+    def num_known(self) -> int:
         """Number of known matrices."""
         return self.traffic.num_matrices
 
@@ -66,11 +68,11 @@ class Past:
     @property
     def traffic_row(self) -> int:
         """Row in the whole series of the matrix of the interval to allocate."""
-        return self.first_row + self.known - 1 + self.lead
+        return self.first_row + self.num_known - 1 + self.lead
 
-    def before(self, known: int) -> Past:
-        """Return the past at the time when only the first ``known`` matrices were known."""
-        return dataclasses.replace(self, traffic=self.traffic.part(0, known))
+    def before(self, num_known: int) -> Past:
+        """Return the past at the time when only the first ``num_known`` matrices were known."""
+        return dataclasses.replace(self, traffic=self.traffic.part(0, num_known))
 
     def matrix(self, row: int) -> Problem | None:
         """Return the problem of a known matrix, by its row in the whole series; None without
@@ -84,7 +86,7 @@ class Past:
         )
         return self._under_own_objective(demand) if demand.sum() > 0 else None
 
-    def most(self, window: int) -> int:
+    def window_length(self, window: int) -> int:
         """Return the largest window, up to ``window`` matrices, that a hedge may hold in memory; at
         least 16.
         """
@@ -116,7 +118,7 @@ class Past:
 
     def _last(self, window: int, count: int) -> FloatArray:
         """Return the last matrices with demand, (n, D) Gbit/s."""
-        rows = spread(np.arange(max(0, self.known - window), self.known), count)
+        rows = spread(np.arange(max(0, self.num_known - window), self.num_known), count)
         demand = self.traffic.read(rows)
         has_demand = demand.sum(1) > 0
         return demand[has_demand] if has_demand.any() else demand[-1:]

@@ -234,11 +234,11 @@ class Checker:
             repaired_values, _MIN_VALUE_SHARE * max(float(repaired_values.mean()), 1e-300)
         )
         z = (predicted - repaired_values) / (_DEVIATION_UNIT * scale)
-        sent = readings.sent
+        sent_rates = readings.sent
         received = readings.received
-        is_measured = np.isfinite(sent) & np.isfinite(received)
-        larger = np.maximum(np.maximum(sent, received), 1e-300)
-        disagrees = np.abs(sent - received)[is_measured] > _DISAGREEMENT * larger[is_measured]
+        is_measured = np.isfinite(sent_rates) & np.isfinite(received)
+        larger = np.maximum(np.maximum(sent_rates, received), 1e-300)
+        disagrees = np.abs(sent_rates - received)[is_measured] > _DISAGREEMENT * larger[is_measured]
         return (
             float(np.minimum(z * z, _MAX_Z2).mean()),
             float(disagrees.mean()) if is_measured.any() else 0.0,

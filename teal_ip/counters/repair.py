@@ -372,12 +372,12 @@ def repaired_values(
         repair.
     """
     # Predict links whose counters differ by more than 3 standard deviations of the difference.
-    sent = readings.sent
+    sent_rates = readings.sent
     received = readings.received
     values = readings.values
     num_links = topology.num_links
     end_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * relative
-    ends_disagree = np.abs(sent - received) > end_tolerance * np.fmax(sent, received)
+    ends_disagree = np.abs(sent_rates - received) > end_tolerance * np.fmax(sent_rates, received)
     agreeing_values = values.copy()
     agreeing_values[:num_links][ends_disagree] = np.nan
     # Ingress and egress have one counter only.  With past traffic predict them, too; else replace
@@ -397,9 +397,13 @@ def repaired_values(
     is_blamed_link = repaired_counters.blamed_sent | repaired_counters.blamed_received
     min_value = _MIN_VALUE_SHARE * float(repaired_counters.values.mean())
     # A link that should carry traffic is silent if either end counts (almost) nothing.
-    is_silent = (np.minimum(sent, received) <= min_value) & estimator.is_used[:num_links]
+    is_silent = (np.minimum(sent_rates, received) <= min_value) & estimator.is_used[:num_links]
     ends_agree = (
-        np.isfinite(sent) & np.isfinite(received) & ~ends_disagree & ~is_blamed_link & ~is_silent
+        np.isfinite(sent_rates)
+        & np.isfinite(received)
+        & ~ends_disagree
+        & ~is_blamed_link
+        & ~is_silent
     )
     is_replaced = np.concatenate([is_blamed_link, repaired_counters.blamed_external])
     new_values = np.where(is_replaced & np.isfinite(values), repaired_counters.values, values)

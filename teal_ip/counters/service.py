@@ -39,7 +39,13 @@ from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interrupts import ignore_interrupts
 from teal.runtime.parallel import limit_threads
-from teal.serving.engine.errors import CLIENT_SHARE, ServiceError, overloaded, places_of_one, wrong
+from teal.serving.engine.errors import (
+    CLIENT_SHARE,
+    ServiceError,
+    invalid_request,
+    max_places_per_client,
+    overloaded,
+)
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
 from teal.serving.engine.requests import CounterReadings
@@ -113,7 +119,7 @@ def interval_of(
             (node_index.get(reading.source, -1), node_index.get(reading.target, -1)), []
         )
         if reading.number >= len(parallel_links):
-            raise wrong(
+            raise invalid_request(
                 f"counters.links: the network has no link {reading.number} from "
                 f"{reading.source!r} to {reading.target!r}"
             )
@@ -123,12 +129,12 @@ def interval_of(
     # Ingress and egress.
     for node_counters in sent_counters.nodes:
         if node_counters.node not in node_index:
-            raise wrong(f"counters.nodes: the network has no node {node_counters.node!r}")
+            raise invalid_request(f"counters.nodes: the network has no node {node_counters.node!r}")
         node = node_index[node_counters.node]
         ingress[node] = np.nan if node_counters.ingress is None else node_counters.ingress
         egress[node] = np.nan if node_counters.egress is None else node_counters.egress
     if np.isnan(ingress).all() and np.isnan(egress).all():
-        raise wrong("counters.nodes: no ingress or egress of any node; add at least one")
+        raise invalid_request("counters.nodes: no ingress or egress of any node; add at least one")
     # Nodes without ingress and egress counters are transit-only if their links balance.
     is_without_counters = ~np.isin(
         topology.node_names, [node_counters.node for node_counters in sent_counters.nodes]
@@ -208,7 +214,7 @@ class NetworkEstimator:
             )
             estimate = estimator.estimate(counter_values, robust=True)
         except InputError as error:
-            raise wrong(f"counters: {error}") from None
+            raise invalid_request(f"counters: {error}") from None
         # Alarm if much is unexplained, or many counters are wrong; then the state is restored.
         num_counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
         wrong_share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
@@ -242,7 +248,7 @@ class NetworkEstimator:
         """
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
-                raise wrong(
+                raise invalid_request(
                     f"counters: {len(self._matrices)} matrices are known, too few to check a "
                     f"matrix against counters; send {_MIN_HISTORY} matrices first"
                 )
@@ -407,17 +413,17 @@ class Counting:
         def work() -> CounterEstimate:
             """Send network and interval to the worker, and return its estimate."""
             process = self._running_worker()
-            if process.begun.get(key) is None:
+            if process.growing_paths.get(key) is None:
                 matrices.refresh()
                 process.call("begin", key, topology, paths, matrices.rates())
-            elif process.begun[key] is not paths:
+            elif process.growing_paths[key] is not paths:
                 process.call("use", key, paths)
-            process.begun[key] = paths
+            process.growing_paths[key] = paths
             try:
                 return process.call("take", key, interval)
             except _Cancelled:
                 # The worker has dropped the estimator of the network.
-                del process.begun[key]
+                del process.growing_paths[key]
                 raise
 
         self._queue.append(_QueuedInterval(key, client, work, answer))
@@ -441,7 +447,7 @@ class Counting:
         """
         queued = [entry for entry in self._queue if not entry.answer.done()]
         num_by_client = Counter(entry.client for entry in queued)
-        if len(queued) >= self._most_waiting or num_by_client[client] >= places_of_one(
+        if len(queued) >= self._most_waiting or num_by_client[client] >= max_places_per_client(
             self._most_waiting
         ):
             raise overloaded()
@@ -515,12 +521,12 @@ class Counting:
         def work() -> None:
             """Call the method in the thread that owns the connection."""
             process = self._process
-            if process is None or process.begun.get(key) is None:
+            if process is None or process.growing_paths.get(key) is None:
                 return
             try:
                 process.call(method, key, *arguments)
                 if method == "forget":
-                    del process.begun[key]
+                    del process.growing_paths[key]
             except Exception:
                 LOG.exception("counters", extra={"teal": {"call": method}})
 
@@ -550,7 +556,7 @@ class _WorkerProcess:
         )
         self._process.start()
         child_connection.close()
-        self.begun: dict[str, PathSet] = {}
+        self.growing_paths: dict[str, PathSet] = {}
         self.has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:

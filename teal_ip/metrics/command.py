@@ -242,9 +242,9 @@ def _search_problem(
     failure_kinds = () if config.failures == "none" else (config.failures,)
     failures = [failure.links for failure in failures_of(failure_kinds, topology, groups)]
     start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
-    max_metric = config.most or max(_DEFAULT_MAX_METRIC, int(start.max()))
+    max_metric = config.max_metric or max(_DEFAULT_MAX_METRIC, int(start.max()))
     return MetricSearch(
-        topology, volume, failures, max_metric, start, config.at_most or topology.num_links
+        topology, volume, failures, max_metric, start, config.max_changes or topology.num_links
     )
 
 
@@ -337,7 +337,7 @@ def _search_all_matrices(
         # If the number of changes is limited: beam search around the most utilised link.
         partial_search = dataclasses.replace(search, volume=search.volume[matrices])
         start_metric = best
-        if search.at_most < search.topology.num_links:
+        if search.max_changes < search.topology.num_links:
             few_changes, num_trials = near_changes(
                 partial_search, Deadline(time.perf_counter() + deadline.remaining_s / 2, deadline)
             )
@@ -481,7 +481,7 @@ def _warm_up(*, with_policies: bool) -> None:
     # Two runs, since the first one may spend all its time on the initial state.
     for _ in range(2):
         result = improve_metrics(search, _WARM_UP_S)
-    near_changes(dataclasses.replace(search, at_most=1), Deadline.after(_WARM_UP_S))
+    near_changes(dataclasses.replace(search, max_changes=1), Deadline.after(_WARM_UP_S))
     useful_changes(search, np.where(np.arange(3) == 0, 2.0, result.metric), unlimited)
     if with_policies:
         _count_policies(dag, pairs, demand, unlimited)

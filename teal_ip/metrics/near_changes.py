@@ -47,7 +47,7 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
     """Search for few metric changes by beam search, one more change in each round.
 
     Args:
-        search: search problem; at most ``search.at_most`` metrics change.
+        search: search problem; at most ``search.max_changes`` metrics change.
         deadline: time limit.
 
     Returns:
@@ -57,7 +57,7 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
     best = EvaluatedMetrics(search.start, _score(search, search.start, failures))
     beam = [best]
     num_trials = 0
-    for _ in range(search.at_most):
+    for _ in range(search.max_changes):
         candidates: dict[bytes, EvaluatedMetrics] = {}
         # Evaluate each change of each member of the beam under the worst failures.
         for member in beam:
@@ -141,6 +141,6 @@ def _candidate_values(
         ties = np.concatenate([length - distance[:, target[link]] for length in path_lengths])
         candidates = np.unique(ties[np.isfinite(ties)][:, None] + np.array([-1.0, 0.0, 1.0]))
         for value in candidates[
-            (candidates >= 1) & (candidates <= search.most) & (candidates != metric[link])
+            (candidates >= 1) & (candidates <= search.max_metric) & (candidates != metric[link])
         ].tolist():
             yield link, value

@@ -433,17 +433,17 @@ class MetricSearch:
         topology: the network.
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         failures: link indices of each failure; () to consider no failure.
-        most: largest metric.
+        max_metric: largest metric.
         start: (E,) current metrics.
-        at_most: maximum number of links whose metrics may differ from ``start``; E for all.
+        max_changes: maximum number of links whose metrics may differ from ``start``; E for all.
     """
 
     topology: Topology
     volume: FloatArray
     failures: Sequence[Sequence[int]]
-    most: int
+    max_metric: int
     start: FloatArray
-    at_most: int
+    max_changes: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -454,14 +454,14 @@ class MetricResult:
         metric: (E,) metrics.
         utilisation: largest link utilisation over all matrices and failures.
         before: largest link utilisation with the current metrics.
-        moves: number of moves that were tried.
+        num_moves: number of moves that were tried.
         was_interrupted: whether Ctrl-C ended the search.
     """
 
     metric: FloatArray
     utilisation: float
     before: float
-    moves: int
+    num_moves: int
     was_interrupted: bool = False
 
 
@@ -560,8 +560,8 @@ class _AnnealingWalk:
                 self.inverse,
                 self.is_destination,
                 self.is_failed,
-                float(self.search.most),
-                self.search.at_most,
+                float(self.search.max_metric),
+                self.search.max_changes,
                 temperature,
                 num_moves,
                 self.rng,
@@ -647,12 +647,12 @@ def improve_metrics(
     results = [MetricResult(search.start, utilisation_before, utilisation_before, 0)]
     if best_so_far is not None:
         num_changed = int((best_so_far != search.start).sum())
-        if num_changed > search.at_most:
+        if num_changed > search.max_changes:
             raise InputError.invalid(
                 "metrics",
                 "best_so_far",
                 f"{num_changed} metrics differ from the current ones, above the maximum of "
-                f"{search.at_most}",
+                f"{search.max_changes}",
             )
         starting_metrics.append(best_so_far)
         results.append(
@@ -660,11 +660,11 @@ def improve_metrics(
                 best_so_far, largest_utilisation(search, best_so_far), utilisation_before, 0
             )
         )
-    if search.at_most >= topology.num_links:
+    if search.max_changes >= topology.num_links:
         rng = np.random.default_rng(seed)
-        starting_metrics += [np.clip(np.round(metric), 1, search.most) for metric in starts]
+        starting_metrics += [np.clip(np.round(metric), 1, search.max_metric) for metric in starts]
         starting_metrics.append(
-            rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64)
+            rng.integers(5, 16, topology.num_links).clip(1, search.max_metric).astype(np.float64)
         )
     # Run the walks, and choose the best result.
     deadline = Deadline.after(seconds)
@@ -684,12 +684,12 @@ def _check_search(search: MetricSearch, threads: int) -> None:
     """
     topology = search.topology
     check_metric(topology, search.start)
-    if search.start[topology.capacity > 0].max() > search.most:
+    if search.start[topology.capacity > 0].max() > search.max_metric:
         raise InputError(
             "metrics",
-            "most",
+            "max_metric",
             f"at least {search.start.max():g}, the largest current metric",
-            search.most,
+            search.max_metric,
         )
     num_scenarios = len(search.failures) + 1
     num_bytes = (

@@ -23,9 +23,9 @@ class MetricsOptions(IgpConfig):
     groups: Path | None = None
     """Shared-risk groups of cables that also count as failures: a .csv (group,source,target), .json
     or .graphml file."""
-    most: int = 0
+    max_metric: int = 0
     """Upper bound on metrics; 0 for 100, or the largest current metric if that is larger."""
-    at_most: int = 0
+    max_changes: int = 0
     """Maximum number of links whose metrics may change; 0 for all."""
     with_policies: bool = False
     """Also compute the number of segment lists needed to come within 1% of the optimum, with the
@@ -46,7 +46,7 @@ class MetricsOptions(IgpConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         require(self, "index", "an integer >= -1", self.index >= -1)
-        for field in ("limit", "most", "at_most", "seed"):
+        for field in ("limit", "max_metric", "max_changes", "seed"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)
         if self.ucmp:
             raise InputError.invalid(
@@ -72,8 +72,8 @@ class MetricsConfig(MetricsOptions, RoutedConfig):
         "search": (
             "failures",
             "groups",
-            "most",
-            "at_most",
+            "max_metric",
+            "max_changes",
             "with_policies",
             "start",
             "deadline",

@@ -124,12 +124,12 @@ def expand_capacity(
         num_rounds += _cut_until_fit(master, tester, most_violated, time_limit)
         # Test all scenarios; the smallest expansion for their loads is an incumbent.
         num_rounds += 1
-        tested_capacity = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.most)
+        tested_capacity = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.max_added)
         tested = tester.test(
             tested_capacity, all_rows, time_limit, finest=finest_gap, until_cut=True
         )
         # A scenario that fits within the tolerance may need a little more than a cable's limit.
-        expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
+        expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.max_added)
         utilisation = scenarios.utilisation(tested.load, expansion)
         if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
             incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
@@ -367,7 +367,7 @@ def expand_for_loads(
     modules = None
     bound = cost
     # Modules need an integer program.  The master program also raises the error beyond the limits.
-    if (needed > scenarios.most).any() or sizes:
+    if (needed > scenarios.max_added).any() or sizes:
         cuts = needs(scenarios, needed)
         added_capacity, cost, _ = cheapest_expansion(scenarios, cuts)
         if sizes:
@@ -424,6 +424,6 @@ def _round_up(
         np.arange(len(cheapest_size)), cheapest_size
     ].astype(np.int64)
     added_capacity = (modules * size).sum(1)
-    if (added_capacity > scenarios.most * (1 + _ROUNDING)).any():
+    if (added_capacity > scenarios.max_added * (1 + _ROUNDING)).any():
         raise SolverError("upgrade: no feasible expansion in modules was found in time")
     return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, added_capacity)

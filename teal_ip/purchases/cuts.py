@@ -65,7 +65,7 @@ class Cuts:
         for name in ("coefficient", "needed", "existing", "prices", "row"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(more, name)]))
 
-    def some(self, rows: FloatArray | Int64Array) -> Cuts:
+    def select(self, rows: FloatArray | Int64Array) -> Cuts:
         """Return the cuts of these rows."""
         selected = Cuts(self.coefficient.shape[1], self.prices.shape[1])
         for name in ("coefficient", "needed", "existing", "prices", "row"):
@@ -74,7 +74,7 @@ class Cuts:
 
     def at_growth(self, factor: float) -> Cuts:
         """Return the cuts with all demands multiplied by a factor."""
-        scaled = self.some(np.arange(len(self)))
+        scaled = self.select(np.arange(len(self)))
         scaled.needed = factor * scaled.needed
         return scaled
 
@@ -171,7 +171,7 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
     rhs = cuts.rhs()
     if not len(cuts):
         return np.zeros(scenarios.num_cables), 0.0, np.zeros(0)
-    result = solve_lp(scenarios.cost, (-cuts.coefficient, -rhs), high=scenarios.most)
+    result = solve_lp(scenarios.cost, (-cuts.coefficient, -rhs), high=scenarios.max_added)
     if result.is_infeasible:
         raise InputError.invalid(
             "upgrade",
@@ -183,7 +183,7 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
     amounts = result.solution("upgrade")
     dual = result.duals
     cable_price = dual @ cuts.coefficient
-    is_unlimited = np.isinf(scenarios.most)
+    is_unlimited = np.isinf(scenarios.max_added)
     scale = min(
         1.0,
         float(
@@ -196,7 +196,7 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
     # Bound: rhs' l, less the excess over the cost of limited cables times their limits.
     excess = np.maximum(scale * cable_price - scenarios.cost, 0.0)
     bound = float(dual @ rhs) - float(
-        np.where(excess > 0, np.where(is_unlimited, 0.0, scenarios.most), 0.0) @ excess
+        np.where(excess > 0, np.where(is_unlimited, 0.0, scenarios.max_added), 0.0) @ excess
     )
     return np.maximum(amounts, 0.0), bound, dual
 
@@ -205,7 +205,7 @@ def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
     """Describe the scenario of the cut that the largest allowed expansion violates most, for a
     message.
     """
-    largest_expansion = np.where(np.isinf(scenarios.most), 1e15, scenarios.most)
+    largest_expansion = np.where(np.isinf(scenarios.max_added), 1e15, scenarios.max_added)
     worst = int(np.argmax(cuts.rhs() - cuts.coefficient @ largest_expansion))
     topology = scenarios.problem.topology
     row = int(cuts.row[worst])
@@ -248,10 +248,10 @@ def cheapest_modules(
     rows = np.repeat(cuts.coefficient, num_sizes, axis=1) * np.tile(size, num_cables)[None]
     constraints = [Between(rows, low=cuts.rhs())]
     # Limits of the cables.
-    limited = np.flatnonzero(np.isfinite(scenarios.most))
+    limited = np.flatnonzero(np.isfinite(scenarios.max_added))
     if len(limited):
         per_cable = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited]
-        constraints.append(Between(per_cable, high=scenarios.most[limited]))
+        constraints.append(Between(per_cable, high=scenarios.max_added[limited]))
     result = solve_milp(cost, constraints, np.ones(len(cost)), seconds=seconds, relative_gap=1e-6)
     if result.is_infeasible:
         raise InputError.invalid(

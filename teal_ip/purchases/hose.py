@@ -681,7 +681,7 @@ def _expanded_network(scenarios: Scenarios, live: BoolArray, added_capacity: Flo
         added_capacity: (C,) Gbit/s added to each cable.
     """
     no_demand = np.zeros((len(live), scenarios.demand.shape[1]))
-    return scenarios.some(no_demand, live).batch(np.arange(len(live)), added_capacity)
+    return scenarios.select(no_demand, live).batch(np.arange(len(live)), added_capacity)
 
 
 def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:

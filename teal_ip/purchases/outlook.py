@@ -89,7 +89,7 @@ def _dropped(
     num_failures = len(live)
     demand = np.repeat(matrices, num_failures, axis=0)
     live_by_scenario = np.tile(live, (num_matrices, 1))
-    evaluated = scenarios.some(demand, live_by_scenario)
+    evaluated = scenarios.select(demand, live_by_scenario)
     dropped_share = np.zeros(len(demand))
     for first in range(0, len(demand), _REPLAY_BATCH):
         rows = np.arange(first, min(first + _REPLAY_BATCH, len(demand)))
@@ -180,7 +180,7 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
     config = task.config
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(task.failures)] = True
-    intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
+    intact = scenarios.select(scenarios.demand[is_intact], scenarios.live[is_intact])
     # Each growth factor, with and without failures; cuts of one factor hold for the next one.
     for case, has_failures in ((scenarios, True), (intact, False)):
         if has_failures and not task.failures:

@@ -126,7 +126,7 @@ def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> Non
     def row(e: int) -> tuple[object, ...]:
         """Return the row of link e: ends, capacity, and cable with its cost and limit."""
         cable = scenarios.cable[e]
-        limit = scenarios.most[cable]
+        limit = scenarios.max_added[cable]
         return (
             names[topology.link_source[e]],
             names[topology.link_target[e]],
@@ -210,8 +210,8 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
         total -= scenarios.limit * float((price * scenarios.regular)[live].sum())
         np.add.at(cable_price, scenarios.cable[live], scenarios.limit * price[live])
     excess = np.maximum(0.0, cable_price - scenarios.cost)
-    limited = np.isfinite(scenarios.most)
-    return total - float(excess[limited] @ scenarios.most[limited])
+    limited = np.isfinite(scenarios.max_added)
+    return total - float(excess[limited] @ scenarios.max_added[limited])
 
 
 def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -143,7 +143,7 @@ def make_hose(
     nodes = [row.node("node", topology) for row in rows]
     side_tables.require_once(rows, nodes, "each node")
     for row, node in zip(rows, nodes, strict=True):
-        limits[:, node] = row.number("out", least=0.0), row.number("in", least=0.0)
+        limits[:, node] = row.number("out", minimum=0.0), row.number("in", minimum=0.0)
     missing = np.flatnonzero(np.isnan(limits).any(0))
     if len(missing):
         raise InputError.invalid(

@@ -75,7 +75,7 @@ class Scenarios:
         """Append scenarios with demands (n, D), Gbit/s, and live links (n, E), each its own intact
         one.
         """
-        return self.joined(self.some(demand, live))
+        return self.joined(self.select(demand, live))
 
     def joined(self, more: Scenarios) -> Scenarios:
         """Append other scenarios of the same network."""
@@ -86,7 +86,7 @@ class Scenarios:
             intact=np.concatenate([self.intact, self.num_scenarios + more.intact]),
         )
 
-    def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
+    def select(self, demand: FloatArray, live: BoolArray) -> Scenarios:
         """Return other scenarios of the same network and costs, each its own intact one.
 
         Args:

@@ -128,7 +128,7 @@ def schedule(
         )
         # New cuts of this period hold for the largest demands, scaled.
         cuts.add(
-            scaled_cuts.some(np.arange(len(cuts), len(scaled_cuts))).at_growth(
+            scaled_cuts.select(np.arange(len(cuts), len(scaled_cuts))).at_growth(
                 largest_growths[-1] / growth
             )
         )

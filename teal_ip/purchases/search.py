@@ -68,7 +68,7 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
     positive = np.flatnonzero(dual > 0)
     needed = np.array([_needed_over_all_paths(scenarios, cuts, int(i))[0] for i in positive])
     excess = np.maximum(dual @ cuts.coefficient[: len(dual)] - scenarios.cost, 0.0)
-    limits = np.where(excess > _ROUNDING, scenarios.most, 0.0)
+    limits = np.where(excess > _ROUNDING, scenarios.max_added, 0.0)
     return float(dual[positive] @ (needed - cuts.existing[positive])) - float(
         np.where(np.isfinite(limits), limits, 0.0) @ excess
     )
@@ -528,7 +528,7 @@ def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: B
     """
     scenarios = hose_plan.scenarios
     limit = 0.0
-    network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
+    network = scenarios.select(np.zeros((len(live), scenarios.demand.shape[1])), live)
     for failure_index in range(len(live)):
         scenario = network.batch(np.array([failure_index]), hose_plan.upgrade.bought)
         limit = max(limit, static_limit(scenario, hose)[0])

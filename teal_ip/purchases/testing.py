@@ -243,7 +243,7 @@ class Tester:
         new_cuts = make_cuts(scenarios, rows[block], prices, needed)
         is_violated = new_cuts.lacking(added_capacity) > 0
         violated[block[np.isin(rows[block], new_cuts.row[is_violated])]] = True
-        cuts.add(new_cuts.some(np.flatnonzero(is_violated)))
+        cuts.add(new_cuts.select(np.flatnonzero(is_violated)))
         return solution.state
 
 

@@ -25,11 +25,11 @@ _MAX_IMBALANCE = 0.1
 _MAX_REPLACED = 10
 
 
-def mean_of_ends(sent: FloatArray, received: FloatArray) -> FloatArray:
+def mean_of_ends(sent_rates: FloatArray, received_rates: FloatArray) -> FloatArray:
     """Return the mean (..., E) of the counters at both ends of each link; NaN counters are
     ignored.
     """
-    both = np.stack([sent, received])
+    both = np.stack([sent_rates, received_rates])
     count = np.isfinite(both).sum(0)
     return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
 
@@ -158,7 +158,7 @@ class Counters:
 
 
 def without_own_traffic(
-    topology: Topology, is_candidate: BoolArray, sent: FloatArray, received: FloatArray
+    topology: Topology, is_candidate: BoolArray, sent_rates: FloatArray, received_rates: FloatArray
 ) -> list[int]:
     """Return the transit-only routers: all links are read, and rates in and out are balanced.
 
@@ -172,13 +172,13 @@ def without_own_traffic(
     Args:
         topology: the network.
         is_candidate: (N,) whether a router has no known external interface.
-        sent: (T, E) counter of each link at its start, Gbit/s; NaN for missing ones.
-        received: (T, E) counter of each link at its end, Gbit/s; NaN for missing ones.
+        sent_rates: (T, E) counter of each link at its start, Gbit/s; NaN for missing ones.
+        received_rates: (T, E) counter of each link at its end, Gbit/s; NaN for missing ones.
     """
     # Mean rates (E,) at both ends; NaN on unread links, so that their routers are never balanced.
     unread = np.where(topology.capacity > 0, np.nan, 0.0)
     mean_rates = []
-    for rates in (sent, received):
+    for rates in (sent_rates, received_rates):
         count = np.isfinite(rates).sum(0)
         mean_rates.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
     # Replaced links of each candidate that can be balanced.

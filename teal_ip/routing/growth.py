@@ -70,7 +70,7 @@ class Growth:
     fitted: bool
 
     @classmethod
-    def given(cls, per_year: float) -> Growth:
+    def from_rate(cls, per_year: float) -> Growth:
         """Return a growth without uncertainty; 0.3 is 30% per year."""
         rate = math.log1p(per_year)
         return cls(rate, rate, rate, False)
@@ -96,7 +96,7 @@ def growth_of(
     Raises:
         InputError: traffic to which no growth can be fitted.
     """
-    growth = fitted_growth(traffic) if config.rate is None else Growth.given(config.rate)
+    growth = fitted_growth(traffic) if config.rate is None else Growth.from_rate(config.rate)
     notify(str(growth))
     return growth
 

@@ -44,7 +44,7 @@ class OneList:
     mid: IntArray
     utilisation: float
     rounded: float
-    moves: int
+    total_moves: int
     solve_s: float
 
 
@@ -68,7 +68,7 @@ def one_list(
     rounded = problem.utilisation(problem.loads(np.ascontiguousarray(current[:, None]), ones))
     incumbent = current.copy()
     incumbent_value = rounded
-    moves = 0
+    total_moves = 0
     # Local search, one phase per power; it changes ``current`` (D,) and ``load`` (E,) in place.
     for power in _POWERS:
         if deadline.is_over:
@@ -76,7 +76,7 @@ def one_list(
         load = problem.loads(np.ascontiguousarray(current[:, None]), ones)
         links = problem.dag.links
         dags = problem.dag.dags
-        while moves < _MAX_MOVES and not deadline.is_over:
+        while total_moves < _MAX_MOVES and not deadline.is_over:
             # A batch of 200 moves, after which the incumbent and the deadline are checked.
             num_moves = _improve(
                 links.head,
@@ -90,7 +90,7 @@ def one_list(
                 load,
                 200,
             )
-            moves += num_moves
+            total_moves += num_moves
             # Incumbent: a move lowers the sum of powers, but may raise the largest utilisation.
             value = problem.utilisation(load)
             if value < incumbent_value:
@@ -100,7 +100,7 @@ def one_list(
                 break
     incumbent_mid = np.ascontiguousarray(incumbent[:, None])
     utilisation = problem.utilisation(problem.loads(incumbent_mid, ones))
-    return OneList(incumbent_mid, utilisation, rounded, moves, time.perf_counter() - begin)
+    return OneList(incumbent_mid, utilisation, rounded, total_moves, time.perf_counter() - begin)
 
 
 @inner_kernel

@@ -472,7 +472,7 @@ def _first_lists(
         stop = np.full((len(row_index), lists.stop.shape[2]), -1, dtype=np.int32)
         stop[:, 0] = np.where(is_used & (mid != lists.pairs[:, 0]), mid, -1)
         lists = lists.with_lists(stop, np.full_like(stop, -1))
-    return lists.kept(lists.mask)
+    return lists.select(lists.mask)
 
 
 def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
@@ -500,8 +500,8 @@ def _prune(lists: CandidateLists, splits: Tensor, num_old: int) -> CandidateList
         num_old: number of lists per demand before the last round.
     """
     if lists.num_paths <= _MAX_LISTS:
-        return lists.kept(lists.mask)
+        return lists.select(lists.mask)
     retained = (splits.amax(0) > _MIN_SHARE).cpu().numpy()
     retained[:, 0] = True
     retained[:, num_old:] = True
-    return lists.kept(retained)
+    return lists.select(retained)

@@ -120,7 +120,7 @@ class Step:
         )
 
 
-class Done(NamedTuple):
+class AnalysisResult(NamedTuple):
     """A finished step.
 
     Attributes:
@@ -228,7 +228,7 @@ class Analyses:
         upgrade_options = UpgradeOptions(**settings)
         return plan_upgrade(self.dag.topology, self.traffic, upgrade_options, self.notify), settings
 
-    def attempt(self, name: str, growth: float = 1.0) -> Done:
+    def attempt(self, name: str, growth: float = 1.0) -> AnalysisResult:
         """Run a step of the survey.
 
         If a step after the loads fails, return a step that gives the reason, since the others do
@@ -248,9 +248,9 @@ class Analyses:
                 raise
             self.notify(f"step {name} failed: {error}")
             failed = Step(name.capitalize(), findings=(f"This step failed: {error}",))
-            return Done(None, {}, failed)
+            return AnalysisResult(None, {}, failed)
 
-    def _run_step(self, name: str, growth: float) -> Done:
+    def _run_step(self, name: str, growth: float) -> AnalysisResult:
         """Run a step of the survey, and summarise its result.
 
         Args:
@@ -259,15 +259,17 @@ class Analyses:
         """
         if name == "loads":
             simulation, settings = self.loads()
-            return Done(simulation, settings, loads_step(simulation, self.growth_of(simulation)))
+            return AnalysisResult(
+                simulation, settings, loads_step(simulation, self.growth_of(simulation))
+            )
         if name == "metrics":
             changes, settings = self.metrics()
-            return Done(changes, settings, metrics_step(changes, self.options))
+            return AnalysisResult(changes, settings, metrics_step(changes, self.options))
         if name == "policies":
             lists, settings = self.policies()
-            return Done(lists, settings, policies_step(lists, self.options))
+            return AnalysisResult(lists, settings, policies_step(lists, self.options))
         plan, settings = self.purchases(growth)
-        return Done(plan, settings, purchases_step(plan, self.options, growth))
+        return AnalysisResult(plan, settings, purchases_step(plan, self.options, growth))
 
     def growth_of(self, simulation: Simulation) -> float:
         """Return the factor of the demands at the horizon, at least 1; 1 without growth in time."""
@@ -285,7 +287,7 @@ _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
 }
 
 
-def write_step(folder: Path, name: str, finished: Done, routers: Path | None) -> Step:
+def write_step(folder: Path, name: str, finished: AnalysisResult, routers: Path | None) -> Step:
     """Write the result of a step; return its summary, with the command for more detail.
 
     Args:

@@ -30,7 +30,7 @@ from teal_ip.surveys.analyses import (
     TRAFFIC,
     UPGRADE,
     Analyses,
-    Done,
+    AnalysisResult,
     Step,
     network_step,
     write_step,
@@ -56,7 +56,7 @@ class SurveyReport:
     topology: Topology
     traffic: TrafficMatrices
     read: Step
-    done: Mapping[str, Done]
+    done: Mapping[str, AnalysisResult]
     routers: Path | None = None
 
     @property
@@ -153,7 +153,7 @@ def survey(
     grown = matrices.scaled(options.growth)
     analyses = Analyses(dag, grown, options, notify)
 
-    finished: dict[str, Done] = {}
+    finished: dict[str, AnalysisResult] = {}
     for name in NAMES:
         growth = finished["loads"].step.growth if finished else 1.0
         finished[name] = analyses.attempt(name, growth)

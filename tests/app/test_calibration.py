@@ -37,7 +37,7 @@ def test_calibration_to_a_share_that_cannot_be_routed_is_refused() -> None:
     )  # nothing leads away from node 2
     traffic = load_traffic("gravity:count=3", topology)
     paths = compute_paths(topology, all_pairs(topology))
-    with pytest.raises(InputError, match="of demand that has a path"):
+    with pytest.raises(InputError, match="fraction of the demand with a path"):
         calibration_factor(topology, paths, traffic, np.arange(3), 0.999)
     for share in (0.0, 1.0, -1.0):
         with pytest.raises(InputError, match="a share between 0 and 1"):

@@ -93,7 +93,7 @@ def test_a_calibrated_load_is_carried_to_its_share(share: float) -> None:
 
 @pytest.mark.parametrize(
     ("share", "words"),
-    [(0.0, "between 0 and 1"), (1.0, "between 0 and 1"), (0.5, "0.500 of demand that has a path")],
+    [(0.0, "between 0 and 1"), (1.0, "between 0 and 1"), (0.5, "less than 0.500")],
 )
 def test_shares_that_no_load_reaches_are_refused(share: float, words: str) -> None:
     """Half of the demand has no path."""

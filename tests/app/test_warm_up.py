@@ -168,7 +168,7 @@ def test_where_the_processor_has_no_level_nothing_is_made_and_nothing_fails(
     out.mkdir()
     monkeypatch.setattr(sys, "argv", ["machine_code", "--best", "--out", str(out)])
     machine_code.main()
-    assert "no level" in capsys.readouterr().out
+    assert "no processor level" in capsys.readouterr().out
     assert not out.exists()
     monkeypatch.setattr(shipped_kernels, "levels", lambda: ["x86-64-v3"])
     monkeypatch.setattr(sys, "argv", ["machine_code", "--level", "x86-64-v4", "--out", str(out)])

@@ -221,7 +221,7 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
             ["--topology", "b4", "--topology", "topohub:sndlib/polska", "--failures", "19"],
             "18 cables of sndlib-polska",
         ),
-        (["--topology", "b4", "--resume"], "resume: expected an interrupted run"),
+        (["--topology", "b4", "--resume"], "resume: the folder has no interrupted run"),
         (["--topology", "b4", "--draws", "0"], "--draws"),
         (["--topology", "b4", "--interval", "soon"], "--interval"),
     ],

@@ -276,7 +276,7 @@ def test_an_ospfv3_database_of_frr(tmp_path: Path) -> None:
         "10.255.0.2->10.255.0.1": 9,
         "10.255.0.1->10.255.0.3": 1,
         "10.255.0.3->10.255.0.1": 2,
-    }, "3 -> 2 is said by one end only"
+    }, "3 -> 2 is stated by one end only"
     document["areaScopedLinkStateDb"][0]["lsa"] = [router(1, (2, 7), kind="Transit-Network")]
     with pytest.raises(InputError, match="point-to-point"):
         load_topology(_write(tmp_path / "transit.json", document), default_capacity=10)

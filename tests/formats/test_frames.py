@@ -50,7 +50,10 @@ def test_a_frame_is_the_traffic_that_a_file_of_it_is(tmp_path: Path) -> None:
     for change, words in (
         ({"source": "mars"}, "node of b4"),
         ({"rate": -1.0}, "finite rate"),
-        ({"timestamp": frame["timestamp"][0], "source": "1", "target": "2"}, "a pair twice"),
+        (
+            {"timestamp": frame["timestamp"][0], "source": "1", "target": "2"},
+            "two rows have the same",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             teal.load_traffic(frame.assign(**change), topology)
@@ -106,10 +109,10 @@ def test_a_frame_of_links_and_a_graph_of_networkx_come_back() -> None:
     ("value", "words"),
     [
         (np.zeros((3, 4)), r"\(12, 12\)"),
-        (np.eye(12), "from a node to itself"),
+        (np.eye(12), "a demand of 1 to itself"),
         ({("1", "mars"): 1.0}, "mars"),
         ({"1": 1.0}, "pairs of names"),
-        (pd.Series([1.0]), "pairs of names"),
+        (pd.Series([1.0]), "no pairs of node names"),
         (pd.DataFrame({"x": [1.0]}), "source, target, rate"),
         (3.0, "a file or name"),
     ],
@@ -166,7 +169,7 @@ def test_a_frame_is_read_by_the_rules_of_a_table(tmp_path: Path) -> None:
 def test_a_column_of_traffic_that_is_not_used_is_named() -> None:
     topology = teal.load_topology("b4")
     frame = pd.DataFrame({"source": ["1"], "target": ["2"], "rate": [1.0], "priority": [3]})
-    with pytest.warns(InputWarning, match="columns that are not used: priority"):
+    with pytest.warns(InputWarning, match="unused columns: priority"):
         teal.load_traffic(frame, topology)
 
 
@@ -181,7 +184,7 @@ def test_polls_at_different_seconds_are_named() -> None:
             "rate": 5.0,
         }
     )
-    with pytest.warns(InputWarning, match="most pairs have no row"):
+    with pytest.warns(InputWarning, match="of the demands have a row at each"):
         teal.load_traffic(frame, topology)
     rounded = frame.assign(time=frame["time"] // 300 * 300)
     np.testing.assert_allclose(teal.load_traffic(rounded, topology).read(slice(None)).sum(1), 15)

@@ -34,7 +34,7 @@ def test_three_formats_give_the_same_groups(tmp_path: Path) -> None:
     [
         ("g.csv", "group,source,target\nx,a,z\n", "line 2"),
         ("g.csv", "name,source,target\nx,a,b\n", "group, source, target"),
-        ("g.csv", "group,source,target\n", "at least one group"),
+        ("g.csv", "group,source,target\n", "the file has no groups"),
         ("g.json", "[1, 2]", "expected {"),
         ("g.txt", "x", "csv"),
         ("missing.csv", None, "no such file"),

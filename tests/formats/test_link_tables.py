@@ -29,7 +29,7 @@ def test_a_table_of_cables_with_units_members_and_other_names(tmp_path: Path) ->
         ("par", "fra"): (30, 20),
     }
     assert topology.latency.tolist() == [3.5, 3.5, 0.8, 0.8]
-    assert "Columns that are not used: owner." in topology.notes
+    assert "Unused columns: owner." in topology.notes
     directed = tmp_path / "directed.csv"
     directed.write_text("source,target,capacity\na,b,10\nb,a,20\n", "utf-8")
     assert links_of(load_topology(str(directed))) == {
@@ -134,7 +134,9 @@ def test_a_row_a_circuit_may_have_a_metric_for_each_direction(tmp_path: Path) ->
     assert metric is not None
     assert metric.tolist() == [10, 30, 5, 7]
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,30\ny,x,1,30,10\n")
-    with pytest.raises(InputError, match="metric_za: expected a row for each circuit"):
+    with pytest.raises(
+        InputError, match="metric_za: the column has metrics of the reverse direction"
+    ):
         load_topology(path)
     path.write_text("source,target,capacity,metric_az,metric_za\nx,y,1,10,0.5\n")
     with pytest.raises(InputError, match="line 2: metric: expected an integer"):

@@ -81,7 +81,7 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -
         (_matrix("20240101-0000", ("n0", "n1", "lots")), "found 'lots'"),
         (_matrix("yesterday", ("n0", "n1", 1)), "time: expected YYYYMMDD"),
         (_matrix("20249901-0000", ("n0", "n1", 1)), "a date and time"),
-        ("<network", "invalid XML"),
+        ("<network", "not valid XML"),
         ("<html/>", "<network>"),
     ],
 )
@@ -106,15 +106,13 @@ def test_truncated_empty_and_duplicate_sndlib_archives_are_refused(tmp_path: Pat
     content = archive.read_bytes()
     for length in (len(content) // 2, 100, 5):
         archive.write_bytes(content[:length])
-        with pytest.raises(
-            InputError, match=r"a\.tgz: expected a whole \.tgz or \.tar archive.*truncated"
-        ):
+        with pytest.raises(InputError, match=r"a\.tgz: the archive is truncated"):
             load_traffic(str(archive), _topology())
     empty = _archive(tmp_path, {"m.xml": _matrix("20240101-0000")}, "b.tgz")
-    with pytest.raises(InputError, match="XML files with demands"):
+    with pytest.raises(InputError, match="no XML file with demands"):
         load_traffic(str(empty), _topology())
     same = _matrix("20240101-0000", ("n0", "n1", 1))
-    with pytest.raises(InputError, match="twice"):
+    with pytest.raises(InputError, match="an earlier file has the time"):
         load_traffic(str(_archive(tmp_path, {"x.xml": same, "y.xml": same}, "c.tgz")), _topology())
 
 
@@ -182,7 +180,7 @@ def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.npz"):
         load_traffic(str(file), topology)
     np.savez(file, rates=np.ones((2, 2)))
-    with pytest.raises(InputError, match="timestamps: expected fields"):
+    with pytest.raises(InputError, match="timestamps: expected the arrays"):
         load_traffic(str(file), topology)
     np.savez(
         file,
@@ -194,7 +192,7 @@ def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a node of b4, found 'x'"):
         load_traffic(str(file), topology)
     np.savez(file, rates=np.array([None]), timestamps=0, sources=0, targets=0)
-    with pytest.raises(InputError, match="without pickled objects"):
+    with pytest.raises(InputError, match="cannot be read"):
         load_traffic(str(file), topology)
 
 
@@ -214,16 +212,16 @@ def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("1704067200,n0,n1,-1", "found line 2: rate '-1'"),
-        ("1704067200,n0,n1,nan", "found line 2: rate 'nan'"),
+        ("1704067200,n0,n1,-1", "invalid row: line 2: rate '-1'"),
+        ("1704067200,n0,n1,nan", "invalid row: line 2: rate 'nan'"),
         ("1704067200,n0,n1,", "rate"),
-        ("1704067200,n0,n1,1\n1704067200,n1,n0,x", "found line 3: rate 'x'"),
-        ("1704067200,n0,mars,1", "a target that is a node of test, found line 2: target 'mars'"),
-        ("1704067200,n0,n0,1", "a target other than the source, found line 2: target 'n0'"),
-        ("1704067200,n0,n1,1\n1704067200,n0,n1,2", "each source and target once"),
+        ("1704067200,n0,n1,1\n1704067200,n1,n0,x", "invalid row: line 3: rate 'x'"),
+        ("1704067200,n0,mars,1", "line 2: target 'mars'; use a target that is a node of test"),
+        ("1704067200,n0,n0,1", "line 2: target 'n0'; use a target other than the source"),
+        ("1704067200,n0,n1,1\n1704067200,n0,n1,2", "two rows have the same source and target"),
         ("soon,n0,n1,1", "timestamp"),
-        (",n0,n1,1\n1704067500,n0,n1,2", "timestamp: expected a time in every row"),
-        ("", "at least one row"),
+        (",n0,n1,1\n1704067500,n0,n1,2", "timestamp: rows without a time"),
+        ("", "the table has no rows"),
     ],
 )
 def test_faults_of_traffic_tables_are_named(tmp_path: Path, rows: str, words: str) -> None:
@@ -383,7 +381,7 @@ def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
     assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [
         [1.5]
     ]
-    with pytest.raises(InputError, match="states its own"):
+    with pytest.raises(InputError, match="states its unit"):
         load_traffic("gravity:", _topology(), unit="Mbit/s")
     with pytest.raises(InputError, match="bytes"):
         load_traffic(str(tmp_path / "x.csv"), _topology(), unit="MB/s")

@@ -74,7 +74,7 @@ def test_an_interrupted_download_goes_on_and_the_file_is_whole(
 ) -> None:
     file = File("https://elsewhere.example/a.xml", SUM)
     server.stops_at = 100_000
-    with pytest.raises(SolverError, match="the same command resumes"):
+    with pytest.raises(SolverError, match="run the command again to resume"):
         download(file, tmp_path, mirror=server.address)
     assert not (tmp_path / "a.xml").exists()
     assert (tmp_path / "a.xml.part").stat().st_size == 100_000
@@ -97,7 +97,7 @@ def test_a_part_that_is_the_whole_file_is_accepted(tmp_path: Path, server: _Serv
 
 
 def test_other_content_is_refused_and_stays_a_part(tmp_path: Path, server: _Server) -> None:
-    with pytest.raises(InputError, match=f"expected SHA-256 {'0' * 64}"):
+    with pytest.raises(InputError, match=f"not {'0' * 64}"):
         download(
             File("https://elsewhere.example/a.xml"),
             tmp_path,
@@ -115,7 +115,7 @@ def test_faults_of_servers_and_addresses_are_one_line_with_a_way_out(
 ) -> None:
     with pytest.raises(SolverError, match=r"404 .*--mirror"):
         download(File("https://elsewhere.example/missing.xml"), tmp_path, mirror=server.address)
-    with pytest.raises(SolverError, match=r"no connection .*by other means"):
+    with pytest.raises(SolverError, match=r"no connection .*or copy the file"):
         download(File("https://elsewhere.example/a.xml"), tmp_path, mirror="http://127.0.0.1:1")
     with pytest.raises(InputError, match="https://"):
         download(File("https://elsewhere.example/a.xml"), tmp_path, mirror="file:///etc")
@@ -138,14 +138,14 @@ def test_the_command_fetches_network_and_matrices_and_says_units_terms_and_check
     )
     for part in (
         f"xml: SHA-256 {SUM}",
-        "m.tgz: its publisher states no checksum",
+        "m.tgz: the publisher states no checksum",
         "Mbit/s",
         "cite somebody",
         command,
     ):
         assert part in text
     assert main([*words, "--sha256", "1" * 64]) == 2
-    assert "expected SHA-256 1" in capsys.readouterr().err
+    assert "not 1111" in capsys.readouterr().err
     assert main(["topology", "get"]) == 0
     assert "teal:Kdl" in capsys.readouterr().out
     assert main(["traffic", "get", "sndlib:abilen"]) == 2

@@ -98,10 +98,10 @@ def test_nodes_and_rows_without_a_partner_are_noted(table: Path, tmp_path: Path)
         ("name,loopback\na,10.0.0.300\n", "line 2: loopback: expected an address"),
         ("name,loopback\n,10.0.0.3\n", "line 2: name"),
         ("name,sid\na,x1\n", "line 2: sid: expected an integer"),
-        ("name,sid,srgb\na,90000,1000000\n", "line 2: srgb: expected a block with a label for sid"),
+        ("name,sid,srgb\na,90000,1000000\n", "line 2: srgb: the block has labels for SIDs up to"),
         (
             "name,sid,srgb\na,1,16000-23999\nb,8000,\n",
-            "line 2: srgb: expected a block with a label for sid",
+            "line 2: srgb: the block has labels for SIDs up to",
         ),
         ("name,srgb\na,16000-x\n", "line 2: srgb: expected an integer"),
         ("name,srgb\na,-23999\n", "line 2: srgb: expected a label from 16 to"),
@@ -110,25 +110,25 @@ def test_nodes_and_rows_without_a_partner_are_noted(table: Path, tmp_path: Path)
         ("name,srgb\na,16000-2000000\n", "line 2: srgb: expected a label from 16 to"),
         (
             "name,sid\na,1\nb,1.0\n",
-            "sid 1: expected that of one router in one algorithm, found a and b",
+            "sid 1: two routers or algorithms have this SID: a and b",
         ),
         (
             "name,sid,sid_128\na,1,7\nb,7,8\n",
-            "sid 7: expected that of one router in one algorithm, found a in algorithm 128",
+            "sid 7: two routers or algorithms have this SID: a in algorithm 128",
         ),
         ("name,sid_128\na,1.5\n", "line 2: sid_128: expected an integer"),
-        ("name,sid_128,sid 128\na,1,2\n", "sid_128: expected each column once"),
+        ("name,sid_128,sid 128\na,1,2\n", "sid_128: 2 columns have this name"),
         (
             "name,sid_200,srgb\na,90000,1000000\n",
-            "line 2: srgb: expected a block with a label for sid 90,000",
+            "line 2: srgb: the block has labels for SIDs up to",
         ),
         ("name,srgb\na,3\n", "a label from 16 to"),
-        ("name,sid,SID\na,1,2\n", "each column once"),
+        ("name,sid,SID\na,1,2\n", "2 columns have this name"),
         ("name,vendor\na,acme\n", "frr, iosxr, junos"),
-        ("name,aliases\na,x\nb,X\n", "a name of one router only"),
-        ("name,aliases\na,x\na,y\n", "a twice"),
+        ("name,aliases\na,x\nb,X\n", "two routers have this name: a and b"),
+        ("name,aliases\na,x\na,y\n", "two rows have the name a"),
         ("name,aliases\n", "a row for each router"),
-        ("", "an empty file"),
+        ("", "the file is empty"),
     ],
 )
 def test_a_table_that_cannot_be_right_is_refused_in_one_line(
@@ -147,7 +147,7 @@ def test_two_nodes_that_are_one_router_are_refused(network: Path, tmp_path: Path
     path = tmp_path / "routers.csv"
     path.write_text("name,aliases\nx,0000.0000.0001 lon1\n")
     with pytest.raises(
-        InputError, match=r"x: expected one node of the network, found 0000\.0000\.0001 and LON1"
+        InputError, match=r"x: two nodes of the network are this router: 0000\.0000\.0001 and LON1"
     ):
         teal.load_topology(network, routers=path)
     with pytest.raises(InputError, match="No such file"):
@@ -249,7 +249,7 @@ def test_an_address_has_no_port_without_brackets_and_one_writing(tmp_path: Path)
     topology = teal.load_topology("b4", routers=tmp_path / "t.csv")
     assert topology.name_of("fd00::1:5") == "fd00::1:5"
     assert topology.name_of("fd00:0:0::1") == "1"
-    assert "columns that are not used: loopbak" in " ".join(topology.notes)
+    assert "unused columns: loopbak" in " ".join(topology.notes)
 
 
 def test_neighbours_in_counters_may_be_called_by_any_name(network: Path, table: Path) -> None:

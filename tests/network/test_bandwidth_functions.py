@@ -245,12 +245,16 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
     [
         ("f.txt", "", "a .json file"),
         ("f.csv", "source,target,value\nn0,n1,1\n", "columns: expected rate or share"),
-        ("f.csv", "rate,value\n", "functions: expected points"),
+        ("f.csv", "rate,value\n", "functions: the file has no points"),
         ("f.csv", "rate,value\n1,x\n", "line 2: value: expected a number"),
         ("f.csv", "source,target,rate,value\nn0,nowhere,1,1\n", "line 2: source and target"),
-        ("f.csv", "source,target,rate,value\nn0,,1,1\n", "both or neither"),
-        ("f.csv", "source,target,rate,value\nn0,n1,1,1\n", "one for n0 to n2"),
-        ("f.csv", "class,rate,value\ngold,1,1\n", "class: expected none"),
+        ("f.csv", "source,target,rate,value\nn0,,1,1\n", "only the source is given"),
+        (
+            "f.csv",
+            "source,target,rate,value\nn0,n1,1,1\n",
+            "no function for the demand from n0 to n2",
+        ),
+        ("f.csv", "class,rate,value\ngold,1,1\n", "class: the traffic has no classes"),
         (
             "f.csv",
             "rate,value\n1,1\n2,3\n",
@@ -259,7 +263,11 @@ def test_files_name_nodes_classes_or_all_demands(tmp_path: Path) -> None:
         ("f.json", "{", "JSON"),
         ("f.json", "{}", "a list of objects"),
         ("f.json", '[{"points": [1]}]', r"a list of \[rate, value\]"),
-        ("f.json", '[{"points": [[1, 1]]}, {"class": "", "shares": [[1, 1]]}]', "both"),
+        (
+            "f.json",
+            '[{"points": [[1, 1]]}, {"class": "", "shares": [[1, 1]]}]',
+            "some points are by rate",
+        ),
     ],
 )
 def test_wrong_files_are_refused_with_their_place(
@@ -305,7 +313,7 @@ def test_commands_take_a_file_of_functions(
     assert main(["solve", *network]) == 2
     assert "--functions: expected a file" in capsys.readouterr().err
     assert main(["solve", *with_file[:4], "--functions", str(functions)]) == 2
-    assert "but for bandwidth_functions" in capsys.readouterr().err
+    assert "only the objective bandwidth_functions uses it" in capsys.readouterr().err
 
 
 def test_results_of_other_functions_have_another_key(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_moves_is_what_exceeds_the_splits_in_force_on_live_paths() -> None:
     problem = _limited(3, 0.1)
     limit, program = problem.condition(ChurnLimit), problem.program
     assert limit is not None
-    kept = limit.kept(program)
+    kept = limit.installed_shares(program)
     assert bool((kept[~problem.path_mask] == 0).all())
     np.testing.assert_allclose(limit.moved(program, kept), 0)
     np.testing.assert_allclose(limit.moved(program, kept * 0), 0)
@@ -163,7 +163,7 @@ def test_splits_are_scaled_down_to_the_limit_as_little_as_an_lp_finds(
     )
     for b in range(problem.batch):
         flow = problem.program.flows(splits)[b].numpy()
-        kept = problem.program.flows(limit.kept(problem.program))[b].numpy()
+        kept = problem.program.flows(limit.installed_shares(problem.program))[b].numpy()
         demands, paths = flow.shape
         moves = np.eye(demands * paths)
         upper = np.vstack(

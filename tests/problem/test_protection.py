@@ -62,7 +62,7 @@ def test_what_the_validator_passes_survives_every_failure(seed: int, scale: floa
         / splits.sum(-1, keepdim=True).clamp(min=1e-9)
     )
     splits = teal.project(dataclasses.replace(problem, conditions=()), splits.clamp(max=1))
-    left = protection.left(splits)
+    left = protection.surviving_fraction(splits)
     reserved = torch.where(left[..., None] > 0, protection.reserved(splits), 0)
     fullest = problem.utilisation(reserved).amax(1, keepdim=True).clamp(min=1)
     fitting = torch.where(left[..., None] > 0, splits, 0) / fullest[..., None]

@@ -37,7 +37,7 @@ _COMMANDS = {
     "certify": f"certify {_NETWORK} --index 0 --allocation OUT/own.json --out OUT/proof",
     "audit": f"audit {_NETWORK} --scheme pdhg --time-budget 2s --out OUT/run",
     "evaluate": f"evaluate {_NETWORK} --scheme teal --scheme price-gnn --scheme pdhg --out OUT/run",
-    "availability": f"availability {_NETWORK} --most-down 1 --routing tunnels --routing solved "
+    "availability": f"availability {_NETWORK} --max-failed-components 1 --routing tunnels --routing solved "
     "--routing igp --routing least-loss --out OUT/run",
 }
 

@@ -29,7 +29,7 @@ def test_later_matrices_cannot_be_read() -> None:
     demand = np.arange(1.0, 25.0).reshape(8, 3)
     whole = make_past(demand)
     past = whole.before(5)
-    assert (past.known, past.traffic_row) == (5, 5)
+    assert (past.num_known, past.traffic_row) == (5, 5)
     np.testing.assert_array_equal(past.last(2).demand, demand[3:5])
     for row in (5, -1):
         with pytest.raises(IndexError):

@@ -372,7 +372,7 @@ def test_a_token_is_required_where_there_is_one(tmp_path: Path) -> None:
     async def work() -> None:
         async with service(tmp_path, TOKEN) as client:
             assert await client.networks() == []
-        for sent in ("wrong", TOKEN + "x", "ünïcode"):
+        for sent in ("invalid_request", TOKEN + "x", "ünïcode"):
             async with service(tmp_path, TOKEN) as client:
                 headers = {b"Authorization": f"Bearer {sent}".encode()}
                 bad = await client._http.put(

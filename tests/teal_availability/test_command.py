@@ -18,7 +18,7 @@ def test_tables_page_and_files_say_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    command = [*_COMMAND, "--most-down", "1", "--out", str(out), "--json", "--quiet"]
+    command = [*_COMMAND, "--max-failed-components", "1", "--out", str(out), "--json", "--quiet"]
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)
     assert sorted(path.name for path in out.iterdir()) == [
@@ -47,13 +47,16 @@ def test_tables_page_and_files_say_the_same(
     assert main([*command[:-2], "--quiet"]) == 2  # there are results
 
     report = teal_availability.availability(
-        "b4", "gravity:seed=0,count=3,load=1", most_down=1, routing=("tunnels",)
+        "b4", "gravity:seed=0,count=3,load=1", max_failed_components=1, routing=("tunnels",)
     )
     (own,) = report.summary
     assert own.mean == pytest.approx(float(rows[1]["mean"]), abs=1e-12)
     assert report.answer in repr(report)
     report = teal_availability.availability(
-        "b4", "gravity:seed=0,count=3,load=1", most_down=2, routing=("tail-loss", "common-share")
+        "b4",
+        "gravity:seed=0,count=3,load=1",
+        max_failed_components=2,
+        routing=("tail-loss", "common-share"),
     )
     at_once, by_demand = report.promises
     assert at_once.share <= by_demand.share + 1e-6, "all at once is harder than each by itself"
@@ -71,7 +74,7 @@ def test_tables_page_and_files_say_the_same(
         (["--availability", "99.9"], "a share of the time"),
         (["--objective", "max_link_utilisation"], "total_flow"),
         (["--components", "none.csv"], "a .csv, .tsv or .xlsx file"),
-        (["--rest", "-1"], "a share of the time"),
+        (["--max-unlisted-probability", "-1"], "a share of the time"),
         (["--cable-availability", "1"], "every availability is 1"),
         (["--routing", "igp", "--routing", "igp"], "a routing scheme repeats"),
         (["--routing", "igp:metric=foo"], "inverse-capacity"),

@@ -92,7 +92,7 @@ def test_faults_of_a_file_are_one_line(tmp_path: Path, row: str, words: str) -> 
 
 def test_a_component_twice_or_a_column_that_there_is_not_is_refused(tmp_path: Path) -> None:
     twice = "source,target,availability\nn0,n1,0.9\nn1,n0,0.9\n"
-    with pytest.raises(InputError, match="each component once"):
+    with pytest.raises(InputError, match="each component may have one row only"):
         components_of(_NETWORK, file=_file(tmp_path, twice))
     unused = _file(tmp_path, "node,uptime\nn0,0.9\n")
     with (

@@ -134,7 +134,7 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, scheme: str) -> None
             shares.append(_tunnels(problem, splits, state, moves=scheme == "moved"))
     share, times = np.array(shares), np.array([time for time, _ in all_states])
     total = share @ demand / demand.sum()
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure(scheme, [routing], [problem], components, states)
     np.testing.assert_allclose(found.demand_mean.low, times @ share, atol=1e-9)
     assert float(found.mean.low) == pytest.approx(times @ total, abs=1e-9)
@@ -170,9 +170,11 @@ def test_bounds_hold_whatever_is_left_out(seed: int, count: int) -> None:
     routing = Tunnels(
         problem, PathSplits.from_candidate_paths(problem.paths, _random_splits(problem, seed))
     )
-    every = most_probable_states(components.unavailability, rest=0)
+    every = most_probable_states(components.unavailability, max_unlisted_probability=0)
     truth = measure("all", [routing], [problem], components, every)
-    some = most_probable_states(components.unavailability, rest=0, most_states=count)
+    some = most_probable_states(
+        components.unavailability, max_unlisted_probability=0, max_states=count
+    )
     found = measure("some", [routing], [problem], components, some)
     for name in ("mean", "demand_mean", "demand_time", "all_demands_time", "total_traffic_time"):
         low, high = getattr(found, name)
@@ -191,7 +193,7 @@ def test_splits_solved_anew_are_between_their_bounds_and_optimal(seed: int) -> N
     demand = problem.demand[0].numpy()
     if not demand.sum() > 0:
         return
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
     all_states = list(every_state(components.unavailability))
     times = np.array([time for time, _ in all_states])
@@ -222,7 +224,7 @@ def test_what_shortest_paths_carry_is_within_the_bounds_of_splits_solved_anew() 
     paths = compute_paths(topology, pairs, num_paths=1, cache=False)
     problem = Problem.create(topology, paths, "total_flow", np.array([[10.0]]))
     components = components_of(topology, cable_availability=0.9)
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     igp = measure("igp", [Igp(problem, "hops")], [problem], components, states)
     solved = measure("solved", [Solved(problem)], [problem], components, states)
     expected = (1 - 0.19**2) * 0.9
@@ -235,7 +237,7 @@ def test_the_mean_is_that_of_a_million_drawn_states() -> None:
     """Within four standard deviations of the mean over 10^6 independent draws."""
     problem, components = random_case(5, nodes=5, count=7)
     splits = _random_splits(problem, 5)
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure(
         "tunnels",
         [Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits))],
@@ -264,7 +266,7 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
     problem, components = random_case(3)
     splits = _random_splits(problem, 3)
     ninefold = problem.with_demand(9 * problem.demand)
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     alone = [
         measure(
             "one",
@@ -320,7 +322,7 @@ def test_of_a_search_near_its_optimum_the_bound_on_all_traffic_alone_is_known() 
     problem = Problem.create(topology, paths, "priority", np.array([[1.0, 3.0]]), classes=classes)
     links = np.array([[True, False]])
     components = Components(("n0-n1",), ("cable",), links, np.array([0.25]))
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     assert states.probability.tolist() == [0.75, 0.25]
     found = measure("near", [_Near()], [problem], components, states)
     # At levels of 100, 99 and 90%.  In the first state each demand may keep all, and all traffic
@@ -348,7 +350,7 @@ def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -
     demand[0, 0] = 5.0  # in the first matrix only
     matrices = [problem.with_demand(torch.from_numpy(row[None])) for row in demand]
     none = torch.zeros(problem.path_mask[0].shape, dtype=torch.float64)
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     schemes = [Tunnels(one, PathSplits.from_candidate_paths(one.paths, none)) for one in matrices]
     found = measure("none", schemes, matrices, components, states)
     assert float(found.mean.high) == pytest.approx(0, abs=1e-9)

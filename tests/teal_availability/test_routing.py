@@ -175,7 +175,7 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, scheme: str) -> 
             else _igp(problem, class_of, state, legs)
         )
         times.append(time)
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure(scheme, [routing], [problem], components, states)
     np.testing.assert_allclose(found.demand_mean.low, times @ np.array(shares), atol=1e-9)
     assert [one.class_name for one in found.totals] == ["", "gold", "bronze"]
@@ -228,7 +228,7 @@ def test_solved_anew_gold_has_what_it_would_have_alone(seed: int) -> None:
         return total
 
     truth = optimum(over_all_paths(problem))
-    states = most_probable_states(components.unavailability, rest=0)
+    states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure("solved", [Solved(problem, 1e-4)], [problem], components, states)
     gold = found.totals[1]
     assert optimum(problem) - 1e-3 <= float(gold.mean.low) <= truth + 1e-9
@@ -254,7 +254,14 @@ def test_no_more_arrives_than_the_demands_that_have_a_path(monkeypatch: pytest.M
 
 def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_path: Path) -> None:
     command = ["availability", "--topology", "b4", "--traffic", "gravity:seed=0,count=1,load=3"]
-    command += ["--most-down", "1", "--classes", "gold=0.3,bronze=0.7", "--out", str(tmp_path)]
+    command += [
+        "--max-failed-components",
+        "1",
+        "--classes",
+        "gold=0.3,bronze=0.7",
+        "--out",
+        str(tmp_path),
+    ]
     for scheme in ("igp", "tunnels", "common-share"):
         command += ["--routing", scheme]
     assert main(command) == 0
@@ -277,7 +284,7 @@ def test_the_command_has_a_row_for_each_class_and_promises_for_gold_first(tmp_pa
         topology,
         dataclasses.replace(traffic, scale=0.3 * traffic.scale),
         routing=("common-share",),
-        most_down=1,
+        max_failed_components=1,
     ).promises[0]
     assert float(promises[0]["share"]) == pytest.approx(alone.share, abs=1e-6)
 
@@ -299,7 +306,14 @@ def test_installed_splits_and_lists_are_measured_from_their_files(
     gone = demands.pop(0)
     less.write_text(json.dumps(document))
     schemes = [f"tunnels:file={splits}", f"tunnels:file={less}", "igp", f"igp:lists={lists}"]
-    command = ["availability", *B4_BUSY, "--most-down", "1", "--out", str(tmp_path / "out")]
+    command = [
+        "availability",
+        *B4_BUSY,
+        "--max-failed-components",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     command += [word for scheme in schemes for word in ("--routing", scheme)]
     capsys.readouterr()
     assert main(command) == 0

@@ -222,9 +222,9 @@ def test_states_that_are_not_listed_count_as_lost_in_the_value_and_as_carried_in
 ):
     problem, components = random_case(1, nodes=4, count=6)
     patterns, beta = survival_probabilities(problem, components), 0.5
-    states = most_probable_states(components.unavailability, 0.0, most_down=1)
+    states = most_probable_states(components.unavailability, 0.0, max_failed_components=1)
     effects = merge_states(problem, components, states)
-    assert effects.rest == pytest.approx(states.rest)
+    assert effects.unlisted_probability == pytest.approx(states.unlisted_probability)
     found = guarantee_min_cvar(problem, patterns, effects, beta, gap=1e-9)
     least = _least_cvar(problem, components, beta, found.left_out)
     assert 1 - found.bound - 1e-9 <= least <= 1 - found.value + 1e-9
@@ -237,7 +237,7 @@ def test_wrong_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="a share of the time"):
         guarantee_min_cvar(problem, survival_probabilities(problem, components), effects, 1.0)
     few = merge_states(problem, components, most_probable_states(components.unavailability, 0.9))
-    if few.rest >= 0.01:
+    if few.unlisted_probability >= 0.01:
         with pytest.raises(InputError, match="listed states cover only"):
             guarantee_min_cvar(problem, survival_probabilities(problem, components), few, 0.99)
     monkeypatch.setattr(tail_loss, "_MAX_ENTRIES", 10)

@@ -89,7 +89,7 @@ def test_the_command_makes_page_and_figures(
         "tables.tex",
     }
     assert main(command) == 2, "figures are not replaced unasked"
-    assert "a folder without these files, or --overwrite" in capsys.readouterr().err
+    assert "name another folder, or use --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert main(["report", "--results", str(tmp_path / "run")]) == 2
     assert "--figures" in capsys.readouterr().err

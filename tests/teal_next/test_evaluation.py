@@ -68,7 +68,7 @@ def test_hedges_see_the_matrices_until_the_lead_and_no_other(lead: int, lookback
         np.testing.assert_array_equal(past.traffic.read(slice(None)), demand[first:stop])
         assert past.traffic_row == target
         with pytest.raises(IndexError):
-            past.traffic.rates.read(np.array([past.known]))
+            past.traffic.rates.read(np.array([past.num_known]))
 
 
 def test_figures_of_utilisation_are_those_computed_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_the_command_writes_rows_summary_and_plot(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--race"], "an option of teal next-interval"),
+        (["--race"], "teal next-interval has no such option"),
         (["--lead", "0"], "--lead"),
         (["--lookback", "-1"], "--lookback"),
         (["--scheme", "saa:window=0"], "window"),

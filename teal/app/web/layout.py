@@ -1,4 +1,4 @@
-"""A network as ``network_map.js`` draws it, with the positions of its nodes."""
+"""Data of network maps for ``network_map.js``: node positions, links, and utilisations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 
-# Nodes above which the stress layout (Kamada-Kawai) takes too long.
+# Maximum number of nodes for the stress layout (Kamada-Kawai), which is slow.
 _MAX_STRESS_NODES = 300
 
 
@@ -23,7 +23,8 @@ def drawing(
     target: IntArray,
     capacity: FloatArray,
 ) -> dict[str, Any]:
-    """Lists of the names, x and y of nodes, and of the source, target and capacity of links.
+    """Return a network for ``network_map.js``: lists of the names, x and y of the nodes, and of the
+    sources, targets and capacities of the links.
 
     Args:
         nodes: N names.
@@ -44,7 +45,12 @@ def drawing(
 
 
 def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[str, Any]:
-    """:func:`drawing` of a topology, with its own capacities or others (E,)."""
+    """Return a topology for ``network_map.js``.
+
+    Args:
+        topology: the network.
+        capacity: (E,) Gbit/s of the links; None for the topology's capacities.
+    """
     ends = topology.link_source, topology.link_target
     return drawing(
         topology.node_names,
@@ -57,24 +63,27 @@ def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[s
 def utilisation_map(
     drawn: Mapping[str, Any], cases: Mapping[str, Mapping[str, FloatArray | Float32Array]]
 ) -> dict[str, Any]:
-    """The data of a map on a page.
+    """Return the data of a map with link utilisations, for ``network_map.js``.
 
     Args:
         drawn: network, from :func:`drawing`.
-        cases: for each case and each scheme the utilisation (E,), NaN for failed links.
+        cases: by case and scheme: (E,) utilisation of the links, NaN for failed links.
     """
-    schemes = list(dict.fromkeys(scheme for shown in cases.values() for scheme in shown))
+    schemes = list(dict.fromkeys(scheme for by_scheme in cases.values() for scheme in by_scheme))
+    # Packed utilisation by "CASE INDEX/SCHEME INDEX".
     packed = {
-        f"{number}/{schemes.index(scheme)}": packed_utilisation(utilisation.astype(np.float32))
-        for number, shown in enumerate(cases.values())
-        for scheme, utilisation in shown.items()
+        f"{case_index}/{schemes.index(scheme)}": packed_utilisation(utilisation.astype(np.float32))
+        for case_index, by_scheme in enumerate(cases.values())
+        for scheme, utilisation in by_scheme.items()
     }
     return {**drawn, "cases": list(cases), "schemes": schemes, "utilisation": packed}
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
-    """(N, 2) x and y: the coordinates with longitudes scaled by cos(mean latitude), else a layout
-    of the graph.
+    """Return (N, 2) x and y of the nodes for drawing.
+
+    With known coordinates, longitudes are scaled by cos(mean latitude).  If more than half of them
+    are known, a spring layout places the other nodes; otherwise a graph layout places all nodes.
 
     Args:
         coordinates: (N, 2) longitude and latitude, NaN where unknown.
@@ -87,7 +96,7 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
     graph: Any = nx.Graph()
     graph.add_nodes_from(range(len(has_coordinates)))
     graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
-    # With most coordinates known, the other nodes are placed between their neighbours.
+    # Fix the nodes with known coordinates; a spring layout moves the others to their neighbours.
     if has_coordinates.sum() > len(has_coordinates) / 2:
         fixed = np.flatnonzero(has_coordinates).tolist()
         points = _projected(coordinates)
@@ -95,15 +104,17 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
             i: points[i] if has_coordinates[i] else points[has_coordinates].mean(0)
             for i in range(len(has_coordinates))
         }
-        drawn = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
+        layout = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
+    # Without most coordinates: a layout of the graph.
     elif len(has_coordinates) <= _MAX_STRESS_NODES and nx.is_connected(graph):
-        drawn = nx.kamada_kawai_layout(graph)
+        layout = nx.kamada_kawai_layout(graph)
     else:
-        drawn = nx.spring_layout(graph, seed=0, iterations=50)
-    return np.array([drawn[i] for i in range(len(has_coordinates))])
+        layout = nx.spring_layout(graph, seed=0, iterations=50)
+    return np.array([layout[i] for i in range(len(has_coordinates))])
 
 
 def _projected(coordinates: FloatArray) -> FloatArray:
+    """Return (N, 2) coordinates with longitudes scaled by cos(mean latitude)."""
     latitude = np.nanmean(coordinates[:, 1])
     shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
     return coordinates * [shrink, 1.0]
@@ -115,7 +126,9 @@ _FAILED = 65535
 
 
 def packed_utilisation(utilisation: Float32Array) -> str:
-    """Utilisations (E,), NaN for failed links, in two bytes each, as base64."""
+    """Encode utilisations (E,), NaN for failed links, as base64 of one little-endian 16-bit integer
+    each: steps of 0.1%, 65535 for a failed link.
+    """
     steps = np.clip(np.round(np.nan_to_num(utilisation) * _STEPS_PER_UNIT), 0, _FAILED - 1)
     steps = np.where(np.isnan(utilisation), _FAILED, steps)
     return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")

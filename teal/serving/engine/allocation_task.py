@@ -30,7 +30,7 @@ from teal.problem.condition import Condition, ConditionRequest, LinkGroups
 from teal.problem.lines import Lines, records
 from teal.problem.offers import OFFERS
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import invalid_request
 from teal.serving.engine.requests import FunctionSpec, NetworkSpec, Options, WeightSpec
 from teal.serving.engine.solvers import AUTO, MODEL, MODEL_PDHG
 
@@ -80,11 +80,11 @@ def _demand_weight(
         (pair_spec.source, pair_spec.target): pair_spec.weight for pair_spec in pair_specs
     }
     if len(weight_of_pair) < len(pair_specs):
-        raise wrong("weights: repeated pair of nodes; list each pair once")
+        raise invalid_request("weights: repeated pair of nodes; list each pair once")
     for (source, target), value in weight_of_pair.items():
         demand = demand_index.get((node_index.get(source, -1), node_index.get(target, -1)))
         if demand is None:
-            raise wrong(
+            raise invalid_request(
                 f"weights: {source[:80]!r} and {target[:80]!r} are not two different nodes of the "
                 "network"
             )
@@ -109,12 +109,12 @@ def _demand_functions(
     # Reject repeated pairs, and pairs of a node with itself.
     function_pairs = [(pair_spec.source, pair_spec.target) for pair_spec in pair_specs]
     if len(set(function_pairs)) < len(function_pairs):
-        raise wrong(
+        raise invalid_request(
             "functions: repeated pair of nodes; list each pair once, and at most one default "
             "without nodes"
         )
     if self_pairs := [source for source, target in function_pairs if source and source == target]:
-        raise wrong(
+        raise invalid_request(
             f"functions: source and target are both {self_pairs[0][:80]!r}; name two different "
             "nodes"
         )
@@ -125,7 +125,7 @@ def _demand_functions(
     try:
         return bandwidth_functions_of(function_records, "functions", topology, paths.pairs)
     except InputError as error:
-        raise wrong(str(error)[:300]) from None
+        raise invalid_request(str(error)[:300]) from None
 
 
 # Assumed work per matrix under max_min, a side condition or a model, relative to a plain program,
@@ -272,7 +272,7 @@ def resolve_request(
     try:
         spec.require_data(task.objective)
     except ValueError as error:
-        raise wrong(f"objective: {error}") from None
+        raise invalid_request(f"objective: {error}") from None
     # Collect the requested side conditions by option. The installed splits must be given if and
     # only if one of these conditions needs them.
     requested = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
@@ -281,7 +281,7 @@ def resolve_request(
     ]
     if (previous is None) == bool(set(options_needing_previous) & set(requested)):
         names = " or ".join(options_needing_previous)
-        raise wrong(
+        raise invalid_request(
             f"{names}: must be used together with the query parameter previous, the id of the "
             "installed answer"
         )
@@ -290,12 +290,14 @@ def resolve_request(
     conditions: dict[str, Condition] = {}
     for name, value in requested.items():
         if options.entries and not OFFERS[name].allows_rounding:
-            raise wrong(f"{name}: cannot be combined with entries, since rounding violates it")
+            raise invalid_request(
+                f"{name}: cannot be combined with entries, since rounding violates it"
+            )
         conditions[name] = _build_condition(name, value, prepared[name], splits, limits)
     for name, condition in conditions.items():
         other_conditions = [each for each in conditions.values() if each is not condition]
         if expected := condition.refuses(task.parsed_objective, other_conditions):
-            raise wrong(f"{name}: expected {expected}")
+            raise invalid_request(f"{name}: expected {expected}")
     condition_words = tuple(
         (name, value) for name, value in requested.items() if isinstance(value, str)
     )
@@ -319,7 +321,7 @@ def _splits_by_class(
         ServiceError: the splits have another number of classes.
     """
     if len(previous) != max(1, len(task.limits)) * paths.num_demands:
-        raise wrong(
+        raise invalid_request(
             "previous: the answer has another number of classes; use an answer with the "
             "classes of this request"
         )
@@ -352,7 +354,7 @@ def _build_condition(
     try:
         if isinstance(prepared_data, InputError):
             raise prepared_data
-        return OFFERS[name].asked(
+        return OFFERS[name].from_request(
             ConditionRequest(
                 value,
                 prepared_data,
@@ -362,7 +364,7 @@ def _build_condition(
             )
         )
     except InputError as error:
-        raise wrong(str(error)) from None
+        raise invalid_request(str(error)) from None
 
 
 def single_program_task(objective: str) -> AllocationTask:
@@ -388,7 +390,7 @@ def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
             for cables in spec.groups.values()
         ]
     except InputError as error:
-        raise wrong(f"groups: {str(error)[:200]}") from None
+        raise invalid_request(f"groups: {str(error)[:200]}") from None
 
 
 def zero_demand_problem(

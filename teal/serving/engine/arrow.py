@@ -27,7 +27,7 @@ import numpy.typing as npt
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import invalid_request
 from teal.serving.engine.request_rates import (
     MAX_RATES,
     all_pairs,
@@ -198,7 +198,7 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
             _check_types(stream.schema)
             table = stream.read_all()
         if table.num_rows > MAX_RATES:
-            raise wrong(
+            raise invalid_request(
                 f"rates: more than {MAX_RATES:,} rows in a request; send fewer demands or matrices"
             )
         table.validate(full=True)
@@ -217,7 +217,7 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
         OverflowError,
         OSError,
     ) as error:
-        raise wrong(
+        raise invalid_request(
             f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}"
         ) from None
 
@@ -231,13 +231,19 @@ def _listed_rates(table: Any) -> FloatArray:
     import pyarrow.compute as pc
 
     if not 1 <= table.num_rows <= MAX_MATRICES:
-        raise wrong(f"rates: {table.num_rows} matrices in a request; send 1 to {MAX_MATRICES}")
+        raise invalid_request(
+            f"rates: {table.num_rows} matrices in a request; send 1 to {MAX_MATRICES}"
+        )
     column = table.column("rates").combine_chunks()
     if not _is_list(column.type):
-        raise wrong("rates: not a column of lists; send a list of numbers for each matrix")
+        raise invalid_request(
+            "rates: not a column of lists; send a list of numbers for each matrix"
+        )
     values = column.flatten()
     if len(values) > MAX_RATES:
-        raise wrong(f"rates: {len(values):,} rates in a request; send at most {MAX_RATES:,}")
+        raise invalid_request(
+            f"rates: {len(values):,} rates in a request; send at most {MAX_RATES:,}"
+        )
     flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     lengths = pc.list_value_length(column)
     if (
@@ -245,7 +251,7 @@ def _listed_rates(table: Any) -> FloatArray:
         or len(lengths.unique()) != 1
         or len(flat) != lengths[0].as_py() * table.num_rows
     ):
-        raise wrong("rates: null entries or matrices of different lengths")
+        raise invalid_request("rates: null entries or matrices of different lengths")
     rates: FloatArray = flat.reshape(table.num_rows, -1)
     return rates
 
@@ -258,12 +264,12 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     """
     names = set(table.column_names)
     if not {"source", "target", "rate"} <= names:
-        raise wrong(
+        raise invalid_request(
             "columns: missing; send rates, or source, target and rate (optional: matrix, class)"
         )
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
-        raise wrong("source, target, rate: null values are not allowed")
+        raise invalid_request("source, target, rate: null values are not allowed")
     matrix_index = table.column("matrix").to_numpy() if "matrix" in names else None
     class_names = table.column("class").to_pylist() if "class" in names else None
     source, target, rate = triples
@@ -332,7 +338,7 @@ def _check_types(schema: Any) -> None:
         )
         is_plain = is_number(kind) or t.is_string(kind) or t.is_large_string(kind)
         if not (is_plain or (is_rate_list and is_number(kind.value_type))):
-            raise wrong(
+            raise invalid_request(
                 f"column {field.name[:40]!r}: unsupported type {str(kind)[:80]}; use numbers or "
                 "strings, and for rates lists of numbers"
             )
@@ -362,9 +368,13 @@ def refuse_compressed(body: bytes) -> None:
             if header and _flatbuffer_field(
                 flat, header + struct.unpack_from("<I", flat, header)[0], 3
             ):
-                raise wrong("body: compressed Arrow buffers; send Arrow without compression")
+                raise invalid_request(
+                    "body: compressed Arrow buffers; send Arrow without compression"
+                )
         elif message.type == "dictionary":
-            raise wrong("body: dictionary-encoded column; send Arrow without dictionaries")
+            raise invalid_request(
+                "body: dictionary-encoded column; send Arrow without dictionaries"
+            )
 
 
 def _flatbuffer_field(flat: bytes, table: int, field_index: int) -> int:

@@ -24,7 +24,7 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.engine.allocation_task import AllocationTask, single_program_task
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import AllocationResponse, EncodedRequest
-from teal.serving.engine.errors import ARROW, ServiceError, not_ready, replaced, wrong
+from teal.serving.engine.errors import ARROW, ServiceError, invalid_request, not_ready, replaced
 from teal.serving.engine.kernels import KernelStatus
 from teal.serving.engine.log import LOG, warn
 from teal.serving.engine.measured import MeasurementHistory
@@ -314,7 +314,7 @@ class AllocationEngine:
         if rates is None:
             assert isinstance(options, AllocationRequest)
             if request.previous is not None:
-                raise wrong("previous: cannot be combined with the next interval")
+                raise invalid_request("previous: cannot be combined with the next interval")
             return await self._allocate_next(name, request, options, parsed)
         entry = parsed.entry
         network_state = parsed.network_state
@@ -384,7 +384,7 @@ class AllocationEngine:
         deadline_s = options.deadline_ms / 1e3
         if deadline_s > self._max_deadline_s:
             if "deadline_ms" in options.model_fields_set:
-                raise wrong(
+                raise invalid_request(
                     f"deadline_ms: {options.deadline_ms:,.0f} exceeds the maximum of this service; "
                     f"use at most {1e3 * self._max_deadline_s:,.0f}"
                 )
@@ -762,7 +762,7 @@ def _counted_splits(
         return None
     latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
     if latest is None:
-        raise wrong(
+        raise invalid_request(
             "counters.routing: no allocation for the next interval exists yet; use igp, or request "
             "an allocation first"
         )

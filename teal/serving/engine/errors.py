@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import ValidationError
 
+from teal.deprecated import with_old_names
 from teal.errors import TealError
 from teal.runtime.storage import is_transient
 
@@ -18,7 +20,7 @@ LOCKED = "locked"
 CLIENT_SHARE = 0.75
 
 
-def places_of_one(num_places: int) -> int:
+def max_places_per_client(num_places: int) -> int:
     """Return the maximum number of queue places of one client, of all ``num_places``."""
     return max(1, round(CLIENT_SHARE * num_places))
 
@@ -127,10 +129,10 @@ def overloaded(after_s: float = 1.0) -> ServiceError:
 def invalid(error: ValidationError) -> ServiceError:
     """Return error 422 with the first fault that Pydantic found in a body or its parameters."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return wrong(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
+    return invalid_request(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
 
 
-def wrong(message: str) -> ServiceError:
+def invalid_request(message: str) -> ServiceError:
     """Return error 422: invalid request."""
     return ServiceError(422, "invalid_request", message)
 
@@ -144,3 +146,18 @@ ZIP = "application/zip"
 def media_type(header: str) -> str:
     """Return the media type in a Content-Type header, without parameters; "" if it is empty."""
     return header.partition(";")[0].strip().lower()
+
+
+def _present(name: str) -> Any:
+    """Return a name of this module.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    try:
+        return globals()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__} has no attribute {name}") from None
+
+
+__getattr__ = with_old_names(__name__, _present)

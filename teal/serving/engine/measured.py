@@ -21,7 +21,7 @@ from teal.deprecated import with_old_attributes
 from teal.network import TrafficMatrices
 from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_files
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, invalid_request
 
 # Maximum number of stored matrices: three weeks of 15-minute intervals.
 MAX_KEPT_MATRICES = 2_016
@@ -162,7 +162,7 @@ class MeasuredMatrices:
         # The times must be later than the newest matrix, and not in the future.
         latest_allowed = np.datetime64("now", "s") + _MAX_FUTURE
         if times[-1] > latest_allowed:
-            raise wrong(
+            raise invalid_request(
                 f"time: {times[-1]}Z is more than 10 minutes ahead of the clock of this service"
             )
         self._drop_later(latest_allowed)

@@ -57,7 +57,7 @@ from teal.serving.engine.allocation_task import (
     zero_demand_problem,
 )
 from teal.serving.engine.answer import FIGURES, Answer
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, invalid_request
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.service_times import SearchKind, ServiceTimeEstimate, SolverTimes
 from teal.serving.engine.solvers import MODEL, solve_steps
@@ -181,13 +181,13 @@ def load_network_topology(name: str, spec: NetworkSpec) -> Topology:
         if is_named(spec.topology):
             return load_topology(spec.topology)
     except InputError as error:
-        raise wrong(f"topology: {error}") from None
+        raise invalid_request(f"topology: {error}") from None
     # Invalid coordinates, or a name that is too long for a file system.
     except (ValueError, ArithmeticError, OSError) as error:
         if is_transient(error):
             raise
-        raise wrong(f"topology: {str(error)[:200]}") from None
-    raise wrong(
+        raise invalid_request(f"topology: {str(error)[:200]}") from None
+    raise invalid_request(
         f"topology: unknown network {spec.topology[:80]!r}; use node-link data, "
         f"{', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME"
     )
@@ -563,7 +563,7 @@ class NetworkState:
         try:
             paths, stored = candidate_paths(topology, spec, groups, report, added)
         except InputError as error:
-            raise wrong(str(error)) from None
+            raise invalid_request(str(error)) from None
         network_state = cls(topology, paths, resolve_demand_values(topology, paths, spec))
         network_state.stored_paths = stored
         network_state.paths_version = 0 if added is None else added.version

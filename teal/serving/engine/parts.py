@@ -16,7 +16,7 @@ from teal.network import PathSet, Topology
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, invalid_request
 from teal.serving.engine.measured import MeasuredMatrices, MeasurementHistory
 from teal.serving.engine.requests import CounterReadings
 from teal.spec import Registry
@@ -172,7 +172,7 @@ def warm_up_parts() -> None:
 
 def not_installed(name: str) -> ServiceError:
     """Return error 422: the part that a request needs is not installed."""
-    return wrong(
+    return invalid_request(
         f"{name}: not supported, since no installed package provides this part; install a package "
         f"with the entry point {name} in the group teal.service"
     )

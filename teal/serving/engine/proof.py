@@ -17,7 +17,7 @@ from teal.proofs.write import write_proof
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.allocation_task import AllocationTask
 from teal.serving.engine.answer import Answer
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, invalid_request
 from teal.serving.engine.network_state import NetworkState
 
 
@@ -30,9 +30,9 @@ def check_provable(task: AllocationTask, num_matrices: int) -> None:
     """
     rules = Objective(task.objective).rules
     if num_matrices != 1:
-        raise wrong(f"prove: {num_matrices} matrices; send a request with one matrix")
+        raise invalid_request(f"prove: {num_matrices} matrices; send a request with one matrix")
     if task.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
-        raise wrong(
+        raise invalid_request(
             f"prove: {task.objective} cannot be proved; use an objective that is a single program, "
             "linear or piecewise linear in flow, without classes"
         )

@@ -29,10 +29,10 @@ from teal.serving.engine.backoff import backoff
 from teal.serving.engine.errors import (
     LOCKED,
     ServiceError,
+    invalid_request,
     not_ready,
     replaced,
     unreadable,
-    wrong,
 )
 from teal.serving.engine.kernels import KernelStatus
 from teal.serving.engine.log import LOG, warn
@@ -206,7 +206,7 @@ class Registry:
         # Validate the registration and its limits.
         settings, topology = await asyncio.to_thread(_validate, name, spec)
         if topology.num_nodes * (topology.num_nodes - 1) * settings.max_num_paths > _MAX_SPLITS:
-            raise wrong(
+            raise invalid_request(
                 "topology: too many splits (pairs of nodes times num_paths), at most "
                 f"{_MAX_SPLITS:,} are allowed; use a smaller num_paths"
             )
@@ -254,7 +254,7 @@ class Registry:
                 weight=spec.path_weight,
             )
         if seconds > self._max_path_s:
-            raise wrong(
+            raise invalid_request(
                 f"topology: the path search would take about {seconds:,.0f} s, at most "
                 f"{self._max_path_s:,.0f} are allowed; "
                 "use a smaller num_paths, or edge-disjoint paths"
@@ -682,7 +682,7 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
             ends |= {(target, source) for source, target in ends}
         links = [link for pair in ends for link in links_between.get(pair, ())]
         if not links:
-            raise wrong(
+            raise invalid_request(
                 f"links: unknown link {change.source[:80]!r} - {change.target[:80]!r}; name two "
                 "linked nodes"
             )

@@ -13,7 +13,7 @@ import numpy as np
 
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import invalid_request
 from teal.serving.engine.requests import MAX_MATRICES
 
 # Maximum number of rates in a request.
@@ -36,7 +36,7 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
     if rates.shape[1] == num_pairs and rates.shape[1] != num_nodes * num_nodes:
         return rates
     if rates.shape[1] != num_nodes * num_nodes:
-        raise wrong(
+        raise invalid_request(
             f"rates: a matrix of this network has {num_pairs} rates (all pairs) or "
             f"{num_nodes * num_nodes} (N x N), not {rates.shape[1]}"
         )
@@ -63,7 +63,7 @@ def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
     """
     num_classes = max(1, len(classes))
     if len(rates) % num_classes:
-        raise wrong(
+        raise invalid_request(
             f"rates: {len(rates)} lists are not a multiple of the number of classes; send one list "
             f"for each of the {num_classes} classes of each matrix"
         )
@@ -100,9 +100,9 @@ def from_triples(
         sources = np.array([node_index[str(name)] for name in source], np.int64)
         targets = np.array([node_index[str(name)] for name in target], np.int64)
     except KeyError as error:
-        raise wrong(f"demands: unknown node {str(error.args[0])[:80]!r}") from None
+        raise invalid_request(f"demands: unknown node {str(error.args[0])[:80]!r}") from None
     if (sources == targets).any():
-        raise wrong(
+        raise invalid_request(
             f"demands: {topology.node_names[sources[int(np.argmax(sources == targets))]]!r} to "
             "itself; list pairs of two different nodes"
         )
@@ -110,10 +110,10 @@ def from_triples(
     row = np.zeros(len(sources), np.int64) if matrix is None else np.asarray(matrix, np.int64)
     num_matrices = int(row.max(initial=0)) + 1
     if row.min(initial=0) < 0 or num_matrices > MAX_MATRICES:
-        raise wrong(f"matrix: an index is not from 0 to {MAX_MATRICES - 1}")
+        raise invalid_request(f"matrix: an index is not from 0 to {MAX_MATRICES - 1}")
     row_length = max(1, len(classes)) * num_nodes * (num_nodes - 1)
     if num_matrices * row_length > MAX_RATES:
-        raise wrong(
+        raise invalid_request(
             f"matrix: {num_matrices} matrices are too many for one request; send at most "
             f"{MAX_RATES // row_length} of this network"
         )
@@ -124,7 +124,7 @@ def from_triples(
         class_of_demand, len(sources), classes
     )
     if len(np.unique(row * rates.shape[1] + column)) < len(column):
-        raise wrong("demands: repeated pair of nodes; list each once a matrix and class")
+        raise invalid_request("demands: repeated pair of nodes; list each once a matrix and class")
     rates[row, column] = rate
     return rates
 
@@ -151,7 +151,7 @@ def _class_indices(
                 if classes
                 else "list it in classes, since no classes are given"
             )
-            raise wrong(f"class: unknown class {str(name)[:80]!r}; {remedy[:200]}")
+            raise invalid_request(f"class: unknown class {str(name)[:80]!r}; {remedy[:200]}")
     return np.array([class_index[name] for name in names], np.int64)
 
 
@@ -162,7 +162,7 @@ def check_rates(rates: FloatArray) -> FloatArray:
         ServiceError: a rate that is negative, too large, infinite or NaN, or too many rates.
     """
     if rates.size > MAX_RATES:
-        raise wrong(
+        raise invalid_request(
             f"rates: {len(rates)} matrices are too many for one request; send at most "
             f"{MAX_RATES // rates.shape[1]} of this network"
         )
@@ -171,7 +171,7 @@ def check_rates(rates: FloatArray) -> FloatArray:
         invalid = ~((rates >= 0) & (rates <= _MAX_RATE_GBPS))
         row, column = np.argwhere(invalid)[0].tolist()
         location = f"(matrix {row}, demand {column})"
-        raise wrong(
+        raise invalid_request(
             f"rates: {rates[row, column]} {location} is not a finite number from 0 to "
             f"{_MAX_RATE_GBPS:g} Gbit/s"
         )

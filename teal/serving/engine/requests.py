@@ -28,7 +28,7 @@ from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod,
 from teal.objectives import Objective, ObjectiveName, objective_names
 from teal.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.problem.offers import OFFERS
-from teal.serving.engine.errors import invalid, wrong
+from teal.serving.engine.errors import invalid, invalid_request
 
 # Maximum number of demand classes of a request.
 _MAX_CLASSES = 16
@@ -601,7 +601,7 @@ def parse_content(model: type[_Model], content: bytes | dict[str, str]) -> _Mode
         isinstance(content, bytes)
         and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES
     ):
-        raise wrong(
+        raise invalid_request(
             f"body: more than {_MAX_JSON_VALUES:,} values in JSON; send the matrices as Arrow"
         )
     try:

@@ -22,7 +22,12 @@ import torch
 from teal.errors import InputError
 from teal.runtime.interruptible import Run
 from teal.serving.engine.answer import Answer, merge_answers
-from teal.serving.engine.errors import ServiceError, overloaded, places_of_one, wrong
+from teal.serving.engine.errors import (
+    ServiceError,
+    invalid_request,
+    max_places_per_client,
+    overloaded,
+)
 from teal.serving.engine.network_state import BatchResult, Job, NetworkState
 from teal.serving.engine.queue import Chunk, Queue, QueuedRequest
 from teal.serving.engine.solvers import AUTO, PDHG
@@ -86,14 +91,14 @@ class Scheduler:
         """
         # Refuse the request if its network or its client has too many queued requests.
         max_queued = self._max_queued
-        if not self._queue.has_places(places_of_one(max_queued)):
+        if not self._queue.has_places(max_places_per_client(max_queued)):
             queued_per_client = Counter(
                 queued_request.client
                 for queued_request in self._queue.requests_of(request.network_state)
             )
             if queued_per_client.total() >= max_queued or queued_per_client[
                 request.client
-            ] >= places_of_one(max_queued):
+            ] >= max_places_per_client(max_queued):
                 raise overloaded()
         # Refuse a request that cannot meet its deadline even alone, or with which some request
         # would miss its deadline.
@@ -104,7 +109,7 @@ class Scheduler:
             min_s
             > request.deadline - request.arrival_time + request.network_state.service_times.slice_s
         ):
-            raise wrong(
+            raise invalid_request(
                 f"deadline_ms: these matrices take at least {min_s:.1f} s, even without other "
                 "requests; allow a longer deadline"
             )
@@ -192,7 +197,7 @@ class Scheduler:
 
 def _error_for_client(error: Exception) -> Exception:
     """Convert an InputError (incompatible options or demands) to status 422; keep other errors."""
-    return wrong(str(error)[:300]) if isinstance(error, InputError) else error
+    return invalid_request(str(error)[:300]) if isinstance(error, InputError) else error
 
 
 def solve_slice(

@@ -28,7 +28,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.schemes.models import helps, serves
 from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
-from teal.serving.engine.errors import ServiceError, wrong
+from teal.serving.engine.errors import ServiceError, invalid_request
 from teal.solvers import pdhg
 from teal.solvers.result import rounds_for, start_for, start_of_sample
 
@@ -142,18 +142,22 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
         ServiceError: there is no model, or it does not support classes, objective or conditions.
     """
     if model is None:
-        raise wrong("solver: this service has no model; use auto or pdhg, or start it with --model")
+        raise invalid_request(
+            "solver: this service has no model; use auto or pdhg, or start it with --model"
+        )
     if problem.classes is not None or not pdhg.takes_starter(problem):
-        raise wrong("solver: models do not support demand classes and max_min; use auto or pdhg")
+        raise invalid_request(
+            "solver: models do not support demand classes and max_min; use auto or pdhg"
+        )
     if not serves(model, problem.objective):
-        raise wrong(
+        raise invalid_request(
             "solver: the model of this service does not support the objective "
             f"{problem.objective.name}; use auto or pdhg"
         )
     try:
         check_model_knows("solver", problem)
     except InputError as error:
-        raise wrong(str(error)) from None
+        raise invalid_request(str(error)) from None
     return model
 
 

@@ -29,11 +29,11 @@ from teal.runtime.storage import atomic_files, small_text
 from teal.serving.engine.errors import (
     LOCKED,
     ServiceError,
+    invalid_request,
     not_found,
     replaced,
     storage_fault,
     unreadable,
-    wrong,
 )
 
 # Valid names of networks.
@@ -352,7 +352,7 @@ class Store:
         if not re.fullmatch(NAME_PATTERN, name) or name.endswith(
             (".links", _MEASURED_SUFFIX, _PATHS_SUFFIX)
         ):
-            raise wrong(
+            raise invalid_request(
                 f"{name[:80]!r} is not a valid name of a network; use up to 64 letters, digits, "
                 "dots, dashes and underscores"
             )

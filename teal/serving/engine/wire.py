@@ -24,7 +24,7 @@ from teal.runtime.arrays import BoolArray, FloatArray
 from teal.serving.engine.answer import FIGURES, Answer, plain
 from teal.serving.engine.arrow import from_arrow, last_splits, to_arrow
 from teal.serving.engine.backend import AllocationResponse, EncodedRequest
-from teal.serving.engine.errors import ARROW, JSON, ServiceError, wrong
+from teal.serving.engine.errors import ARROW, JSON, ServiceError, invalid_request
 from teal.serving.engine.network_state import NetworkState
 from teal.serving.engine.request_rates import (
     all_pairs,
@@ -282,13 +282,15 @@ def read_measurements(
         rates = from_arrow(request.body, topology)
     num_matrices = 1 if rates is None else len(rates)
     if counters is not None and num_matrices > 1:
-        raise wrong("counters: sent with several matrices; send at most one matrix with counters")
+        raise invalid_request(
+            "counters: sent with several matrices; send at most one matrix with counters"
+        )
     # Compute the times of the matrices: time, time + interval_s, ...
     if num_matrices > 1 and not options.interval_s:
-        raise wrong("interval_s: missing; several matrices need the seconds between them")
+        raise invalid_request("interval_s: missing; several matrices need the seconds between them")
     first_time = options.time.timestamp()
     if not 0 <= first_time < 2**32:
-        raise wrong("time: not in the years 1970 to 2106")
+        raise invalid_request("time: not in the years 1970 to 2106")
     times: list[np.datetime64] = [
         np.datetime64(int(first_time) + row * options.interval_s, "s")
         for row in range(num_matrices)
@@ -315,7 +317,7 @@ def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> 
         is_named = "demands" in allocation
         splits = named_splits(allocation, network_state) if is_named else _dense_splits(allocation)
         if is_named and any("class" in demand for demand in allocation["demands"]):
-            raise wrong(
+            raise invalid_request(
                 "previous: the order of the classes is unknown in a JSON answer by name; use an "
                 "answer in Arrow or with form=dense"
             )
@@ -330,7 +332,7 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
     classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
-            raise wrong("rates: no matrix, or lists that are not all of one length")
+            raise invalid_request("rates: no matrix, or lists that are not all of one length")
         return check_rates(
             in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes)
         )
@@ -366,7 +368,7 @@ def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form
     num_splits = rates.size * network_state.paths.num_paths
     num_utilisations = len(rates) * network_state.topology.num_links
     if max(num_splits, num_utilisations) > MAX_ANSWER_NUMBERS:
-        raise wrong(
+        raise invalid_request(
             f"rates: the answer would have more than {MAX_ANSWER_NUMBERS:,} splits or "
             "utilisations; send fewer matrices in a request"
         )

@@ -20,7 +20,14 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from teal.serving.engine.backend import AllocationResponse, Backend, EncodedRequest
-from teal.serving.engine.errors import ARROW, JSON, ZIP, ServiceError, overloaded, places_of_one
+from teal.serving.engine.errors import (
+    ARROW,
+    JSON,
+    ZIP,
+    ServiceError,
+    max_places_per_client,
+    overloaded,
+)
 from teal.serving.engine.log import LOG
 from teal.serving.engine.requests import (
     AllocationRequest,
@@ -291,7 +298,7 @@ class _AllocationHandler:
         """
         client_key = f"{name} {client}"
         in_flight = self._in_flight
-        if in_flight[name] >= self._max_open or in_flight[client_key] >= places_of_one(
+        if in_flight[name] >= self._max_open or in_flight[client_key] >= max_places_per_client(
             self._max_open
         ):
             raise overloaded()

@@ -40,7 +40,7 @@ from tests.igp_reference import network_with_parallels, random_metrics, segment_
 
 
 def _search(
-    seed: int, *, failures: bool = False, at_most: int | None = None, matrices: int = 2
+    seed: int, *, failures: bool = False, max_changes: int | None = None, matrices: int = 2
 ) -> MetricSearch:
     topology = network_with_parallels(seed)
     nodes = topology.num_nodes
@@ -51,7 +51,12 @@ def _search(
     groups = topology.cables()[:3] if failures else []
     start = random_metrics(topology, seed, 9)
     return MetricSearch(
-        topology, volumes(pairs, demand, nodes), groups, 20, start, at_most or topology.num_links
+        topology,
+        volumes(pairs, demand, nodes),
+        groups,
+        20,
+        start,
+        max_changes or topology.num_links,
     )
 
 
@@ -72,7 +77,7 @@ def test_the_result_is_what_its_metrics_give_and_no_worse_than_before(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_more_links_change_than_allowed(seed: int) -> None:
-    search = _search(seed, at_most=2)
+    search = _search(seed, max_changes=2)
     found = improve_metrics(search, 0.2, seed=seed)
     assert (found.metric != search.start).sum() <= 2
 
@@ -166,7 +171,7 @@ def test_ctrl_c_ends_the_search_with_the_best_so_far(monkeypatch: pytest.MonkeyP
 def test_metrics_in_force_above_the_largest_are_refused() -> None:
     topology, metric = _two_ways()
     search = MetricSearch(topology, np.ones((1, 4, 4)), (), 4, metric, 8)
-    with pytest.raises(InputError, match="most"):
+    with pytest.raises(InputError, match="max_metric"):
         improve_metrics(search, 0.1)
 
 

@@ -121,7 +121,9 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     # Any matrix of the hose that was not searched for: vertices in random directions, under every
     # failure.
     random = np.stack([hose.max_weight_matrix(rng.normal(size=len(hose.pairs))) for _ in range(12)])
-    replayed = scenarios.some(np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1)))
+    replayed = scenarios.select(
+        np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1))
+    )
     value = teal.solve(
         replayed.batch(np.arange(replayed.num_scenarios), upgrade.bought), gap=1e-3
     ).value
@@ -156,7 +158,7 @@ def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(
         assert plan.upgrade.cost >= continuous * 0.99
     assert plan.upgrade.reached
     for row, one in enumerate(live):
-        every = plan.scenarios.some(vertices, np.tile(one, (len(vertices), 1)))
+        every = plan.scenarios.select(vertices, np.tile(one, (len(vertices), 1)))
         worst = float(
             teal.solve(
                 every.batch(np.arange(len(vertices)), plan.upgrade.bought), gap=1e-5

@@ -81,7 +81,7 @@ def _optimum(scenarios: Scenarios) -> float:
         b_ub=np.concatenate(room),
         A_eq=sp.csr_array(np.hstack([np.zeros((len(right) * nodes, cables)), np.vstack(equal)])),
         b_eq=np.concatenate(right),
-        bounds=[(0, m) for m in scenarios.most] + [(0, h) for h in high],
+        bounds=[(0, m) for m in scenarios.max_added] + [(0, h) for h in high],
         method="highs",
     )
     assert solved.status == 0, solved.message

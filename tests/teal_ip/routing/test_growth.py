@@ -80,7 +80,7 @@ def test_months_and_quarters_by_hand() -> None:
     assert month_when_full(0.9, 0.8, rate, today) == "already"
     assert month_when_full(0.5, 0.8, 0.0, today) == ""
     assert month_when_full(1e-9, 0.8, rate, today) == "", "more than 30 years"
-    ends, factors = quarters(Growth.given(0.5), 0.6)
+    ends, factors = quarters(Growth.from_rate(0.5), 0.6)
     assert ends.tolist() == [0.25, 0.5, 0.6]
     assert factors[1] == pytest.approx(math.sqrt(1.5))
 
@@ -141,7 +141,7 @@ def test_a_link_that_is_full_already_comes_first_and_before_every_horizon() -> N
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)])
     load = np.array([[5.0, 5.0], [11.0, 9.0]])
     today = np.datetime64("2026-01-15T00:00:00", "s")
-    growth = Growth.given(0.3)
+    growth = Growth.from_rate(0.3)
     forecasts = link_forecasts(topology, topology.capacity, load, ["", "x"], 1.0, growth, today)
     outlook = Outlook(growth, 1.0, "2026-01", forecasts)
     assert [one.link for one in outlook.full] == ["n0->n1"]

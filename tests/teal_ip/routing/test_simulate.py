@@ -372,7 +372,7 @@ def test_a_search_of_metrics_goes_on_from_an_earlier_one(
         ("simulate --repair", "--repair"),
         ("simulate --index 1", "--index"),
         ("simulate --policies nowhere.json", "nowhere.json"),
-        ("solve --one-list", "teal segments, which has this option now"),
+        ("solve --one-list", "the option has moved from teal solve to teal segments"),
         ("segments --survive cables", "--objective max_link_utilisation"),
         ("segments --objective priority", "an objective without classes"),
         ("segments --fewest-policies 1%", "max_link_utilisation"),

@@ -125,8 +125,8 @@ def measure(
     path_cost = np.zeros(max_slots * width)
     full_flow = np.empty(max_slots * width)
     trial_flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    ones = fill(1.0, lanes)
+    zero = ones - ones
     live_profit = fill(_LIVE_PROFIT, lanes)
     value_sum = zero
     for source in range(block_ptr[block], block_ptr[block + 1]):
@@ -155,9 +155,9 @@ def measure(
                 node = scan.end_node[k]
                 profit = value - load(path_cost, node, lanes)
                 best_profit = larger(best_profit, profit)
-                live_paths = live_paths + where_above(profit, live_profit, one, zero)
+                live_paths = live_paths + where_above(profit, live_profit, ones, zero)
                 h = larger(h, load(inverse_capacity_sum, node, lanes))
-            store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
+            store(out.inverse_capacity_sum, d, where_above(h, zero, h, ones))
             live_rate = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, live_rate)
             # Demand's term in the dual bound.
@@ -170,10 +170,10 @@ def measure(
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             value_sum = value_sum + live_rate * best_profit
             # Flows of the full and of the trial routing.
-            even_flow = live_rate / larger(live_paths, one)
+            even_flow = live_rate / larger(live_paths, ones)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(value - load(path_cost, node, lanes), live_profit, one, zero)
+                is_live = where_above(value - load(path_cost, node, lanes), live_profit, ones, zero)
                 store(full_flow, node, is_live * live_rate)
                 if is_even:
                     store(trial_flow, node, is_live * even_flow)
@@ -262,8 +262,8 @@ def certify(
     # there.
     path_price = np.zeros(max_slots * width)
     flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    ones = fill(1.0, lanes)
+    zero = ones - ones
     live_profit = fill(_LIVE_PROFIT, lanes)
     tiny = fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program the floor is below every live profit, so that a demand without a live
@@ -292,7 +292,7 @@ def certify(
             live_paths = zero
             for k in range(p, p + scan.path_count[d]):
                 profit = value - load(path_price, scan.end_node[k], lanes)
-                is_live = where_above(profit, live_profit, one, zero)
+                is_live = where_above(profit, live_profit, ones, zero)
                 best_profit = larger(best_profit, profit)
                 live_paths = live_paths + is_live
                 share = widen(load(splits, k, lanes))
@@ -316,14 +316,16 @@ def certify(
                 best_profit, live_profit, rate * best_profit, zero
             )
             # Scale splits to a sum of at most 1; in a balanced program to 1, evenly if all are 0.
-            scale = one / larger(split_sum, one)
+            scale = ones / larger(split_sum, ones)
             even_share = zero
             if carries_all:
-                scale = where_above(split_sum, tiny, one / larger(split_sum, tiny), zero)
-                even_share = where_above(split_sum, tiny, zero, one / larger(live_paths, one))
+                scale = where_above(split_sum, tiny, ones / larger(split_sum, tiny), zero)
+                even_share = where_above(split_sum, tiny, zero, ones / larger(live_paths, ones))
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
+                is_live = where_above(
+                    value - load(path_price, node, lanes), live_profit, ones, zero
+                )
                 share = widen(load(splits, k, lanes))
                 if has_caps:
                     max_share = load(cap, k, lanes)
@@ -415,8 +417,8 @@ def project_round(
     path_unused = np.empty(max_slots * width)
     flow = np.empty(max_slots * width)
     requested_flow = np.empty(max_slots * width)
-    one = fill(1.0, lanes)
-    zero = one - one
+    ones = fill(1.0, lanes)
+    zero = ones - ones
     tiny = fill(_MIN_CAPACITY, lanes)
     unlimited = fill(_UNLIMITED, lanes)
     value_sum = zero
@@ -445,11 +447,11 @@ def project_round(
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             # Scale the flows down, or grant the requests; sum the unused capacities of the paths.
-            served = zero
+            carried = zero
             demand_unused = zero
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                divisor = larger(load(path_ratio, node, lanes), one)
+                divisor = larger(load(path_ratio, node, lanes), ones)
                 path_flow = (
                     load(flows, k, lanes) / divisor
                     if is_first
@@ -457,7 +459,7 @@ def project_round(
                 )
                 store(flows, k, path_flow)
                 store(flow, node, path_flow)
-                served = served + path_flow
+                carried = carried + path_flow
                 available = load(path_unused, node, lanes)
                 if has_caps:
                     remaining_cap = larger(
@@ -466,13 +468,13 @@ def project_round(
                     available = where_above(available, remaining_cap, remaining_cap, available)
                 demand_unused = demand_unused + available
             # Value of the carried rate: under value steps converted to Gbit/s of the first step.
-            valued_flow = served
+            valued_flow = carried
             if has_steps:
-                valued_flow = served - value_lost(
-                    drop, end, d, served, load(demand, d, lanes), lanes
+                valued_flow = carried - value_lost(
+                    drop, end, d, carried, load(demand, d, lanes), lanes
                 )
             if curve is not None:
-                store(lane_scratch, 0, served)
+                store(lane_scratch, 0, carried)
                 curve_value(lane_scratch, demand, curve.full_share_value, curve.alpha[0], d, lanes)
                 value_sum = value_sum + load(lane_scratch, 0, lanes)
             else:
@@ -481,7 +483,7 @@ def project_round(
                 )
             # Request unserved demand in proportion to unused capacity.
             if not is_last:
-                unserved = larger(load(demand, d, lanes) - served, zero)
+                unserved = larger(load(demand, d, lanes) - carried, zero)
                 share = unserved / larger(demand_unused, tiny)
                 for k in range(p, p + scan.path_count[d]):
                     node = scan.end_node[k]
@@ -492,7 +494,7 @@ def project_round(
                             zero,
                         )
                         available = where_above(available, remaining_cap, remaining_cap, available)
-                    request = available * where_above(share, one, one, share)
+                    request = available * where_above(share, ones, ones, share)
                     store(requests, k, request)
                     store(requested_flow, node, request)
             p += scan.path_count[d]

@@ -422,10 +422,10 @@ def step(
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
     lane_scratch = np.empty(width, price.dtype)
     # Constants and per-matrix scalars in all lanes.
-    one = fill(real(1), lanes)
+    ones = fill(real(1), lanes)
     half = fill(real(0.5), lanes)
     floor = fill(floor, lanes)
-    zero = one - one
+    zero = ones - ones
     inverse_scale = load(inverse_scale, 0, lanes)
     inverse_weight = load(scratch.inverse_weight, 0, lanes)
     stepped_weight = load(scratch.halpern, 0, lanes)
@@ -503,10 +503,10 @@ def step(
                 best_profit = larger(profit, floor)
                 if has_steps:
                     shift = step_shift_of_two(
-                        drop, end, d, first_split, first_split - one, scaled_step, lanes
+                        drop, end, d, first_split, first_split - ones, scaled_step, lanes
                     )
                 else:
-                    shift = larger(first_split - one, floor)
+                    shift = larger(first_split - ones, floor)
             elif num_paths == 2:
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 second_profit = scaled_value - load(path_price, end_node[p + 1], lanes)
@@ -523,8 +523,8 @@ def step(
                     # Larger of the shifts with both paths active and with one.
                     shift = larger(
                         larger(
-                            half * (first_split + second_split - one),
-                            larger(first_split, second_split) - one,
+                            half * (first_split + second_split - ones),
+                            larger(first_split, second_split) - ones,
                         ),
                         floor,
                     )
@@ -537,7 +537,7 @@ def step(
                 if has_steps:
                     shift = step_shift(drop, end, d, unprojected, num_paths, scaled_step, lanes)
                 else:
-                    shift = larger(simplex_shift(unprojected, num_paths, one, lanes), floor)
+                    shift = larger(simplex_shift(unprojected, num_paths, ones, lanes), floor)
             # Demand's term in the dual bound.
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)

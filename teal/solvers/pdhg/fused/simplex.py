@@ -33,8 +33,8 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
         total: sum of the projection, one value per lane.
         lanes: tuple of length L.
     """
-    one = fill(unprojected.dtype.type(1), lanes)
-    zero = one - one
+    ones = fill(unprojected.dtype.type(1), lanes)
+    zero = ones - ones
     shift = fill(unprojected.dtype.type(LOWEST), lanes)
     for _ in range(n):
         # Sum of the rows above the shift minus the total, and number of these rows.
@@ -43,9 +43,9 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
         for k in range(n):
             row = load(unprojected, k, lanes)
             excess = excess + where_above(row, shift, row, zero)
-            active = active + where_above(row, shift, one, zero)
+            active = active + where_above(row, shift, ones, zero)
         # For a total of 0 the last step drops the largest row too; the shift then stays.
-        shift = where_above(active, zero, excess / larger(active, one), shift)
+        shift = where_above(active, zero, excess / larger(active, ones), shift)
     return shift
 
 
