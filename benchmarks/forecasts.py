@@ -81,7 +81,7 @@ class ForecastHedge:
     def allocate(self, past: teal.Past) -> Tensor:
         """(D, K)."""
         training_rates = torch.from_numpy(
-            past.traffic.read(np.arange(past.known - WINDOW, past.known))
+            past.traffic.read(np.arange(past.num_known - WINDOW, past.num_known))
         )
         return self.allocate_for(past.network.with_demand(self.model(training_rates[None])))[0]
 

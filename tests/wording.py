@@ -227,7 +227,11 @@ def sample(texts: dict[Path, str], seed: int) -> Iterator[str]:
         source = ast.get_source_segment(texts[file], call) or ""
         yield f"{file.relative_to(ROOT)}:{call.lineno}\n{textwrap.indent(source, '    ')}"
     log = subprocess.run(
-        ["git", "log", "-100", "--no-merges", "--format=%s"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "log", "-100", "--no-merges", "--format=%s"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     yield from rng.sample(log.splitlines(), min(10, len(log.splitlines())))
 

@@ -18,7 +18,7 @@ from teal.formats.rows import column_names
 from teal.planning.plan import Outage, PlannedLink
 from teal.problem.assessment import Figures
 from teal_ip.counters.estimate import CheckedInterval, EstimatedInterval
-from teal_ip.metrics.command import MetricChange
+from teal_ip.metrics.changes import MetricChange
 from teal_ip.purchases.result import Purchase, ScenarioFit
 from teal_ip.routing.growth import LinkForecast
 from teal_ip.routing.simulate import FailureLoad

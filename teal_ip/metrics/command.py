@@ -221,7 +221,7 @@ def improve(
         optimum,
         policies_before,
         policies,
-        result.moves,
+        result.num_moves,
     )
 
 
@@ -349,7 +349,7 @@ def _search_all_matrices(
         result = improve_metrics(
             partial_search, deadline.remaining_s / 2, [prices], seed, best_so_far=start_metric
         )
-        num_moves += result.moves
+        num_moves += result.num_moves
         # Evaluate the result for all matrices: (M,) largest utilisation of each.
         by_matrix = _utilisation_by_failure(search, result.metric).max(1)
         if by_matrix.max() < best_utilisation:

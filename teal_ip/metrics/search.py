@@ -672,7 +672,7 @@ def improve_metrics(
     results += walk_results
     best = min(results, key=lambda result: result.utilisation)
     metric = np.where(topology.capacity > 0, best.metric, search.start)
-    num_moves = sum(result.moves for result in results)
+    num_moves = sum(result.num_moves for result in results)
     return MetricResult(metric, best.utilisation, utilisation_before, num_moves, was_interrupted)
 
 

@@ -56,14 +56,14 @@ class Offer:
             others', for the path search.
         regular: (E,) existing Gbit/s; 0 on candidate cables.
         cost: (C,) cost of a Gbit/s on each pair of links; a cable of parallel links has several.
-        most: (C,) largest Gbit/s that can be added; infinite for no limit.
+        max_added: (C,) largest Gbit/s that can be added; infinite for no limit.
         candidates: indices of the pairs of links that do not exist yet.
     """
 
     topology: Topology
     regular: FloatArray
     cost: FloatArray
-    most: FloatArray
+    max_added: FloatArray
     candidates: tuple[int, ...]
 
 
@@ -317,7 +317,7 @@ class UpgradeTask:
             self.offer.cost,
             self.config.max_utilisation,
             regular=self.offer.regular,
-            most=self.offer.most,
+            max_added=self.offer.max_added,
             max_latency=self.instance.max_latency,
         )
 

@@ -36,7 +36,7 @@ class Scenarios:
         cost: (C,) cost of a Gbit/s on each cable, above 0.
         limit: largest allowed utilisation, u.
         regular: (E,) Gbit/s before the expansion; 0 on candidate cables.
-        most: (C,) largest Gbit/s that can be added; infinite for no limit.
+        max_added: (C,) largest Gbit/s that can be added; infinite for no limit.
         intact: (S,) index of the scenario of the same matrix without failure, or its own.
     """
 
@@ -47,7 +47,7 @@ class Scenarios:
     cost: FloatArray
     limit: float
     regular: FloatArray
-    most: FloatArray
+    max_added: FloatArray
     intact: Int64Array
 
     def __post_init__(self) -> None:
@@ -165,7 +165,7 @@ def scenarios_of(
     growth: float = 1.0,
     *,
     regular: FloatArray | None = None,
-    most: FloatArray | None = None,
+    max_added: FloatArray | None = None,
     max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
     """Build the scenarios of every matrix without failure and under each failure.
@@ -184,7 +184,7 @@ def scenarios_of(
         growth: factor of all demands.
         regular: (E,) Gbit/s before the expansion, 0 on candidate cables; None for the capacities of
             the topology.
-        most: (C,) largest Gbit/s that can be added; None for no limit.
+        max_added: (C,) largest Gbit/s that can be added; None for no limit.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
 
     Returns:
@@ -225,7 +225,7 @@ def scenarios_of(
         cost,
         limit,
         topology.capacity if regular is None else regular,
-        np.full(len(cost), np.inf) if most is None else most,
+        np.full(len(cost), np.inf) if max_added is None else max_added,
         np.repeat(np.arange(len(matrices)) * len(live), len(live)),
     )
     return scenarios, disconnected

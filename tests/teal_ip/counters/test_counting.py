@@ -49,7 +49,7 @@ def _counting(solver: AllocationEngine) -> Counting:
 
 def _estimating(solver: AllocationEngine) -> bool:
     process = _counting(solver)._process
-    return bool(process and process.begun)
+    return bool(process and process.growing_paths)
 
 
 @pytest.mark.system

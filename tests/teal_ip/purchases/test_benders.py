@@ -239,7 +239,7 @@ def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_
             break
     else:
         pytest.fail("no limit of a single cable binds on this network")
-    limited = dataclasses.replace(scenarios, most=most)
+    limited = dataclasses.replace(scenarios, max_added=most)
     for gap in (
         0.3,
         1e-2,
@@ -261,7 +261,9 @@ def test_the_bound_of_a_limited_cable_by_hand() -> None:
     cuts = Cuts(2, 2)
     cuts.coefficient, cuts.prices = np.ones((1, 2)), np.ones((1, 2))
     cuts.needed, cuts.existing, cuts.row = np.array([5.0]), np.zeros(1), np.zeros(1, dtype=np.int64)
-    limited = SimpleNamespace(cost=np.array([1.0, 3.0]), most=np.array([2.0, np.inf]), num_cables=2)
+    limited = SimpleNamespace(
+        cost=np.array([1.0, 3.0]), max_added=np.array([2.0, np.inf]), num_cables=2
+    )
     point, bound, _ = cheapest_expansion(limited, cuts)  # type: ignore[arg-type]
     np.testing.assert_allclose(point, [2.0, 3.0])
     assert bound == pytest.approx(11.0)
@@ -276,7 +278,7 @@ def test_a_purchase_beyond_the_limits_is_none() -> None:
         topology, paths, teal.Objective("max_link_utilisation"), np.array([[30.0]])
     )
     most = np.array([2.0, np.inf, np.inf])
-    scenarios, _ = scenarios_of(problem, np.array([[30.0]]), [], np.ones(3), 1.0, most=most)
+    scenarios, _ = scenarios_of(problem, np.array([[30.0]]), [], np.ones(3), 1.0, max_added=most)
     with pytest.raises(SolverError, match="within the limits"):
         expand_capacity(scenarios, deadline=Deadline.after(0.0))
     assert (expand_capacity(scenarios, gap=1e-4)[0].bought <= most * (1 + 1e-9)).all()

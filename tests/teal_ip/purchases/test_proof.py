@@ -41,7 +41,7 @@ def _scenarios(
     cost = rng.uniform(1, 3, len(topology.link_pairs()))
     failures = [list(links) for links in topology.cables()[:3]]
     limits = np.full(len(cost), most * float(topology.capacity.mean()))
-    return scenarios_of(problem, matrices, failures, cost, 0.9, most=limits)[0]
+    return scenarios_of(problem, matrices, failures, cost, 0.9, max_added=limits)[0]
 
 
 def _optimum(scenarios: Scenarios) -> float:
