@@ -106,7 +106,7 @@ class Loop:
         rates = np.maximum(rates * (1 + _NOISE * self._rng.normal(size=len(rates))), 0.0)
         if is_faulty:
             rates[: 2 * num_links][self._rng.random(2 * num_links) < 0.5] = 0.0
-        sent, received, ingress, egress = np.split(
+        sent_rates, received_rates, ingress, egress = np.split(
             rates, np.cumsum([num_links, num_links, num_nodes])
         )
         ends = zip(self.topology.link_source, self.topology.link_target, strict=True)
@@ -114,8 +114,8 @@ class Loop:
             {
                 "source": names[source],
                 "target": names[target],
-                "sent": float(sent[e]),
-                "received": float(received[e]),
+                "sent": float(sent_rates[e]),
+                "received": float(received_rates[e]),
             }
             for e, (source, target) in enumerate(ends)
         ]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -70,50 +69,46 @@ class Checkout:
         return time.perf_counter() - begin
 
 
+def measure(step: str, folder: Path, logs: Path) -> tuple[object, ...]:
+    """Run one step in a fresh clone, and print its time.
+
+    Args:
+        step: key of :data:`WHAT`.
+        folder: folder of the clones and homes.
+        logs: folder of the outputs.
+
+    Returns:
+        row of the table, without the commit.
+    """
+    home = "home-test" if step == "again" else f"home-{step}"
+    checkout = Checkout(folder, step, home)
+    load = os.getloadavg()[0]
+    # The installation is not counted in the first solve.
+    if step == "solve":
+        checkout.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
+    command = SOLVE if step == "solve" else COMMANDS[step]
+    seconds = checkout.seconds(command, logs / f"first-{step}.log")
+    print(f"{step:6} {seconds:7.1f} s   load before {load:.2f}", flush=True)
+    return step, WHAT[step], f"{seconds:.1f}", f"{load:.2f}", os.cpu_count(), " ".join(command)
+
+
 def main() -> None:
-    """Print a table, and write it."""
+    """Measure all steps, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", default="solve,demo,test,again")
     parser.add_argument("--out", type=Path, default=Path("runs/first-start.csv"))
     options = parser.parse_args()
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commit = output.strip()
     logs = options.out.parent.resolve()
     logs.mkdir(parents=True, exist_ok=True)
-    rows = []
-    folder = Path(tempfile.mkdtemp(prefix="first-start-"))
-    try:
-        for step in options.steps.split(","):
-            home = "home-test" if step == "again" else f"home-{step}"
-            checkout = Checkout(folder, step, home)
-            load = os.getloadavg()[0]
-            if step == "solve":
-                checkout.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
-            command = SOLVE if step == "solve" else COMMANDS[step]
-            seconds = checkout.seconds(command, logs / f"first-{step}.log")
-            rows.append(
-                [
-                    step,
-                    WHAT[step],
-                    f"{seconds:.1f}",
-                    f"{load:.2f}",
-                    os.cpu_count(),
-                    commit,
-                    " ".join(command),
-                ]
-            )
-            print(f"{step:6} {seconds:7.1f} s   load before {load:.2f}", flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="first-start-", ignore_cleanup_errors=True) as folder:
+        rows = [measure(step, Path(folder), logs) for step in options.steps.split(",")]
     with options.out.open("w", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["step", "what", "seconds", "load_before", "cores", "commit", "command"])
-        writer.writerows(rows)
+        writer.writerow(["step", "what", "seconds", "load_before", "cores", "command", "commit"])
+        writer.writerows([*row, commit] for row in rows)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,33 @@ def remake(recipe: Recipe, data: Path, out: Path, beside: str) -> bool:
     return True
 
 
+def chosen_recipes(only: Sequence[str], minutes: float) -> list[Recipe]:
+    """Return the recipes to run, the shortest first; print those that are skipped.
+
+    Args:
+        only: stored files to make, stale or not; none for all stale ones.
+        minutes: limit of all commands together, without ``only``.
+    """
+    chosen: list[Recipe] = []
+    remaining_minutes = minutes
+    for recipe in sorted(recipes(), key=lambda recipe: recipe.minutes):
+        names = list(recipe.files)
+        if only:
+            is_due = bool(set(names) & set(only))
+        else:
+            is_due = any(age(name, recipe.sources).num_commits for name in names)
+        if not is_due:
+            continue
+        if recipe.needs:
+            print(f"skipped: {', '.join(names)}, which needs a machine with {recipe.needs}")
+        elif not only and recipe.minutes > remaining_minutes:
+            print(f"skipped: {', '.join(names)}, {recipe.minutes:g} minutes")
+        else:
+            remaining_minutes -= recipe.minutes
+            chosen.append(recipe)
+    return chosen
+
+
 def main() -> int:
     """Check the stored figures, or make the stale ones anew."""
     parser = argparse.ArgumentParser(
@@ -173,26 +200,12 @@ def main() -> int:
     unknown = sorted(set(options.only) - stored_names)
     if unknown:
         parser.error(f"--only: no recipe makes {', '.join(unknown)}")
-    remaining_minutes = options.minutes
-    failed = False
-    for recipe in sorted(recipes(), key=lambda recipe: recipe.minutes):
-        names = list(recipe.files)
-        if options.only:
-            if not set(names) & set(options.only):
-                continue
-        elif not any(age(name, recipe.sources).num_commits for name in names):
-            continue
-        if recipe.needs:
-            print(f"left out: {', '.join(names)}, which needs a machine with {recipe.needs}")
-            continue
-        if not options.only and recipe.minutes > remaining_minutes:
-            print(f"left out: {', '.join(names)}, {recipe.minutes:g} minutes")
-            continue
-        remaining_minutes -= recipe.minutes
-        out = options.out.absolute() / Path(names[0]).stem
-        failed |= not remake(recipe, Path(options.data).absolute(), out, options.beside)
+    has_failed = False
+    for recipe in chosen_recipes(options.only, options.minutes):
+        out = options.out.absolute() / Path(next(iter(recipe.files))).stem
+        has_failed |= not remake(recipe, Path(options.data).absolute(), out, options.beside)
     figures.fill_pages()
-    return int(failed)
+    return int(has_failed)
 
 
 if __name__ == "__main__":

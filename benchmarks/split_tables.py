@@ -59,6 +59,21 @@ def of_model(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tens
     return admit(problem, model.solve(problem).splits, entries)
 
 
+def rounding_methods(
+    problem: teal.Problem, splits: Tensor, entries: int, models: dict[str, PriceGnnScheme]
+) -> dict[str, Callable[[], Tensor]]:
+    """Return the methods that make split tables, by name: of the optimal splits, and of models."""
+    methods: dict[str, Callable[[], Tensor]] = {
+        "rounded": partial(admit, problem, splits, entries),
+        "best of 32 random ones": partial(drawn, problem, splits, entries),
+        "with the search": partial(in_tables, problem, splits, entries),
+    }
+    return methods | {
+        f"{name}, rounded": partial(of_model, model, problem, entries)
+        for name, model in models.items()
+    }
+
+
 def main() -> None:
     """Measure every network and matrix, and print the mean and worst share of each model."""
     parser = argparse.ArgumentParser(
@@ -71,36 +86,27 @@ def main() -> None:
     models = {
         str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0]) for name in options.models
     }
+    # Times and shares of the optimum by method and kind of matrix.
     seconds: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[str, str], list[float]] = {}
-    for name in tqdm(
-        [n for n in topohub_pool().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"
-    ):
+    networks = [name for name in topohub_pool().held_out if group_of(name) in ("topozoo", "sndlib")]
+    for name in tqdm(networks, unit="network"):
         topology = teal.load_topology(f"topohub:{name}")
         traffic = teal.load_traffic(f"gravity:seed={options.seed},count=3,load=1", topology)
         paths = teal.compute_paths(topology, traffic.pairs)
         for kind, problem in cases(topology, paths, traffic, np.random.default_rng(options.seed)):
             exact = teal.solve(problem, gap=1e-3, max_iterations=5000)
-            methods: dict[str, Callable[[], Tensor]] = {
-                "rounded": partial(admit, problem, exact.splits, options.entries),
-                "best of 32 random ones": partial(drawn, problem, exact.splits, options.entries),
-                "with the search": partial(in_tables, problem, exact.splits, options.entries),
-            }
-            methods |= {
-                f"{name}, rounded": partial(of_model, model, problem, options.entries)
-                for name, model in models.items()
-            }
-            for key, method in methods.items():
+            methods = rounding_methods(problem, exact.splits, options.entries, models)
+            for method, make_splits in methods.items():
                 begin = time.perf_counter()
-                splits = method()
-                seconds.setdefault((key, kind), []).append(time.perf_counter() - begin)
-                shares.setdefault((key, kind), []).append(
-                    float(problem.value(splits)[0] / exact.value[0])
-                )
-    for (key, kind), values in sorted(shares.items()):
+                splits = make_splits()
+                seconds.setdefault((method, kind), []).append(time.perf_counter() - begin)
+                share = float(problem.value(splits)[0] / exact.value[0])
+                shares.setdefault((method, kind), []).append(share)
+    for (method, kind), values in sorted(shares.items()):
         print(
-            f"{key:40s} {kind:12s} {100 * statistics.mean(values):7.2f}%  worst {100 * min(values):6.2f}%  "
-            f"{1e3 * statistics.median(seconds[key, kind]):6.1f} ms"
+            f"{method:40s} {kind:12s} {100 * statistics.mean(values):7.2f}%  worst {100 * min(values):6.2f}%  "
+            f"{1e3 * statistics.median(seconds[method, kind]):6.1f} ms"
         )
 
 

@@ -210,9 +210,9 @@ class AvailabilityFigures:
     def answer(self) -> str:
         """Sentence with the most available routing scheme."""
         best_row = max(self.of_all, key=lambda row: row.mean)
+        lost_minutes = from_to(best_row.lost_minutes, best_row.lost_minutes_at_most)
+        fully_served = share_from_to(best_row.whole_100, best_row.whole_100_at_most)
         return (
-            f"{best_row.routing} loses "
-            f"{from_to(best_row.lost_minutes, best_row.lost_minutes_at_most)} minutes of all "
-            "traffic a year; every demand is fully served in "
-            f"{share_from_to(best_row.whole_100, best_row.whole_100_at_most)} of the time"
+            f"{best_row.routing} loses {lost_minutes} minutes of all traffic a year; every demand "
+            f"is fully served in {fully_served} of the time"
         )

@@ -442,7 +442,7 @@ def _measure_each(
         dict(hedges),
         lead=options.lead,
         lookback=options.lookback,
-        known=visible,
+        observed_traffic=visible,
         watch=watch,
     )
     total = len(protocol.intervals(indices, options.warm_up))

@@ -163,11 +163,11 @@ class NextInterval:
         lead: int = 1,
         lookback: int = 0,
         level: float = 0.95,
-        known: TrafficMatrices | None = None,
+        observed_traffic: TrafficMatrices | None = None,
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._watch = watch
-        self._known = instance.traffic if known is None else known
+        self._observed_traffic = instance.traffic if observed_traffic is None else observed_traffic
         self._instance = instance
         self._hedges = hedges
         self._lead = lead
@@ -206,7 +206,7 @@ class NextInterval:
         """Return the matrices that hedges know when they allocate for matrix ``row``."""
         stop = row - self._lead + 1
         first = max(0, stop - self._lookback) if self._lookback else 0
-        return Past(self._network, self._known.part(first, stop), self._lead, first)
+        return Past(self._network, self._observed_traffic.part(first, stop), self._lead, first)
 
     def _interval(self, row: int, demand: FloatArray) -> list[NextRow]:
         """Let all hedges allocate for one interval, and measure their splits.

@@ -600,9 +600,8 @@ def pretrain_hedge(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
     trainer = run_pretrain_hedge(config, HistorySettings(**options))
     return Outcome(
         text=f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on validation "
-        "histories, "
-        f"largest utilisation {trainer.best:.4f} of the mixture's; try it with: teal next-interval "
-        f"--scheme learned --model {config.out}",
+        f"histories, largest utilisation {trainer.best:.4f} of the mixture's; try it with: "
+        f"teal next-interval --scheme learned --model {config.out}",
         data={
             "out": str(config.out),
             "steps": trainer.step,

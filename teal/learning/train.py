@@ -139,7 +139,7 @@ class Score(NamedTuple):
         """Return the means of the scores (V, 2) of V matrices."""
         return cls(*scores.mean(0).tolist())
 
-    def is_better(self, other: Score, select: str) -> bool:
+    def is_better(self, reference: Score, select: str) -> bool:
         """Whether this score is better than another one.
 
         Args:
@@ -147,10 +147,10 @@ class Score(NamedTuple):
             select: ``carried`` compares carried shares, then gaps; ``gap`` compares gaps.
         """
         if select == "gap":
-            return self.gap < other.gap
-        if abs(self.carried - other.carried) > _EQUAL:
-            return self.carried > other.carried
-        return self.gap < other.gap
+            return self.gap < reference.gap
+        if abs(self.carried - reference.carried) > _EQUAL:
+            return self.carried > reference.carried
+        return self.gap < reference.gap
 
 
 def is_significantly_better(scores: Tensor, start: Tensor, rows: Int64Array, select: str) -> bool:

@@ -184,7 +184,11 @@ class CandidateLists:
         )
 
     def moved(
-        self, share: FloatArray, other: CandidateLists, other_share: FloatArray, demand: FloatArray
+        self,
+        share: FloatArray,
+        other_lists: CandidateLists,
+        other_share: FloatArray,
+        demand: FloatArray,
     ) -> float:
         """Return the Gbit/s that change their list between two allocations.
 
@@ -193,16 +197,16 @@ class CandidateLists:
 
         Args:
             share: (D, K) share of each demand on these lists.
-            other: other lists of the same demands.
+            other_lists: other lists of the same demands.
             other_share: (D, K') share of each demand on the other lists.
             demand: (D,) Gbit/s.
         """
-        num_stops = max(self.stop.shape[2], other.stop.shape[2])
+        num_stops = max(self.stop.shape[2], other_lists.stop.shape[2])
         # Demand, stops and links identify a list; its change is the difference of shares, halved
         # since traffic that moves leaves one list and joins another.
         keys = []
         change = []
-        for lists, shares, sign in ((self, share, 0.5), (other, other_share, -0.5)):
+        for lists, shares, sign in ((self, share, 0.5), (other_lists, other_share, -0.5)):
             demand_index, k = np.nonzero(lists.mask & (shares > 0))
             parts = (
                 np.pad(part[demand_index, k], ((0, 0), (0, num_stops)), constant_values=-1)[

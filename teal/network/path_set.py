@@ -285,17 +285,17 @@ class PathSet:
         """Number of (path, link) incidences."""
         return int(self.hops.sum(dtype=np.int64))
 
-    def incidences(self, most: int | None = None) -> tuple[Int64Array, Int64Array]:
+    def incidences(self, max_paths: int | None = None) -> tuple[Int64Array, Int64Array]:
         """Return every (path, link) incidence: path slot ``d * K + k`` and link index.
 
         For LP solvers and tests; other code scans the trie.
 
         Args:
-            most: number of paths of a demand, the first ones; None for all.
+            max_paths: number of paths of a demand, the first ones; None for all.
         """
         leaves = self.leaf.copy()
-        if most is not None:
-            leaves[:, most:] = -1
+        if max_paths is not None:
+            leaves[:, max_paths:] = -1
         node = leaves.reshape(-1)
         path = np.flatnonzero(node >= 0)
         paths = []

@@ -177,7 +177,7 @@ def outages(
     rows: Int64Array,
     gap: float,
     failures: Sequence[Failure],
-    done: Collection[SweepPart] = (),
+    finished_parts: Collection[SweepPart] = (),
 ) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
     """Solve every missing part: blocks of matrices in order, in each block the failures in order.
 
@@ -195,7 +195,7 @@ def outages(
     for begin in range(0, len(rows), BLOCK_MATRICES):
         block = rows[begin : begin + BLOCK_MATRICES]
         parts = [SweepPart(int(block[0]), failure.name) for failure in failures]
-        if all(part in done for part in parts):
+        if all(part in finished_parts for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
         # Solve without failure.  Under latency limits no paths are added: they may be too long.
@@ -204,7 +204,7 @@ def outages(
         )
         before = before.refined(torch.arange(len(block), device=problem.demand.device), gap)
         for part, failure in zip(parts, failures, strict=True):
-            if part in done:
+            if part in finished_parts:
                 continue
             if not failure.links:
                 yield part, *_make_outages(instance, block, before, before, failure)

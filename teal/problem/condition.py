@@ -242,12 +242,12 @@ def together(
         InputError: incompatible conditions or objective, a repeated name, or two conditions that
             change columns.
     """
-    for condition, others in (
+    for condition, other_conditions in (
         (new, conditions),
         *((condition, (new,)) for condition in conditions),
     ):
-        if expected := condition.refuses(objective, others):
-            actual = ", ".join((objective.name, *(other.name for other in others)))
+        if expected := condition.refuses(objective, other_conditions):
+            actual = ", ".join((objective.name, *(each.name for each in other_conditions)))
             raise InputError(condition.name, "problem", expected, actual)
     if new.name in (*VALIDATOR_RULES, *(condition.name for condition in conditions)):
         raise InputError.invalid(

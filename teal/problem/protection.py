@@ -390,7 +390,7 @@ def _minimal_sets(sets: BoolArray) -> BoolArray:
     """Return the sets (m, K) that contain no other set; others give redundant constraints."""
     return sets[
         [
-            not any((other <= candidate).all() and (other < candidate).any() for other in sets)
+            not any((subset <= candidate).all() and (subset < candidate).any() for subset in sets)
             for candidate in sets
         ]
     ]

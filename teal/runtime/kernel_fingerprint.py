@@ -207,13 +207,8 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
     elif isinstance(value, type | types.BuiltinFunctionType | np.ufunc) or hasattr(value, "_defn"):
         # A type, a built-in function, or an intrinsic of Numba: its name and module.
         definition = getattr(value, "_defn", value)
-        yield (
-            name,
-            (
-                f"{definition.__name__} "
-                f"{_module_content(getattr(definition, '__module__', None) or 'numpy')}"
-            ),
-        )
+        module = getattr(definition, "__module__", None) or "numpy"
+        yield name, f"{definition.__name__} {_module_content(module)}"
     else:
         raise TypeError(
             f"{name}: a kernel cannot read a global of type {type(value).__name__}, {value!r}; use "

@@ -104,7 +104,7 @@ def interval_of(
     """
     node_index = topology.node_index()
     num_nodes = topology.num_nodes
-    sent = np.full(topology.num_links, np.nan)
+    sent_rates = np.full(topology.num_links, np.nan)
     received = np.full(topology.num_links, np.nan)
     ingress = np.full(num_nodes, np.nan)
     egress = np.full(num_nodes, np.nan)
@@ -124,7 +124,7 @@ def interval_of(
                 f"{reading.source!r} to {reading.target!r}"
             )
         link = parallel_links[reading.number]
-        sent[link] = np.nan if reading.sent is None else reading.sent
+        sent_rates[link] = np.nan if reading.sent is None else reading.sent
         received[link] = np.nan if reading.received is None else reading.received
     # Ingress and egress.
     for node_counters in sent_counters.nodes:
@@ -140,10 +140,10 @@ def interval_of(
         topology.node_names, [node_counters.node for node_counters in sent_counters.nodes]
     )
     is_transit_only = without_own_traffic(
-        topology.with_capacity(capacity), is_without_counters, sent[None], received[None]
+        topology.with_capacity(capacity), is_without_counters, sent_rates[None], received[None]
     )
     ingress[is_transit_only] = egress[is_transit_only] = 0.0
-    readings = Readings(sent, received, ingress, egress)
+    readings = Readings(sent_rates, received, ingress, egress)
     return Interval(readings, sent_counters.counter_error, capacity, splits, matrix)
 
 

@@ -203,7 +203,7 @@ def without_own_traffic(
 
 
 def _links_to_balance(
-    topology: Topology, node: int, sent: FloatArray, received: FloatArray
+    topology: Topology, node: int, sent_rates: FloatArray, received_rates: FloatArray
 ) -> tuple[int, ...] | None:
     """Return the fewest links of a router whose replaced readings balance it.
 
@@ -212,8 +212,8 @@ def _links_to_balance(
     Args:
         topology: the network.
         node: index of the router.
-        sent: (E,) mean rate of each link at its start, Gbit/s.
-        received: (E,) mean rate of each link at its end, Gbit/s.
+        sent_rates: (E,) mean rate of each link at its start, Gbit/s.
+        received_rates: (E,) mean rate of each link at its end, Gbit/s.
 
     Returns:
         indices of the links; () if the router is balanced, None if no set balances it.
@@ -222,11 +222,11 @@ def _links_to_balance(
     leaving, entering = (
         np.flatnonzero(ends == node) for ends in (topology.link_source, topology.link_target)
     )
-    leaving_rates = sent[leaving]
-    entering_rates = received[entering]
+    leaving_rates = sent_rates[leaving]
+    entering_rates = received_rates[entering]
     links = np.concatenate([leaving, entering])
     router_rates = np.concatenate([leaving_rates, entering_rates])
-    neighbour_rates = np.concatenate([received[leaving], sent[entering]])
+    neighbour_rates = np.concatenate([received_rates[leaving], sent_rates[entering]])
     # Readings that differ by more than 10%, by size of the difference; NaN does not differ.
     differing = np.flatnonzero(
         np.abs(neighbour_rates - router_rates)

@@ -152,9 +152,9 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
             ("--allocation", self.allocation, "--algorithm-of", self.algorithm_of),
             ("--flex-algo", self.flex_algo, "--ucmp", self.ucmp),
         )
-        for option, value, other, other_value in exclusive:
+        for option, value, other_option, other_value in exclusive:
             if value and other_value:
-                raise InputError.invalid(option, "", f"cannot be combined with {other}")
+                raise InputError.invalid(option, "", f"cannot be combined with {other_option}")
         if self.allocation is not None and self.repair:
             raise InputError.invalid(
                 "--allocation", "", "fast reroute of tunnels is not modelled", "drop --repair"

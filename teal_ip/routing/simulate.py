@@ -641,7 +641,9 @@ def synthetic_counters(
     values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
     both_ends = np.concatenate([values[:, :num_links], values], 1)
     both_ends = np.maximum(both_ends * (1 + error * rng.normal(size=both_ends.shape)), 0.0)
-    sent, received, ingress, egress = np.split(
+    sent_rates, received, ingress, egress = np.split(
         both_ends, np.cumsum([num_links, num_links, num_nodes]), axis=1
     )
-    return Counters(traffic.timestamps, float(traffic.interval_s), sent, received, ingress, egress)
+    return Counters(
+        traffic.timestamps, float(traffic.interval_s), sent_rates, received, ingress, egress
+    )

@@ -763,10 +763,8 @@ class StaticReport:
                     if math.isfinite(lists.fractional)
                     else []
                 ),
-                (
-                    f"{kind}: {len(self.policies.lists):,}{policies_note}; "
-                    f"{lists.iterations} rounds, {lists.solve_s:.3g} s"
-                ),
+                f"{kind}: {len(self.policies.lists):,}{policies_note}; {lists.iterations} rounds, "
+                f"{lists.solve_s:.3g} s",
             ]
         )
 

@@ -56,19 +56,19 @@ class SurveyReport:
     topology: Topology
     traffic: TrafficMatrices
     read: Step
-    done: Mapping[str, AnalysisResult]
+    results_by_analysis: Mapping[str, AnalysisResult]
     routers: Path | None = None
 
     @property
     def loads(self) -> Simulation:
         """Loads without failure and under every one."""
-        report: Simulation = self.done["loads"].report
+        report: Simulation = self.results_by_analysis["loads"].report
         return report
 
     @property
     def metrics(self) -> MetricsReport | None:
         """Few metric changes that reduce utilisation most; None if the search failed."""
-        report: MetricsReport | None = self.done["metrics"].report
+        report: MetricsReport | None = self.results_by_analysis["metrics"].report
         return report
 
     @property
@@ -76,24 +76,29 @@ class SurveyReport:
         """Few segment routing policies that reduce the largest utilisation most; None if the search
         failed.
         """
-        report: StaticReport | None = self.done["policies"].report
+        report: StaticReport | None = self.results_by_analysis["policies"].report
         return report
 
     @property
     def purchases(self) -> UpgradePlan | None:
         """Capacity expansion; None if the search failed."""
-        report: UpgradePlan | None = self.done["purchases"].report
+        report: UpgradePlan | None = self.results_by_analysis["purchases"].report
         return report
 
     def __repr__(self) -> str:
         """Join the answers of all steps."""
-        return "\n".join(item.step.answer for item in self.done.values() if item.step.answer)
+        return "\n".join(
+            item.step.answer for item in self.results_by_analysis.values() if item.step.answer
+        )
 
     def to_frame(self) -> Any:
         """Return a pandas frame with a row for each step: name, title, answer."""
         import pandas as pd
 
-        rows = [(name, item.step.title, item.step.answer) for name, item in self.done.items()]
+        rows = [
+            (name, item.step.title, item.step.answer)
+            for name, item in self.results_by_analysis.items()
+        ]
         return pd.DataFrame(rows, columns=["step", "title", "answer"])
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
@@ -110,7 +115,10 @@ class SurveyReport:
             TRAFFIC: traffic_writer(self.traffic, self.topology),
         }
         write_files(out, inputs)
-        steps = [write_step(out, name, item, self.routers) for name, item in self.done.items()]
+        steps = [
+            write_step(out, name, item, self.routers)
+            for name, item in self.results_by_analysis.items()
+        ]
         write_files(out, {PAGE: page_writer(self.topology, [self.read, *steps])})
 
 

@@ -66,7 +66,7 @@ class _Source:
 
     topology: str
     traffic: str
-    known: tuple[int, ...]
+    known_rows: tuple[int, ...]
     next: tuple[int, ...]
     failed_every: int
     unsplittable: tuple[int, ...]
@@ -215,12 +215,12 @@ def make_set(
 def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
     """Yield track, index of the matrix, and ends of the failed cable of each case of a network."""
     source = _SOURCES[name]
-    for row in source.known:
+    for row in source.known_rows:
         yield "known", row, ()
     cables = topology.cables()[:: source.failed_every] if source.failed_every else []
     for cable in cables:
         ends = (topology.link_source[cable[0]], topology.link_target[cable[0]])
-        yield "failures", source.known[-1], tuple(topology.node_names[end] for end in ends)
+        yield "failures", source.known_rows[-1], tuple(topology.node_names[end] for end in ends)
     for row in source.next:
         yield "next", row, ()
     for row in source.unsplittable:

@@ -63,20 +63,20 @@ class Point:
     splits: Tensor
     dual: Tensor
 
-    def towards(self, other: Point, weight: Tensor) -> Point:
-        """Return self + weight (other - self), for weights (B,)."""
+    def towards(self, target: Point, weight: Tensor) -> Point:
+        """Return self + weight (target - self), for weights (B,)."""
         w = weight[:, None]
         return Point(
-            self.splits + w[..., None] * (other.splits - self.splits),
-            self.dual + w * (other.dual - self.dual),
+            self.splits + w[..., None] * (target.splits - self.splits),
+            self.dual + w * (target.dual - self.dual),
         )
 
-    def where(self, rows: Tensor, other: Point) -> Point:
-        """Return self in the ``rows`` (B,) that are true, else ``other``."""
+    def where(self, rows: Tensor, alternative: Point) -> Point:
+        """Return self in the ``rows`` (B,) that are true, else ``alternative``."""
         r = rows[:, None]
         return Point(
-            torch.where(r[..., None], self.splits, other.splits),
-            torch.where(r, self.dual, other.dual),
+            torch.where(r[..., None], self.splits, alternative.splits),
+            torch.where(r, self.dual, alternative.dual),
         )
 
 
@@ -170,10 +170,9 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     if problem.price_set.on_simplex:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
     else:
+        # S is the value of all demand.
         total_demand = demand.sum(1, keepdim=True)
-        mean_scaled_value = 1 / torch.where(
-            total_demand > 0, total_demand, 1
-        )  # S is the value of all demand
+        mean_scaled_value = 1 / torch.where(total_demand > 0, total_demand, 1)
         guess = guess_dual(
             problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value
         )

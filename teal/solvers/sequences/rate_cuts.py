@@ -70,7 +70,7 @@ class HeldLevel:
     """
 
     level: float
-    held: Int64Array
+    fixed_demands: Int64Array
     prices: FloatArray
 
 
@@ -152,12 +152,16 @@ class CutFilling:
             # negligible.
             level = tight_level
             is_member_open = is_open[cut.demands]
-            held = cut.demands[
+            fixed_demands = cut.demands[
                 is_member_open & (cut.price > HELD_PRICE_SHARE * cut.price[is_member_open].max())
             ]
-            rate[held] = np.minimum(self._demand[held], level * self._weight[held])
-            is_open[held] = False
-            partly_served = held[self._demand[held] > level * self._weight[held]]
+            rate[fixed_demands] = np.minimum(
+                self._demand[fixed_demands], level * self._weight[fixed_demands]
+            )
+            is_open[fixed_demands] = False
+            partly_served = fixed_demands[
+                self._demand[fixed_demands] > level * self._weight[fixed_demands]
+            ]
             if len(partly_served):
                 levels.append(HeldLevel(level, partly_served, cut.prices))
         # Demands in no tight cut are fully served.

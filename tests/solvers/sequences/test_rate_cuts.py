@@ -113,6 +113,6 @@ def test_a_demand_that_is_carried_whole_leaves_the_rest_to_the_others() -> None:
         )
     rates, levels = filling.rates()
     np.testing.assert_allclose(rates[:3], [1.0, 4.5, 4.5])
-    assert [level.held.tolist() for level in levels if level.level == pytest.approx(4.5)] == [
-        [1, 2]
-    ]
+    assert [
+        level.fixed_demands.tolist() for level in levels if level.level == pytest.approx(4.5)
+    ] == [[1, 2]]
