@@ -399,7 +399,7 @@ def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
     if card.model.form != UNIVERSAL:
         problem = f"a run cannot start from a model of the form {card.model.form}"
         raise InputError.invalid(
-            str(folder / MODEL_CARD), "form", problem, "use one of the form universal"
+            str(folder / MODEL_CARD), "form", problem, f"use a model of the form {UNIVERSAL}"
         )
 
 
