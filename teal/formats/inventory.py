@@ -80,7 +80,7 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
         raise InputError.invalid(
             str(path),
             "capacity",
-            f"no capacity of {len(names)} links: {listed(names)}",
+            f"links without a capacity ({len(names)}): {listed(names)}",
             "add rows, or give these links one by --default-capacity GBPS",
         )
     values["capacity"][without_capacity] = default_capacity

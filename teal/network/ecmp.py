@@ -548,13 +548,14 @@ def igp_links(
         InputError: a weight that is not positive.
     """
     weight = np.ones(topology.num_links) if weight is None else np.asarray(weight, dtype=np.float64)
-    if weight.shape != (topology.num_links,) or not (np.isfinite(weight) & (weight > 0)).all():
-        raise InputError(
-            topology.origin or topology.name,
-            "weight",
-            f"{topology.num_links} finite weights > 0, one for each link",
-            weight,
-        )
+    where = topology.origin or topology.name
+    if weight.shape != (topology.num_links,):
+        expected = f"{topology.num_links} weights, one for each link"
+        raise InputError(where, "weight", expected, f"the shape {weight.shape}")
+    is_invalid = ~(np.isfinite(weight) & (weight > 0))
+    if is_invalid.any():
+        link = int(is_invalid.argmax())
+        raise InputError(where, f"weight of link {link}", "a finite weight > 0", weight[link])
     graph = make_graph(
         topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
     )

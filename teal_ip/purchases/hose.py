@@ -308,8 +308,12 @@ class Hose:
         """Raise InputError for a limit that is negative or not finite."""
         for name in ("out", "into"):
             limits = getattr(self, name)
-            if not (np.isfinite(limits) & (limits >= 0)).all():
-                raise InputError("hose", name, "finite limits >= 0 Gbit/s", limits)
+            is_invalid = ~(np.isfinite(limits) & (limits >= 0))
+            if is_invalid.any():
+                node = int(is_invalid.argmax())
+                raise InputError(
+                    "hose", f"{name} of node {node}", "a finite limit >= 0 Gbit/s", limits[node]
+                )
 
     @classmethod
     def of_history(cls, pairs: IntArray, matrices: FloatArray, num_nodes: int) -> Hose:

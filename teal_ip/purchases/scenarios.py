@@ -52,9 +52,14 @@ class Scenarios:
 
     def __post_init__(self) -> None:
         """Raise InputError for a cost that is not above 0."""
-        if not (np.isfinite(self.cost) & (self.cost > 0)).all():
+        is_invalid = ~(np.isfinite(self.cost) & (self.cost > 0))
+        if is_invalid.any():
+            cable = int(is_invalid.argmax())
             raise InputError(
-                "upgrade", "cost", "finite costs above 0 per Gbit/s of each cable", self.cost
+                "upgrade",
+                f"cost of cable {cable}",
+                "a finite cost > 0 per Gbit/s",
+                self.cost[cable],
             )
 
     @property

@@ -25,11 +25,6 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal_ip.routing.igp_failures import FailureResults
 from teal_ip.routing.installed import IgpRouting, InstalledRouting, Loads, in_chunks, results_of
 
-_COLUMNS = (
-    side_tables.SOURCE,
-    side_tables.TARGET,
-    side_tables.Column("algorithm", required=True),
-)
 _FILE_OPTION = "--algorithm-of"
 # Wildcard for any node in columns source and target.
 _ANY = "*"

@@ -49,7 +49,7 @@ def describe(simulation: Simulation) -> str:
         if num_matrices > 1
         else f"matrix {worst.index}"
     )
-    lost_text = f", {worst.lost:.6g} Gbit/s between nodes without a path" if worst.lost else ""
+    lost_text = f", {worst.lost:.6g} Gbit/s without a usable path" if worst.lost else ""
     without_path = simulation.without_path
     return "\n".join(
         [

@@ -49,7 +49,7 @@ def test_links_without_a_row_are_refused_or_get_the_default(tmp_path: Path) -> N
     network = _network(tmp_path)
     with (
         pytest.warns(InputWarning, match="not in the network: x - y"),
-        pytest.raises(InputError, match=r"capacity: no capacity of 6 links: a->d"),
+        pytest.raises(InputError, match=r"capacity: links without a capacity \(6\): a->d"),
     ):
         teal.load_topology(network, attributes=str(table))
     with pytest.warns(InputWarning, match="x - y"):

@@ -115,7 +115,7 @@ def measure(
     end = demand_value.end
     # (L,) work array, and factors of the values.
     lane_scratch = np.empty(width)
-    ones = np.ones(width)
+    unit_scales = np.ones(width)
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
@@ -164,7 +164,14 @@ def measure(
             if curve is not None:
                 unit_value = demand_value.first[d if has_distinct_values else 0]
                 best_profit = lane_curve_profit(
-                    best_profit, lane_scratch, full_share_value, alpha, ones, unit_value, d, lanes
+                    best_profit,
+                    lane_scratch,
+                    full_share_value,
+                    alpha,
+                    unit_scales,
+                    unit_value,
+                    d,
+                    lanes,
                 )
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
@@ -257,7 +264,7 @@ def certify(
     is_used = np.empty(MAX_PATHS if has_caps else 0, np.bool_)
     # (L,) result of one demand, and factors of the values.
     lane_scratch = np.empty(width)
-    ones = np.ones(width)
+    unit_scales = np.ones(width)
     # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
     # there.
     path_price = np.zeros(max_slots * width)
@@ -310,7 +317,14 @@ def certify(
             if curve is not None:
                 unit_value = demand_value.first[d if has_distinct_values else 0]
                 best_profit = lane_curve_profit(
-                    best_profit, lane_scratch, full_share_value, alpha, ones, unit_value, d, lanes
+                    best_profit,
+                    lane_scratch,
+                    full_share_value,
+                    alpha,
+                    unit_scales,
+                    unit_value,
+                    d,
+                    lanes,
                 )
             profit_sum = profit_sum + where_above(
                 best_profit, live_profit, rate * best_profit, zero
