@@ -36,22 +36,41 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "promise_least_loss": "guarantee_min_loss",
         "promise_tail_loss": "guarantee_min_cvar",
     },
+    "teal_ip.purchases.benders": {"buy": "expand_capacity", "buy_modules": "expand_in_modules"},
+    "teal_ip.purchases.hose": {"buy_for_hose": "expand_for_hose"},
 }
 
 # Class: old attribute -> new attribute.
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Deadline": {"left": "remaining_s"},
+    "Hose": {"dearest": "max_weight_matrix"},
     "MeasuredMatrices": {"most": "max_matrices"},
+    "MergedStates": {"pattern": "path_set", "rest": "unlisted_probability"},
     "Past": {"known": "num_known", "most": "window_length"},
+    "Scenarios": {"most": "max_added"},
+    "States": {"rest": "unlisted_probability"},
+    "SurveyReport": {"done": "results_by_analysis"},
 }
-# Function: old keyword -> new keyword.
+# Function or method: old keyword -> new keyword.
 KEYWORDS: Mapping[str, Mapping[str, str]] = {
+    "before": {"known": "num_known"},
+    "common_quantile": {"patterns": "survival_states"},
+    "guarantee_common_fraction": {"patterns": "survival_states"},
+    "guarantee_common_fractions": {"patterns": "survival_states"},
+    "guarantee_min_cvar": {
+        "patterns": "survival_states",
+        "effects": "merged_states",
+        "counts_cut": "counts_disconnected",
+    },
+    "guarantee_min_loss": {"patterns": "survival_states"},
+    "incidences": {"most": "max_paths"},
     "threads_for": {"least": "min_operations"},
     "most_probable_states": {
         "rest": "max_unlisted_probability",
         "most_down": "max_failed_components",
         "most_states": "max_states",
     },
+    "scenarios_of": {"most": "max_added"},
 }
 # Class of settings: old option -> new option; the option of a field "max_states" is --max-states.
 OPTIONS: Mapping[str, Mapping[str, str]] = {
@@ -64,21 +83,30 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a loader of a package's names that also accepts the deprecated ones.
+def with_old_names(
+    package: str, load: Callable[[str], Any] | Mapping[str, Any]
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package or module, which also knows old forms of its names.
 
     Args:
-        package: name of the package, a key of :data:`NAMES`.
-        load: function that returns the object of a current name.
+        package: key of :data:`NAMES`.
+        load: returns the object of a present name; or the names of a module, ``globals()``.
     """
+
+    def load_present(name: str) -> Any:
+        if callable(load):
+            return load(name)
+        if name not in load:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return load[name]
 
     def load_any(name: str) -> Any:
         new_name = NAMES[package].get(name)
         if new_name is None:
-            return load(name)
+            return load_present(name)
         message = f"{package}.{name} is deprecated: use {package}.{new_name}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return load(new_name)
+        return load_present(new_name)
 
     return load_any
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.app.chart": (
         "Chart",
-        "MAX_POINTS",
         "Series",
         "distribution",
     ),
@@ -82,6 +81,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "utilisation_map",
     ),
     "teal.deprecated": (
+        "with_old_attributes",
         "with_old_keywords",
         "with_old_names",
     ),

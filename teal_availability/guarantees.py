@@ -31,6 +31,7 @@ import scipy.sparse as sp
 import torch
 
 from teal import InputError, Problem, project, solve
+from teal.deprecated import with_old_keywords
 from teal.network.path_links import path_links_of
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import BoolArray, FloatArray
@@ -179,6 +180,7 @@ class _SurvivalRows:
         return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
 
+@with_old_keywords
 def guarantee_min_loss(
     problem: Problem, survival_states: SurvivalStates, seconds: float = math.inf
 ) -> Guarantee:
@@ -333,6 +335,7 @@ def demands_without_path(
     return is_disconnected
 
 
+@with_old_keywords
 def guarantee_common_fraction(
     problem: Problem,
     survival_states: SurvivalStates,
@@ -361,6 +364,7 @@ def guarantee_common_fraction(
     return guarantee_common_fractions(problem, survival_states, availability, seconds)[0]
 
 
+@with_old_keywords
 def guarantee_common_fractions(
     problem: Problem,
     survival_states: SurvivalStates,
@@ -628,6 +632,7 @@ class Quantile:
     bound: float
 
 
+@with_old_keywords
 def common_quantile(
     problem: Problem,
     survival_states: SurvivalStates,

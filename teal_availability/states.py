@@ -20,10 +20,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from teal.deprecated import with_old_keywords
+from teal.deprecated import with_old_attributes, with_old_keywords
 from teal.runtime.arrays import FloatArray
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class States:
     """The S most probable states of a network; in the first one all components work.

@@ -36,6 +36,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal import InputError, Problem, SolverError
+from teal.deprecated import with_old_attributes, with_old_keywords
 from teal.network.path_links import path_links_of
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.lp import solve_lp
@@ -57,6 +58,7 @@ _MAX_ENTRIES = 30_000_000
 _FLOW_UNITS_PER_WEIGHT = 2**30
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergedStates:
     """Listed network states, merged by the surviving paths of all demands.
@@ -217,6 +219,7 @@ def tail_loss_bound(
     return max(0.0, float(weight.sum()) / total - float(capacity_of(problem) @ prices) / total)
 
 
+@with_old_keywords
 def guarantee_min_cvar(
     problem: Problem,
     survival_states: SurvivalStates,

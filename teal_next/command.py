@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from teal.app.chart import MAX_POINTS, Chart, Series, distribution
+from teal.app.chart import Chart, Series, distribution
 from teal.app.command import Notify, Outcome
 from teal.app.image import plot_panels
 from teal.app.instance import Instance, load_instance, rows_of
@@ -39,6 +39,9 @@ from teal_next.settings import NextIntervalConfig, NextIntervalOptions
 
 # Columns of the narrow table.
 _NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")
+
+# Points of a line over time; more would not be visible.
+_MAX_LINE_POINTS = 400
 
 
 def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Table]:
@@ -183,8 +186,8 @@ def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
 
 
 def _over_time(name: str, rows: Sequence[NextRow], metric: Callable[[NextRow], float]) -> Series:
-    """Return a metric of the rows as a line over time, sampled to at most MAX_POINTS points."""
-    sampled = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
+    """Return a metric of the rows as a line over time, sampled if there are many."""
+    sampled = [rows[i] for i in spread(np.arange(len(rows)), _MAX_LINE_POINTS).tolist()]
     values = [metric(row) for row in sampled]
     return Series(
         name,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
+import inspect
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +19,26 @@ from teal.app.options import options_of
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES, OPTIONS, new_option
+from teal.network import PathSet
 from teal.problem.condition import Condition
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal.schemes.past import Past
 from teal.serving.engine.measured import MeasuredMatrices
-from teal_availability import most_probable_states
+from teal_availability import (
+    common_quantile,
+    guarantee_common_fraction,
+    guarantee_common_fractions,
+    guarantee_min_cvar,
+    guarantee_min_loss,
+    most_probable_states,
+)
+from teal_availability.states import States
+from teal_availability.tail_loss import MergedStates
 from teal_ip.metrics.settings import MetricsOptions
+from teal_ip.purchases.hose import Hose
+from teal_ip.purchases.scenarios import Scenarios, scenarios_of
+from teal_ip.surveys.survey import SurveyReport
 
 
 @pytest.mark.parametrize(
@@ -57,11 +72,23 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
     matrices.max_matrices = 3
     past = Past.__new__(Past)
     object.__setattr__(past, "traffic", SimpleNamespace(num_matrices=4, num_demands=6))
+    cases = {
+        "Hose": Hose,
+        "MergedStates": MergedStates,
+        "Scenarios": Scenarios,
+        "States": States,
+        "SurveyReport": SurveyReport,
+    }
     instances: dict[str, Any] = {
         "Deadline": Deadline(),
         "MeasuredMatrices": matrices,
         "Past": past,
     }
+    for name, cls in cases.items():
+        instances[name] = cls.__new__(cls)
+        for new in ATTRIBUTES[name].values():
+            if not hasattr(cls, new):
+                object.__setattr__(instances[name], new, object())
     assert ATTRIBUTES.keys() == instances.keys()
     for name, attributes in ATTRIBUTES.items():
         for old, new in attributes.items():
@@ -70,9 +97,32 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
             assert value == getattr(instances[name], new)
 
 
+def _functions_with_old_keywords() -> dict[str, Any]:
+    functions: list[Any] = [
+        threads_for,
+        most_probable_states,
+        Past.before,
+        common_quantile,
+        guarantee_common_fraction,
+        guarantee_common_fractions,
+        guarantee_min_cvar,
+        guarantee_min_loss,
+        PathSet.incidences,
+        scenarios_of,
+    ]
+    return {function.__name__: function for function in functions}
+
+
+def test_every_old_keyword_belongs_to_a_function_that_has_the_new_one() -> None:
+    functions = _functions_with_old_keywords()
+    assert functions.keys() == KEYWORDS.keys()
+    for name, keywords in KEYWORDS.items():
+        parameters = inspect.signature(functions[name]).parameters
+        assert set(keywords.values()) <= set(parameters), name
+        assert not set(keywords) & set(parameters), name
+
+
 def test_an_old_keyword_warns_and_is_the_new_one() -> None:
-    assert KEYWORDS.keys() == {"threads_for", "most_probable_states"}
-    assert KEYWORDS["threads_for"] == {"least": "min_operations"}
     options: dict[str, Any] = {"least": 1}
     with pytest.warns(DeprecationWarning, match=r"threads_for\(least=\) is deprecated"):
         context = threads_for(1, **options)
@@ -80,6 +130,18 @@ def test_an_old_keyword_warns_and_is_the_new_one() -> None:
         pass
     with pytest.raises(TypeError):
         threads_for(1, never=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", sorted(KEYWORDS))
+def test_a_function_with_old_keywords_warns_for_each(name: str) -> None:
+    """The call fails, since other arguments are missing or wrong; the warning comes before."""
+    for old, new in KEYWORDS[name].items():
+        message = rf"{name}\({old}=\) is deprecated: use {new}"
+        with (
+            pytest.warns(DeprecationWarning, match=message),
+            contextlib.suppress(Exception),
+        ):
+            _functions_with_old_keywords()[name](**{old: None})
 
 
 @pytest.mark.parametrize(("old", "new"), KEYWORDS["most_probable_states"].items())

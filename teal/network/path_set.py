@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from teal.deprecated import with_old_keywords
 from teal.network.packed import PackedPaths, PathScan, pack
 from teal.network.trie import Trie
 from teal.runtime.arrays import BoolArray, Int64Array, IntArray, UnsignedArray
@@ -285,6 +286,7 @@ class PathSet:
         """Number of (path, link) incidences."""
         return int(self.hops.sum(dtype=np.int64))
 
+    @with_old_keywords
     def incidences(self, max_paths: int | None = None) -> tuple[Int64Array, Int64Array]:
         """Return every (path, link) incidence: path slot ``d * K + k`` and link index.
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.deprecated import with_old_attributes
+from teal.deprecated import with_old_attributes, with_old_keywords
 from teal.network import TrafficMatrices
 from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
@@ -70,6 +70,7 @@ class Past:
         """Row in the whole series of the matrix of the interval to allocate."""
         return self.first_row + self.num_known - 1 + self.lead
 
+    @with_old_keywords
     def before(self, num_known: int) -> Past:
         """Return the past at the time when only the first ``num_known`` matrices were known."""
         return dataclasses.replace(self, traffic=self.traffic.part(0, num_known))

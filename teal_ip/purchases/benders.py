@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from teal.deprecated import with_old_names
 from teal.errors import InputError, SolverError
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -427,3 +428,6 @@ def _round_up(
     if (added_capacity > scenarios.max_added * (1 + _ROUNDING)).any():
         raise SolverError("upgrade: no feasible expansion in modules was found in time")
     return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, added_capacity)
+
+
+__getattr__ = with_old_names(__name__, globals())

@@ -43,6 +43,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from teal.deprecated import with_old_attributes, with_old_names
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
@@ -290,6 +291,7 @@ _GAIN = 1e-3
 _MAX_STATIC_ROWS = 200_000
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hose:
     """Limits on the ingress and egress traffic of nodes.
@@ -838,3 +840,6 @@ class _StaticProgram:
             (np.ones(num_paths), (np.searchsorted(demands, demand), np.arange(num_paths))),
             shape=(len(demands), self.num_variables),
         )
+
+
+__getattr__ = with_old_names(__name__, globals())

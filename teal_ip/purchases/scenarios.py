@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from teal.deprecated import with_old_attributes, with_old_keywords
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.reachability import reaches, with_surviving_paths
@@ -24,6 +25,7 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 _UNBOUGHT_SHARE = 1e-3
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenarios:
     """Scenarios (a matrix under a failure) that must fit after an expansion.
@@ -161,6 +163,7 @@ def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
     return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
+@with_old_keywords
 def scenarios_of(
     problem: Problem,
     matrices: FloatArray,

@@ -14,6 +14,7 @@ from typing import Any
 
 from teal.app.page import write_page
 from teal.app.run_files import write_files
+from teal.deprecated import with_old_attributes
 from teal.formats import load_traffic, save_topology, save_traffic, topology_from
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.storage import check_out_folder
@@ -41,6 +42,7 @@ PAGE = "survey.html"
 NAMES = ("loads", "metrics", "policies", "purchases")
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class SurveyReport:
     """Results of a survey.

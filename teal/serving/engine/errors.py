@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -148,16 +147,4 @@ def media_type(header: str) -> str:
     return header.partition(";")[0].strip().lower()
 
 
-def _present(name: str) -> Any:
-    """Return a name of this module.
-
-    Raises:
-        AttributeError: there is none.
-    """
-    try:
-        return globals()[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__} has no attribute {name}") from None
-
-
-__getattr__ = with_old_names(__name__, _present)
+__getattr__ = with_old_names(__name__, globals())
