@@ -72,7 +72,7 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
     matrices.max_matrices = 3
     past = Past.__new__(Past)
     object.__setattr__(past, "traffic", SimpleNamespace(num_matrices=4, num_demands=6))
-    cases = {
+    cases: dict[str, Any] = {
         "Hose": Hose,
         "MergedStates": MergedStates,
         "Scenarios": Scenarios,

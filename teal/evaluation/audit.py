@@ -449,7 +449,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
     or length of the first path.
     """
     paths = instance.paths
-    path, link = paths.incidences(most=1)
+    path, link = paths.incidences(max_paths=1)
     hops = paths.hops[:, 0]
     groups = [
         np.flatnonzero(paths.pairs[:, side] == node)
