@@ -53,7 +53,7 @@ _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404
 # Within a request, a check of a network's files is valid for this time, seconds.
 _MAX_AGE_S = 0.01
-# Values of a link change, to estimate the size of a request.
+# Number of values of a link change, from which the size of a request is estimated.
 _VALUES_PER_CHANGE = 4
 # Backoff between attempts to prepare a network, or to load added paths.
 _FIRST_PAUSE_S = 1.0
@@ -122,7 +122,11 @@ class RegistryEntry:
         self.version = self.version._replace(links=-1)
 
     def apply_capacity(self, network_state: NetworkState | None) -> None:
-        """Set the current capacities of a network from stored and unsaved link changes."""
+        """Set the current capacities of a network from stored and unsaved link changes.
+
+        Args:
+            network_state: state of the network; None to do nothing, before the network is ready.
+        """
         if network_state is not None:
             links = _merge_links(self.links, self.unsaved_links)
             network_state.shared.capacity = current_capacity(network_state.topology, links)
@@ -312,7 +316,8 @@ class Registry:
         """
         num_attempts = entry.num_store_attempts
         async with entry.store_lock:
-            # An attempt that started after this call has tried to store these changes, too.
+            # If another attempt began while this call waited for the lock, it has included these
+            # changes.
             if entry.num_store_attempts > num_attempts or not entry.unsaved_links:
                 return
             entry.num_store_attempts += 1
@@ -327,7 +332,7 @@ class Registry:
                 if error.code != LOCKED:
                     raise
                 reason = error.message
-            # Stored: only changes that arrived during the attempt stay unsaved.
+            # Success: only changes that arrived during the attempt stay unsaved.
             else:
                 entry.links = _merge_links(entry.links, changes)
                 # Read the file again at the next lookup: it may have changes of other processes.
@@ -344,7 +349,7 @@ class Registry:
             )
 
     async def _retry_save(self, name: str, entry: RegistryEntry) -> None:
-        """Retry to store unsaved link changes; note a permanent failure as the entry's warning."""
+        """Retry to store unsaved link changes; a permanent failure becomes the entry's warning."""
         try:
             await self._save(name, entry)
         except ServiceError as error:
@@ -362,7 +367,7 @@ class Registry:
         }
 
     def are_all_computing(self) -> bool:
-        """Return whether networks are being prepared and none is ready."""
+        """Return whether there are networks that have not failed, and none of them is ready."""
         usable = [entry for entry in self._networks.values() if not entry.error]
         return bool(usable) and all(entry.network_state is None for entry in usable)
 
@@ -471,9 +476,10 @@ class Registry:
             entry.path_reload = asyncio.create_task(self._reload_paths(name, entry))
 
     async def _reload_paths(self, name: str, entry: RegistryEntry) -> None:
-        """Load added paths until the network has all of them; requests use the current paths.
+        """Load added paths until the network has all of them.
 
-        Failures are retried with backoff, except a damaged file.
+        Meanwhile, requests use the current paths. Failures are retried with backoff, except a
+        damaged file.
         """
         assert entry.network_state is not None
         loop = asyncio.get_running_loop()
@@ -499,7 +505,7 @@ class Registry:
             await asyncio.sleep(next(pauses_s))
 
     def _added_paths(self, name: str, entry: RegistryEntry) -> AddedPaths:
-        """Return version and file of the stored path set of a network with added paths."""
+        """Return version and file of a network's stored path set, which includes added paths."""
         return AddedPaths(entry.paths_version, self._store.paths_file(name, entry.generation))
 
     async def _prepare(self, name: str, entry: RegistryEntry) -> None:
@@ -621,6 +627,7 @@ def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
 
 def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
     """Return the description of a network for the API, fields of ``responses.NetworkInfo``."""
+    # Settings and problems; then the progress of the path search, or the ready network.
     description: dict[str, Any] = {
         "name": name,
         "generation": entry.generation,
@@ -729,7 +736,10 @@ def _may_take_long(num_nodes: int, spec: NetworkSpec) -> bool:
 
 
 def _describe_state(network_state: NetworkState) -> dict[str, Any]:
-    """Return nodes, links, and numbers of demands and paths of a ready network, for the API."""
+    """Return nodes, links, and the numbers of demands and paths of a ready network, for the API.
+
+    The fields are those of ``responses.NetworkInfo`` that are set once the network is ready.
+    """
     # Links with registered and current capacities, Gbit/s.
     topology = network_state.topology
     names = topology.node_names
