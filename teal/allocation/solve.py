@@ -198,7 +198,7 @@ class SolveFigures(Figures):
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values; NaN and infinity become null."""
         # Figures that every objective has.
-        common_names = (
+        field_names = (
             *FIGURES,
             "gap_all_paths",
             "iterations",
@@ -212,7 +212,7 @@ class SolveFigures(Figures):
         parts: dict[str, Any] = {}
         if self.lines is not None:
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
-        figures = {name: getattr(self, name) for name in common_names}
+        figures = {name: getattr(self, name) for name in field_names}
         # Figures of some objectives and options only: churn relative to the installed splits, gap
         # as a fraction of the loss, latency, demands without a path, common served fraction.
         churn = (
@@ -222,18 +222,18 @@ class SolveFigures(Figures):
         )
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
-        latency_names = ("latency_mean", "latency_99", "largest_stretch")
-        latency = (
-            {} if self.latency is None else dict(zip(latency_names, self.latency, strict=True))
-        )
+        # (mean, 99%, stretch), in the order of the fields of `LatencyFigures`.
+        field_names = ("latency_mean", "latency_99", "largest_stretch")
+        latency = {} if self.latency is None else dict(zip(field_names, self.latency, strict=True))
         unserved = (
             {} if self.without_path is None else {"without_path": self.without_path.to_json()}
         )
-        share_names = ("largest_share", "largest_share_bound")
+        # (carried fraction, its upper bound).
+        field_names = ("largest_share", "largest_share_bound")
         share = (
             {}
             if self.largest_share is None
-            else dict(zip(share_names, self.largest_share, strict=True))
+            else dict(zip(field_names, self.largest_share, strict=True))
         )
         # All figures in the documented order.
         entries = {
