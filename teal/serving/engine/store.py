@@ -108,6 +108,7 @@ class Store:
             files = os.listdir(self._folder)
         except OSError as error:
             raise self._unavailable(error) from None
+        # Registrations are the files NAME.json, without those of link changes and temporary files.
         return sorted(
             name[:-5]
             for name in files
@@ -216,7 +217,7 @@ class Store:
         """
         with self._locked():
             is_new = not self._network_file(name).exists()
-            # Nothing to do for the same settings; an unknown or damaged network is written.
+            # Keep a network with the same settings; a damaged one, which `read` refuses, is replaced.
             with contextlib.suppress(ServiceError):
                 if not is_new and self.read(name).network == network:
                     return False
@@ -262,7 +263,7 @@ class Store:
             )
 
     def paths_file(self, name: str, generation: str) -> Path:
-        """Return the file of the path set of a network with added paths."""
+        """Return the file of a registration's path set, which exists once paths were added."""
         return self._folder / f"{name}{_PATHS_SUFFIX}" / f"{generation}.npz"
 
     def write_paths(
@@ -316,7 +317,7 @@ class Store:
                 shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
-        """Return the folder of the measured matrices of a registration."""
+        """Return the folder of a registration's measured matrices, which need not exist."""
         return self._folder / f"{name}{_MEASURED_SUFFIX}" / generation
 
     @contextlib.contextmanager
@@ -333,6 +334,7 @@ class Store:
             )
         except OSError as error:
             raise storage_fault(error, folder_is_there=False) from None  # type: ignore[misc]
+        # Poll the lock until it is free or the time limit has passed; closing the file releases it.
         try:
             while True:
                 try:
