@@ -108,7 +108,7 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
 
 
 def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
-    """Run `teal solve` and describe its result."""
+    """Run `teal solve`; return its result as text, JSON data and exit code."""
     report = run_solve(config, notify)
     if hint := report.unit_hint():
         notify(hint)

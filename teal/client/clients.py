@@ -232,7 +232,7 @@ def _connection(address: str, token: str) -> dict[str, Any]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Return whether a host is a loopback address or name, which stands for this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -240,7 +240,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_ready(network: Network, end_s: float) -> bool:
-    """Return whether the paths of a network are computed.
+    """Return whether the paths of a network are computed; raise an error if they cannot be in time.
 
     Args:
         network: current state of the network.

@@ -122,7 +122,7 @@ class _LimitedProtocol(_UvicornProtocol):
         )
 
     def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
-        """Close the connection if the client reads its response too slowly; schedule the next check.
+        """Close the connection of a client that reads too slowly; schedule the next check.
 
         Since the last check, the client must have read ``MIN_READ_BYTES`` or all unread bytes.
 

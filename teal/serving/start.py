@@ -51,16 +51,16 @@ def engine_settings(config: ServeConfig) -> dict[str, Any]:
 
 
 def resolve_model(config: ServeConfig) -> str:
-    """Return the model of the settings; a folder as absolute path.
+    """Return the model of the settings, with a folder as absolute path.
 
-    Other processes of the service have other working folders.
+    Relative paths would fail, since other processes of the service have other working folders.
     """
     folder = Path(config.model)
     return str(folder.resolve()) if folder.is_dir() else config.model
 
 
 def service_url(config: ServeConfig) -> str:
-    """Return the URL of the service."""
+    """Return the URL on which the service listens."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{config.port}"
 

@@ -18,6 +18,7 @@ from teal.schemes.models import Model, load_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.serving.engine.log import LOG
 
+# Minimum interval between two checks of the files of the model.
 _CHECK_INTERVAL_S = 1.0
 
 
@@ -54,6 +55,7 @@ class ReloadableModel:
             if name == "none"
             else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
         )
+        # Last check of the files, by time.monotonic(), and their fingerprint then.
         self._last_check = time.monotonic()
         self._last_fingerprint = self._fingerprint()
         self._reload: Future[None] | None = None
@@ -91,10 +93,14 @@ class ReloadableModel:
         }
 
     def read(self) -> None:
-        """Load and validate the model; on failure keep the old one, and log the error."""
+        """Load and validate the model; on failure keep the old one, and log the error.
+
+        With the name ``none`` there is nothing to load.
+        """
         try:
             if self._folder is None:
                 return
+            # Load the model, and validate it in the solver thread before it is used.
             model = load_model(self._folder)
             version = file_key(self._folder / MODEL_WEIGHTS)
             self._engine_thread.submit(self._check_model, model).result()

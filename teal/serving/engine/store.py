@@ -108,7 +108,7 @@ class Store:
             files = os.listdir(self._folder)
         except OSError as error:
             raise self._unavailable(error) from None
-        # Registrations are the files NAME.json, without those of link changes and temporary files.
+        # Registrations are the files NAME.json, without those of link changes and hidden files.
         return sorted(
             name[:-5]
             for name in files
@@ -217,7 +217,7 @@ class Store:
         """
         with self._locked():
             is_new = not self._network_file(name).exists()
-            # Keep a network with the same settings; a damaged one, which `read` refuses, is replaced.
+            # Keep a network with the same settings; replace a damaged one, which `read` refuses.
             with contextlib.suppress(ServiceError):
                 if not is_new and self.read(name).network == network:
                     return False

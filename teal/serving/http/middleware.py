@@ -156,6 +156,7 @@ class RequestGuard:
             if scope["method"] in _METHODS_WITH_BODY:
 
                 def reserve(size: int) -> None:
+                    """Reserve memory for a received part of the body."""
                     exchange.reserved_bytes += self._reserve(exchange.client, size)
 
                 receive = _ReplayedBody(await _read_body(receive, reserve), receive)
@@ -216,7 +217,12 @@ class RequestGuard:
         return size
 
     def _release(self, client: str, size: int) -> None:
-        """Release the memory of a request's body."""
+        """Release the memory of a request's body.
+
+        Args:
+            client: client of the request.
+            size: reserved bytes.
+        """
         self._open_bytes[client] -= size
         if self._open_bytes[client] <= 0:
             del self._open_bytes[client]
@@ -354,7 +360,7 @@ class GuardedApp:
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers by name; of repeated headers, the last value.
+    """Return the headers by name; the last value of repeated headers.
 
     Raises:
         ServiceError: a single-valued header is repeated.
@@ -437,7 +443,7 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
 
 
 def _query(scope: Scope) -> str:
-    """Return the query with the parameters of the API only, for the log."""
+    """Return the query string for the log: known parameters only, cut to ``_MAX_QUERY`` letters."""
     parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
     )
@@ -482,6 +488,7 @@ class _ReplayedBody:
         self._receive = receive
 
     async def __call__(self) -> Message:
+        """Return the body as a single message; afterwards the original messages."""
         if self._body is None:
             return await self._receive()
         body = self._body

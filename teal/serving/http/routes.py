@@ -149,7 +149,7 @@ _INFO_DEFAULTS = {
     for name, field in NetworkInfo.model_fields.items()
     if not field.is_required()
 }
-# Values of a link in a network description, to estimate the size of the response.
+# Number of values of a link in a network description, to estimate the size of the response.
 _VALUES_PER_LINK = 4
 
 
@@ -329,7 +329,12 @@ class _AllocationHandler:
 
 
 def _encode_request(request: Request, body: bytes) -> EncodedRequest:
-    """Return the undecoded request for the backend, without the parameter ``previous``."""
+    """Return the undecoded request for the backend, without the query parameter ``previous``.
+
+    Args:
+        request: request whose scope has the identifier, client and media type of the guard.
+        body: body of the request.
+    """
     state = request.scope["teal"]
     query = dict(request.query_params)
     query.pop("previous", None)
@@ -344,7 +349,12 @@ def _encode_request(request: Request, body: bytes) -> EncodedRequest:
 
 
 def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
-    """Add the route of allocation requests; return the faster route outside of FastAPI."""
+    """Add the route of allocation requests; return the faster route outside of FastAPI.
+
+    Args:
+        router: router, whose route serves the OpenAPI document only.
+        handler: handler of both routes.
+    """
 
     @router.post(
         _ALLOCATIONS,
@@ -621,6 +631,7 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
     is_gone = False
 
     async def cancel_when_gone() -> None:
+        """Wait for the disconnect message, then cancel the calling task."""
         nonlocal is_gone
         # An unreadable connection counts as disconnected.
         with contextlib.suppress(Exception):
@@ -632,11 +643,12 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
     try:
         return await work
     except asyncio.CancelledError:
-        # Another task has cancelled this request: the cancellation goes on.
+        # Pass on a cancellation that has another cause than the disconnect.
         if not is_gone or request_task.cancelling() > 1:
             raise
         raise ServiceError(400, "disconnected", "the client has disconnected") from None
     finally:
         watcher.cancel()
+        # The cancellation has been handled: undo its count (`Task.cancelling`).
         if is_gone:
             request_task.uncancel()
