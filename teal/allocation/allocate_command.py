@@ -117,6 +117,7 @@ def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], 
     }
     missing = [part for part in range(allocator.num_parts) if part not in finished_parts]
     _check_disk_space(files, missing, notify)
+    # Each part is added to the journal when its file is written.
     with progress_bar(
         total=allocator.num_matrices,
         initial=sum(finished_parts.values()),
@@ -193,6 +194,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
             f"{figure_texts[0]}, {num_above_gap:,} matrices above {100 * config.gap:g}%; all "
             f"figures in {config.out}/{FIGURES_FILE}"
         )
+        # Relative change of the sum of all values by rounding the splits.
         if config.entries or config.min_split:
             exact_value, value = (
                 sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value")
@@ -202,6 +204,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
                 "--min-split and --entries changed the sum of all values by "
                 f"{signed_percent(change)}"
             )
+    # The exit code tells unusable allocations and missed gaps.
     satisfied_demands = [matrix.satisfied_demand for matrix in usable]
     return Outcome(
         text="\n".join(lines),

@@ -129,6 +129,7 @@ def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
     num_paths = int(paths_per_demand.sum())
     longest = int(paths.hops.max())
     demands_by_paths = [int((paths_per_demand == k).sum()) for k in range(paths.num_paths + 1)]
+    # Text, and the same figures as data.
     lines = [
         f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "
         f"{paths.num_demands:,} demands",

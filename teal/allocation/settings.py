@@ -142,6 +142,7 @@ class SolveConfig(InstanceConfig):
 
     def _check_churn_options(self) -> None:
         """Check the options that limit churn, and those that exclude them."""
+        # Both limits are shares, and need the installed allocation.
         require(
             self,
             "max_churn",
@@ -157,6 +158,7 @@ class SolveConfig(InstanceConfig):
                 "must be used together with --max-churn or --keep-within",
                 "add the missing option, or drop the others",
             )
+        # Options that exclude them; a proof needs a linear or piecewise linear objective.
         _require_compatible("prove", "--max-churn", self.prove is None or self.max_churn is None)
         if self.prove is not None:
             require_linear(self, "with --prove", or_in_pieces=True)

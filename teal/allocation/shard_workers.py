@@ -263,6 +263,7 @@ class RayActors:
             SolverError: an actor died more than three times.
             InputError: raised by an actor.
         """
+        # References of the results, which the actors compute in parallel.
         pending = [self._send(worker, call) for worker, call in enumerate(calls)]
         results = []
         for worker, call in enumerate(calls):

@@ -260,8 +260,10 @@ class SolveFigures(Figures):
 
     def describe(self) -> str:
         """Return the figures as a few lines of text."""
+        # A program that prices prove to be infeasible has no value and gap.
         if self.largest_share is not None:
             return self._describe_share(*self.largest_share)
+        # Value with bound and gap, service and utilisation, further figures, times.
         unit = self.objective.rules.unit
         bound = bound_text(self.bound, self.objective.rules.sense)
         lines = [
@@ -499,6 +501,7 @@ def _report(
         is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     )
     stopped_by = STOPPED_BY[result.stopped_by[0]]
+    # Figures of the validator, of the solver, and of the installation.
     return SolveReport(
         problem=problem,
         objective=problem.objective,

@@ -27,12 +27,14 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     if config.is_sharded:
         compile_first(notify)
         return _run_sharded(config, notify)
+    # Check the output file before the solve.
     if config.out:
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
     report = solve_matrix(config, notify, partial(compile_first, notify))
     if config.out:
         num_paths = _write_allocation(config.out, report, config.entries)
         notify(f"{config.out}: {num_paths:,} paths that carry traffic")
+    # An allocation of a common fraction of all demand, proved to be infeasible, has no proof.
     if config.prove and report.largest_share is not None:
         notify(f"{config.prove}: no proof is written, since not all demand can be carried")
     elif config.prove:

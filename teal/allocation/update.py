@@ -163,7 +163,7 @@ def _update_in_steps(
 
 
 def _demand_incidence(paths: PathIncidence) -> sp.csr_array:
-    """Return the sparse matrix (D, P) that is 1 where a path belongs to a demand."""
+    """Return the sparse matrix (D, P) that is 1 where path p belongs to demand d, else 0."""
     num_paths = len(paths.demand)
     num_demands = int(paths.demand.max(initial=-1)) + 1
     return sp.csr_array(
@@ -321,7 +321,7 @@ def _scaled_loads(paths: PathIncidence, unit: FloatArray) -> sp.csr_array:
 
 
 def _uses_failed_link(paths: PathIncidence) -> BoolArray:
-    """Return (P,) whether a path uses a failed link."""
+    """Return (P,) whether each path uses a failed link, one with a capacity of 0."""
     is_failed = ~(paths.capacity > 0)
     if not is_failed.any():
         return np.zeros(len(paths.demand), dtype=bool)

@@ -497,7 +497,7 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         """Return a number column (B,); None if the response does not have it."""
         return table.column(name).to_numpy() if name in table.column_names else None
 
-    # Collect columns and metadata.
+    # Collect figures, times, and the results of classes or levels, from columns and metadata.
     return ServedAllocation(
         splits=splits,
         weights=weights,

@@ -33,6 +33,7 @@ def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], 
     The method builds the call, sends the request, and returns the decoded response.
     """
 
+    # `wraps` copies the name and docstring of `build_call`.
     @functools.wraps(build_call)
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = build_call(*arguments, **options)
@@ -53,6 +54,7 @@ def _async(
     The method builds the call, sends the request, and returns the decoded response.
     """
 
+    # `wraps` copies the name and docstring of `build_call`.
     @functools.wraps(build_call)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = build_call(*arguments, **options)

@@ -141,6 +141,7 @@ class _RemoteBackend:
 
         async def call(*arguments: Any) -> Any:
             """Call the method of an engine, at most twice; return its result."""
+            # Errors of the API pass unchanged; only a dead or silent engine is called again.
             for may_retry in (True, False):
                 try:
                     async with asyncio.timeout(timeout_s):
@@ -157,6 +158,7 @@ class _RemoteBackend:
                         raise ServiceError(
                             503, "unavailable", "the engine is being restarted; retry later", 3.0
                         ) from None
+            # Unreachable: the second attempt returns or raises.
             raise AssertionError
 
         return call

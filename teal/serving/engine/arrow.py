@@ -284,6 +284,7 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     Raises:
         ServiceError: missing columns, null entries, unknown nodes or classes, or repeated demands.
     """
+    # Check the required columns.
     names = set(table.column_names)
     if not {"source", "target", "rate"} <= names:
         raise invalid_request(
@@ -292,6 +293,7 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
         raise invalid_request("source, target, rate: null values are not allowed")
+    # Read the optional columns, and scatter the rates to matrices.
     matrix_index = table.column("matrix").to_numpy() if "matrix" in names else None
     class_names = table.column("class").to_pylist() if "class" in names else None
     source, target, rate = triples

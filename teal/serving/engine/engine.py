@@ -634,6 +634,7 @@ class AllocationEngine:
         Returns:
             future of the running allocation; its failure is logged.
         """
+        # The allocation uses the program of the registration, with the current capacities.
         network_state = entry.network_state
         task = single_program_task(entry.spec.objective)
         assert network_state is not None
@@ -643,6 +644,7 @@ class AllocationEngine:
             if not entry.is_gone.is_set() and not measurements.is_current(network_state.capacity):
                 measurements.allocate(network_state.network(task))
 
+        # Start a run unless one is in progress; a callback logs its failure.
         run = self._next_interval_runs.get(measurements)
         if run is None or run.done():
             run = self._next_interval_runs[measurements] = (

@@ -206,6 +206,7 @@ def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
         ServiceError: unknown link, or invalid capacity.
     """
     capacity = topology.capacity.copy()
+    # Validate each stored change, then apply it; a link that is down gets 0 whatever its capacity.
     for link, changed in links.items():
         value = changed.get("capacity")
         is_up = changed.get("up")
@@ -542,12 +543,12 @@ class NetworkState:
 
     @property
     def service_times(self) -> ServiceTimeEstimate:
-        """Service-time estimates of answers."""
+        """Estimated seconds of answers, for admission control and scheduling."""
         return self.shared.service_times
 
     @property
     def solver_times(self) -> SolverTimes:
-        """Solve times per matrix with and without a model."""
+        """Measured seconds per matrix of searches with and without a model."""
         return self.shared.solver_times
 
     @classmethod
@@ -717,6 +718,7 @@ class NetworkState:
             start,
             prefer_model=self.solver_times.prefer_model(kind),
         )
+        # Move flow to shorter paths at the same value, and collect the result.
         return BatchResult(
             job.task,
             problem,

@@ -157,6 +157,7 @@ class PathGrowth:
         network_state = entry.network_state
         if network_state is None or network_state.paths_version < entry.paths_version:
             return False
+        # Search in the background thread; store the paths unless the network was removed meanwhile.
         try:
             loop = asyncio.get_running_loop()
             paths = await loop.run_in_executor(self._thread, search, network_state)

@@ -66,7 +66,7 @@ class QueuedRequest:
 
     @property
     def num_splits(self) -> int:
-        """Number of splits in the answer: B times D times K."""
+        """Number of splits in the answer: matrices times demands times candidate paths."""
         return self.rates.size * self.network_state.paths.num_paths
 
 
@@ -102,7 +102,7 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Number of matrices."""
+        """Number of matrices of the chunk."""
         return self.rows.stop - self.rows.start
 
     def kind(self, now: float) -> tuple[Any, ...]:

@@ -246,6 +246,7 @@ class Registry:
         Raises:
             ServiceError: the estimate exceeds the limit.
         """
+        # Small networks need no estimate; else time a sample of the search, one network at a time.
         if not _may_take_long(topology.num_nodes, spec):
             return None
         await self._kernels.wait(patience_s)
@@ -484,6 +485,7 @@ class Registry:
         assert entry.network_state is not None
         loop = asyncio.get_running_loop()
         pauses_s = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        # Extend the current state; a new round starts if paths were added meanwhile.
         while (
             entry.network_state.paths_version < entry.paths_version and not entry.is_gone.is_set()
         ):
@@ -549,12 +551,14 @@ class Registry:
             if entry.is_gone.is_set():
                 raise _Removed
 
+        # Choose the thread by the expected length of the search.
         topology = await asyncio.to_thread(load_network_topology, name, entry.spec)
         executor = (
             self._long_searches
             if _may_take_long(topology.num_nodes, entry.spec)
             else self._short_searches
         )
+        # Stored paths replace the search if paths were added since the registration.
         added = self._added_paths(name, entry) if entry.paths_version else None
         network_state = await asyncio.get_running_loop().run_in_executor(
             executor, NetworkState.prepare, name, entry.spec, report, added

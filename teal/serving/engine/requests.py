@@ -169,12 +169,12 @@ class NodeLink(_ForeignModel):
     )
 
     def node_link_data(self) -> dict[str, Any]:
-        """Return the node-link data as JSON data."""
+        """Return the networkx node-link data as JSON data, without the fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 class WeightSpec(_Strict):
-    """Weight of a demand."""
+    """Weight of the demand between two nodes."""
 
     source: _NodeId
     target: _NodeId
@@ -317,7 +317,7 @@ class LinkChange(_Strict):
 
 
 class LinkChanges(_Strict):
-    """Changes of several links."""
+    """Changes of the links between several pairs of nodes."""
 
     links: list[LinkChange] = Field(min_length=1, max_length=100_000, fail_fast=True)
 
@@ -509,7 +509,7 @@ class AllocationRequest(Options, _Matrices):
 
 
 class MeasurementOptions(_Strict):
-    """Times of measured matrices."""
+    """Time of the first measured matrix, and interval between consecutive matrices."""
 
     time: AwareDatetime = Field(
         description="Time of the first matrix; later than all earlier measured matrices."
@@ -526,7 +526,7 @@ _Rate = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None
 
 
 class LinkReading(_Strict):
-    """Rates by the two counters of a link."""
+    """Rates of a link in one interval, as counted by the routers at its two ends."""
 
     source: _NodeId
     target: _NodeId
@@ -542,7 +542,7 @@ class LinkReading(_Strict):
 
 
 class BorderReading(_Strict):
-    """Rates by the counters of a node's external interfaces."""
+    """Rates of a node in one interval, as counted at its external interfaces."""
 
     node: _NodeId
     ingress: _Rate = Field(
@@ -554,7 +554,7 @@ class BorderReading(_Strict):
 
 
 class CounterReadings(_Strict):
-    """Rates by the byte counters of one interval."""
+    """Rates of links and nodes in one interval, computed from the routers' byte counters."""
 
     links: list[LinkReading] = Field(max_length=MAX_LINKS, fail_fast=True)
     nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES, fail_fast=True)

@@ -68,7 +68,7 @@ class Scheduler:
         self._busy_until = 0.0
 
     def queued_requests(self, network_state: NetworkState) -> list[QueuedRequest]:
-        """Return the queued requests of a network."""
+        """Return the queued requests of a network, by deadline, without cancelled ones."""
         return list(self._queue.requests_of(network_state))
 
     async def is_responsive(self) -> bool:

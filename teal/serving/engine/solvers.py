@@ -151,6 +151,7 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
     Raises:
         ServiceError: there is no model, or it does not support classes, objective or conditions.
     """
+    # Without a model, or for a problem that no model supports.
     if model is None:
         raise invalid_request(
             "solver: this service has no model; use auto or pdhg, or start it with --model"
@@ -159,6 +160,7 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
         raise invalid_request(
             "solver: models do not support demand classes and max_min; use auto or pdhg"
         )
+    # The model may not support the objective or the side conditions.
     if not serves(model, problem.objective):
         raise invalid_request(
             "solver: the model of this service does not support the objective "

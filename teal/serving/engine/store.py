@@ -361,7 +361,7 @@ class Store:
         return self._folder / f"{name}.json"
 
     def _links_file(self, name: str) -> Path:
-        """Return the file of the link changes and path additions of a network."""
+        """Return the file of a network's link changes and number of path additions."""
         return self._folder / f"{name}{_LINKS_SUFFIX}"
 
 

@@ -108,6 +108,7 @@ class _Triangle:
     """Network of three nodes with the data that any option of a request needs."""
 
     def __init__(self) -> None:
+        # Registration with all links, a weight, a default bandwidth function and a risk group.
         links = [
             {"source": a, "target": b, "capacity": _CAPACITY}
             for a, b in itertools.combinations(_NODES, 2)
@@ -120,6 +121,7 @@ class _Triangle:
                 "groups": {"group": [("a", "b")]},
             }
         )
+        # State of the network with its candidate paths.
         topology = load_network_topology("warm-up", self._spec)
         paths = compute_paths(topology, all_pairs(topology), cache=False)
         self._network_state = NetworkState(

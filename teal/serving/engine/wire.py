@@ -382,6 +382,7 @@ def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form
         accept: Accept header of the request.
         form: requested JSON form.
     """
+    # All media types: limit the splits and utilisations.
     num_splits = rates.size * network_state.paths.num_paths
     num_utilisations = len(rates) * network_state.topology.num_links
     if max(num_splits, num_utilisations) > MAX_ANSWER_NUMBERS:

@@ -125,16 +125,16 @@ class Service:
 
     @property
     def router(self) -> APIRouter:
-        """Router of the application; Ray Serve reads the names of routes from it."""
+        """Router of the FastAPI application, from which Ray Serve reads the names of routes."""
         return self._api.router
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """Routes of the application, for Ray Serve."""
+        """Routes of the FastAPI application, which Ray Serve reads."""
         return self._api.routes
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI description."""
+        """Return the OpenAPI description of the API, as JSON data."""
         return self._api.openapi()
 
 

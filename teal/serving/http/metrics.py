@@ -90,6 +90,7 @@ class Metrics:
             ["network"],
             **shared,
         )
+        # Ratio of realised to optimal largest link utilisation: its upper limit and last value.
         self.next_limit = Gauge(
             "teal_next_limit",
             "Limit of realised over optimal largest utilisation, next interval",

@@ -312,6 +312,7 @@ class RequestGuard:
         Raises:
             ServiceError: the body is refused.
         """
+        # Bodies must not be compressed.
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in ("", "identity"):
             raise ServiceError(
@@ -329,6 +330,7 @@ class RequestGuard:
                 "unsupported_media_type",
                 f"unsupported Content-Type {body_type[:80]!r}; send {' or '.join(accepted_types)}",
             )
+        # The length is checked before the body is read; JSON has a smaller limit.
         content_length = headers.get(b"content-length", b"")
         if not content_length.isdigit():
             raise ServiceError(411, "length_required", "missing or invalid Content-Length")
@@ -443,7 +445,7 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
 
 
 def _query(scope: Scope) -> str:
-    """Return the query string for the log: known parameters only, cut to ``_MAX_QUERY`` letters."""
+    """Return the query string for the log: known parameters only, cut to a maximum length."""
     parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
     )

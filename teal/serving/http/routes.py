@@ -482,7 +482,7 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get("/v1/networks/{name}/paths", **_API, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
-        """Pairs of nodes in the order of rates and splits, and their candidate paths, as nodes."""
+        """Candidate paths of all pairs of nodes as node lists, in the order of rates and splits."""
         return _json_response(await backend.paths(name))
 
 
@@ -597,7 +597,7 @@ def _add_probes(router: APIRouter, context: _RouteContext) -> None:
 
 
 def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
-    """Add the route that Prometheus scrapes."""
+    """Add the route of the metrics, which Prometheus scrapes."""
     backend = context.backend
     metrics = context.metrics
 
@@ -608,7 +608,7 @@ def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def prometheus() -> Response:
-        """Metrics for Prometheus."""
+        """All metrics of the service, in the text format of Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))
         metrics.set_queue_lengths(await backend.queued())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
