@@ -145,8 +145,8 @@ def _with_prices(
 ) -> Allocation:
     """Return the allocation with link prices that prove a bound.
 
-    The prices are those of ``--prices``, else those of column generation with
-    ``--over-all-paths``, else those of a solve over the candidate paths.
+    The prices are read from the file of ``--prices``. Without it, column generation computes them
+    with ``--over-all-paths``, else a solve over the candidate paths does.
 
     Args:
         config: settings of `teal certify`.

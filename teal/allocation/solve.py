@@ -711,9 +711,13 @@ def _round_splits(
         preferred_splits: (1, D, K) splits of the solver, moved to short paths by ``--prefer``.
         installed_splits: (D, K) splits of ``--previous``; None without them.
         notify: prints one line of text.
+
+    Returns:
+        splits to install, and their changes relative to the installed ones.
     """
     problem = search.problem
-    # Of an infeasible program, the splits carry a common fraction of all demand: no rounding.
+    # Round the splits, except those of an infeasible program, which carry a common fraction of all
+    # demand.
     splits = preferred_splits
     if search.result.largest_share is None:
         splits = installable(problem, preferred_splits, config.min_split, config.entries)
@@ -792,8 +796,8 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
     """Return the ``--traffic`` specification, limited to the matrices up to ``--index``.
 
     ``gravity`` without ``count`` gets ``count=INDEX + 1``, so that no further matrices are
-    generated.  Other specifications are returned unchanged; with ``--calibrate``, which needs every
-    matrix, all of them are.
+    generated.  Other specifications are returned unchanged; so is ``gravity`` with ``--calibrate``,
+    which needs every matrix.
     """
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic

@@ -21,6 +21,13 @@ from teal.solvers.split_table import table_weights
 def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve the matrix; write the allocation to ``--out`` and the proof to ``--prove``.
 
+    Args:
+        config: settings of `teal solve`.
+        notify: prints one line of text.
+
+    Returns:
+        figures of the allocation.
+
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
     """
@@ -81,6 +88,13 @@ def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
 
 def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve shard by shard, and write a file for each shard to the folder ``--out``.
+
+    Args:
+        config: settings of `teal solve`.
+        notify: prints one line of text.
+
+    Returns:
+        figures of the allocation.
 
     Raises:
         InputError: invalid settings, or an output folder that must not be replaced.

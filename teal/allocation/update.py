@@ -191,8 +191,8 @@ def _scale_to_capacities(
 ) -> FloatArray:
     """Return the intermediate flows, scaled down so that no step can overload a link.
 
-    The program's solution may violate capacities within the solver's tolerance.  The factor of a
-    path is that of its most overloaded link; smaller flows never increase a load.
+    The program's solution may violate capacities within the solver's tolerance.  Each path is
+    scaled by the factor that its most overloaded link needs; smaller flows never increase a load.
 
     Args:
         paths: links of the paths, and capacities.
@@ -216,9 +216,10 @@ def _scale_to_capacities(
 
 
 def _fitting_factor(paths: PathIncidence, residual: FloatArray, flows: FloatArray) -> FloatArray:
-    """Return (P,) factors in [0, 1] of path flows with which no load exceeds the residual capacity.
+    """Return (P,) factors in [0, 1] that scale path flows down to the residual capacities.
 
-    The factor of link e is min(1, residual[e] / load[e]), that of a path the minimum of its links.
+    The factor of link e is min(1, residual[e] / load[e]); the factor of a path is the minimum of
+    the factors of its links.
 
     Args:
         paths: links of the paths.
@@ -384,13 +385,19 @@ _PathKey = tuple[_Demand, tuple[int, ...]]
 def run_update(config: UpdateConfig) -> Update:
     """Read both allocations, plan the update, and write the allocation after each step.
 
+    Args:
+        config: settings of `teal update`.
+
+    Returns:
+        path flows after each step.
+
     Raises:
         InputError: invalid settings or an invalid file.
         SolverError: an allocation overloads a link, or ``max_steps`` does not suffice.
     """
     earlier_files = tuple(file.name for file in config.out.glob(_PATTERN))
     check_out_folder(config.out, earlier_files or ("step-1.json",), overwrite=config.overwrite)
-    # Read the flows; the P paths are those of either allocation.
+    # Read the flows; P is the number of paths that the old or the new allocation uses.
     topology = topology_of(config)
     old_flow_by_path, new_flow_by_path = (
         _read_flows(file, topology) for file in (config.before, config.after)

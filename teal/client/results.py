@@ -219,7 +219,7 @@ class ServedAllocation:
         status: (B,) "gap" if the requested gap was reached; else the reason why the search ended:
             "deadline", "iterations", "rounding" if only rounding misses the gap, or "model" if the
             gap of the model alone is larger.  "next" for the interval after the newest measured
-            matrix; the figures are then those of the splits on that matrix.
+            matrix; the figures then evaluate the splits on that matrix.
         queue_ms: time in the queue, ms.
         solve_ms: time of the solver, ms.
         solver: model, model-pdhg, pdhg, or hedge (allocation for the next interval).

@@ -16,8 +16,8 @@ from teal.errors import InputError, SolverError, TealError
 def connected(extra: str = "ray") -> Iterator[Any]:
     """Connect to Ray while the block runs; yield the module ray.
 
-    The cluster is that of ``RAY_ADDRESS``, or a new local one on the loopback address. A connection
-    that exists already is used and stays open.
+    The variable ``RAY_ADDRESS`` names the cluster; without it, a local one is started on the
+    loopback address. A connection that exists already is used and stays open.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
@@ -53,7 +53,7 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
     Raises:
         InputError: the cluster is unreachable.
     """
-    # Ray reads the address of a cluster from the variable itself.
+    # Without the setting "address", Ray connects to the cluster of the variable.
     address = os.environ.get("RAY_ADDRESS", "")
     settings: dict[str, Any] = {
         "log_to_driver": False,

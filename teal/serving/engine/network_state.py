@@ -199,8 +199,8 @@ def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
 
     Args:
         topology: topology as registered.
-        links: link index -> change {"capacity": Gbit/s or None, "up": bool}, or one of them. A
-            capacity of None is the registered one; links that are down get 0.
+        links: link index -> change {"capacity": Gbit/s or None, "up": bool}; either key may be
+            missing. A capacity of None is the registered one; links that are down get 0.
 
     Raises:
         ServiceError: unknown link, or invalid capacity.

@@ -108,10 +108,10 @@ class Chunk:
     def kind(self, now: float) -> tuple[Any, ...]:
         """Return the key of chunks that may be solved in one batch.
 
-        A started chunk stays with the chunks of its run. Others need the same network, program and
-        gap, a deadline that has passed or not, and a solver state or not. A run ends at the
-        earliest end time of its chunks, so chunks of a program that cannot be resumed do not share
-        a run with other requests.
+        A chunk with a run stays with the chunks of that run. Chunks without a run share a batch if
+        network, program and gap are equal, both deadlines have passed or none, and both have a
+        solver state or none. A run ends at the earliest end time of its chunks; so a chunk whose
+        program cannot be resumed shares a run with chunks of its own request only.
 
         Args:
             now: ``time.perf_counter()``.

@@ -87,7 +87,8 @@ class RegistryEntry:
         measurements: measured matrices; None until first used.
         path_reload: background task that loads added paths.
         paths_version: number of stored path additions; ``network_state`` may have fewer.
-        links: stored link changes: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        links: stored link changes: link index -> {"capacity": Gbit/s, "up": bool}; either key may
+            be missing.
         unsaved_links: link changes in effect but not stored yet, in the form of ``links``.
         change_lock: serialises the evaluation of link changes.
         store_lock: serialises the storing of link changes, so that the last one wins.
@@ -620,7 +621,7 @@ def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
     """Return link changes updated by later ones, field by field, in the same form.
 
     Args:
-        links: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        links: link index -> {"capacity": Gbit/s, "up": bool}; either key may be missing.
         changes: later changes in the same form.
     """
     return {
@@ -672,8 +673,8 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
         changes: body of the request, fields of ``LinkChanges``.
 
     Returns:
-        link index -> {"capacity": Gbit/s or None for the registered one, "up": bool}, or one of
-        them; later changes of a link override earlier ones.
+        link index -> {"capacity": Gbit/s or None for the registered one, "up": bool}; either key
+        may be missing. Later changes of a link override earlier ones.
 
     Raises:
         ServiceError: no link between two nodes.

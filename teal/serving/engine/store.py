@@ -74,7 +74,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         network: settings of the registration.
-        links: link index -> change {"capacity": Gbit/s, "up": bool}, or one of them.
+        links: link index -> change {"capacity": Gbit/s, "up": bool}; either key may be missing.
         generation: identifier of the registration.
         paths_version: number of path additions.
     """
@@ -184,7 +184,7 @@ class Store:
         Returns ``({}, 0)`` if the file is missing or belongs to another registration.
 
         Raises:
-            ValueError: damaged file; other exceptions are possible, too.
+            ValueError, LookupError, TypeError, OSError: damaged or unreadable file.
         """
         try:
             links = _read_object(self._links_file(name))
@@ -239,7 +239,8 @@ class Store:
 
         Args:
             name: name of the network.
-            changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``, or one of them.
+            changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``; either key may be
+                missing.
             network: settings to which the link indices belong; if the stored ones differ, the name
                 was registered again.
 

@@ -162,6 +162,7 @@ class RequestGuard:
                 receive = _ReplayedBody(await _read_body(receive, reserve), receive)
             await app(scope, receive, exchange.send)
         except ServiceError as error:
+            # Nonzero status: the response has begun.
             if exchange.status:
                 raise
             await fault_response(error)(scope, receive, exchange.send)
