@@ -95,6 +95,7 @@ def _register(config: ServeConfig, folder: Path) -> None:
     Raises:
         InputError: unknown topology, or invalid settings of the network.
     """
+    # A file is stored as node-link data, since other processes may not have it.
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(

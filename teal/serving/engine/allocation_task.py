@@ -392,7 +392,11 @@ def single_program_task(objective: str) -> AllocationTask:
 
 
 def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
-    """Return the link indices of each registered shared-risk group.
+    """Return the link indices of each registered shared-risk group, ascending.
+
+    Args:
+        topology: topology of the network.
+        spec: settings of the registration, with the cables of each group as pairs of node names.
 
     Raises:
         ServiceError: unknown cable.

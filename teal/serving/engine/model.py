@@ -50,6 +50,7 @@ class ReloadableModel:
         self._check_model = check_model
         self._engine_thread = engine_thread
         self._loader_thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        # Folder of the model; None without a model.
         self._folder = (
             None
             if name == "none"
@@ -61,6 +62,7 @@ class ReloadableModel:
         self._reload: Future[None] | None = None
         # Error of the last load; "" if it succeeded.
         self._error = ""
+        # Current model, prefix of the hash of its weights, and load time in seconds since 1970.
         self.starter: Model | None = None
         self._version = ""
         self._loaded_at = 0.0

@@ -656,6 +656,7 @@ class NetworkState:
         # Demands of 1e-6 Gbit/s, a gap of 10%, and a deadline that passes at once.
         begin = time.perf_counter()
         job = Job(np.full((num_matrices, self.paths.num_demands), 1e-6), task, 0.1, begin)
+        # All matrices, the same gap, splits without tables (0 entries), no time in the queue.
         self.answer(self.solve(job), slice(0, num_matrices), 0.1, 0, 0.0)
         return time.perf_counter() - begin
 
@@ -799,7 +800,15 @@ class NetworkState:
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
-        """Return the node names and link indices of path ``path`` of a demand, from the source."""
+        """Return the route of a path, from its source to its target; cached.
+
+        Args:
+            demand: index of the pair of nodes.
+            path: index of the path among the candidate paths of the pair.
+
+        Returns:
+            names of the nodes, and indices of the links between them.
+        """
         route = self._route_cache.get((demand, path))
         if route is None:
             links = self.paths.links_of(demand, path)
@@ -860,5 +869,10 @@ class NetworkState:
         )
 
     def problem(self, task: AllocationTask, rates: FloatArray) -> Problem:
-        """Return the problem of a task for rates (B, D) in Gbit/s, with current capacities."""
+        """Return the problem of a task with current capacities, for a batch of B matrices.
+
+        Args:
+            task: requested program.
+            rates: (B, D) Gbit/s, or (B, C * D) with classes.
+        """
         return task.problem(self.network(task), rates)

@@ -93,6 +93,9 @@ class CountingPart(Protocol):
             interval: counters, as converted by :meth:`interval_of`.
             client: client to which the request is charged.
             deadline: time limit, by ``time.perf_counter()``.
+
+        Returns:
+            matrix with the figures of its estimate or check.
         """
         ...
 

@@ -361,7 +361,7 @@ class Registry:
             del self._save_tasks[name]
 
     def ready_states(self) -> dict[str, NetworkState]:
-        """Return the states of the ready networks, by name."""
+        """Return the states of all networks that are ready, by their names."""
         return {
             name: entry.network_state
             for name, entry in self._networks.items()
@@ -689,6 +689,7 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
     # Apply each change to all links between its nodes, in one or both directions.
     link_states: dict[str, dict[str, Any]] = {}
     for change in LinkChanges.model_validate(changes).links:
+        # Pairs of node indices; -1 stands for an unknown node, which no link has.
         ends = {(node_index.get(change.source, -1), node_index.get(change.target, -1))}
         if change.both:
             ends |= {(target, source) for source, target in ends}

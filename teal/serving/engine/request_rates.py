@@ -147,6 +147,7 @@ def _class_indices(
     Raises:
         ServiceError: unknown or missing class, or a class without classes in the request.
     """
+    # Without classes, the only valid name is None, with index 0.
     names = [None] * num_demands if class_of_demand is None else class_of_demand
     class_index: dict[Any, int] = {name: index for index, name in enumerate(classes)} or {None: 0}
     for name in names:

@@ -154,6 +154,7 @@ class Store:
             ServiceError: unknown network, or damaged files.
         """
         try:
+            # The generation is used in file names, so that only an identifier is accepted.
             stored = _read_object(self._network_file(name))
             generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION_PATTERN, generation):
@@ -400,6 +401,7 @@ def _fingerprint(file: Path, *, must_open: bool) -> int:
         OSError: the file cannot be opened, or is not a regular file.
     """
     try:
+        # Without blocking, in case the file is a pipe.
         if must_open:
             os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
         status = os.stat(file)
