@@ -253,6 +253,10 @@ class AllocatedHistory:
 
         The files have the format of ``teal allocate``.
 
+        Args:
+            folder: output folder; created if missing.
+            overwrite: whether to replace results that the folder has already.
+
         Raises:
             InputError: the folder has results already, and ``overwrite`` is false.
         """

@@ -154,6 +154,11 @@ def _check_disk_space(
 ) -> None:
     """Print the size of the splits to write and the free disk space.
 
+    Args:
+        files: allocator of the parts, which writes their files.
+        parts: indices of the parts to write.
+        notify: prints one line of text.
+
     Raises:
         InputError: the splits do not fit on the disk, even at the largest expected compression.
     """

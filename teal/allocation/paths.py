@@ -28,6 +28,13 @@ _GENERATED = "gravity:seed=0,count=8"
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
     """Compute the candidate paths of a network; write them to ``--out`` as lists of nodes.
 
+    Args:
+        config: settings of `teal paths compute`.
+        notify: prints one line of text.
+
+    Returns:
+        network, and its candidate paths.
+
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
     """
@@ -80,6 +87,10 @@ class Improvement(NamedTuple):
 
 def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improvement:
     """Add candidate paths for some training matrices by column generation, and write all paths.
+
+    Args:
+        config: settings of `teal paths improve`.
+        notify: prints one line of text.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.

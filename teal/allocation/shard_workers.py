@@ -57,6 +57,7 @@ class _Actor:
         threads: int,
         workers: int,
     ) -> None:
+        """Compute the paths of the shards; create a scratch folder for the state of iteration."""
         # Ray starts processes in another folder.
         os.chdir(folder)
         limit_threads(threads)
@@ -155,6 +156,7 @@ class RayActors:
         carries_all: bool,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Divide the shards among new actors, and wait until these have computed their paths."""
         self._ray = ray
         self._notify = notify
         self.num_shards = len(shards)

@@ -809,6 +809,10 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
 def select_matrix(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
     """Return the traffic; with ``--carrying``, only the matrix of ``--index`` and its demands.
 
+    Args:
+        config: settings with the index.
+        traffic: traffic matrices.
+
     Raises:
         InputError: the traffic has no matrix of that index.
     """

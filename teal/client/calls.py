@@ -77,6 +77,10 @@ class Call(Generic[T]):
 def answer_of(call: Call[T], response: httpx.Response) -> T:
     """Check and decode the response to a call.
 
+    Args:
+        call: call, with the decoder and the expected media type of its response.
+        response: response of the service.
+
     Raises:
         ServiceFault: an error of the service, or a response that the API does not define, such as
             that of a proxy.

@@ -216,6 +216,10 @@ def _connection(address: str, token: str) -> dict[str, Any]:
 
     Requests to loopback addresses bypass the proxies of the environment variables.
 
+    Args:
+        address: URL of the service.
+        token: bearer token; "" for none.
+
     Raises:
         Unauthorised: the token has characters that a header cannot contain.
     """

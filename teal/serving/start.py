@@ -90,7 +90,11 @@ def prepare_folder(config: ServeConfig) -> Path:
 
 
 def _register(config: ServeConfig, folder: Path) -> None:
-    """Store the network of ``--topology`` in the state folder.
+    """Store the network of ``--topology`` in the state folder, under the name ``default``.
+
+    Args:
+        config: settings of `teal serve`.
+        folder: state folder.
 
     Raises:
         InputError: unknown topology, or invalid settings of the network.

@@ -132,6 +132,7 @@ class AllocationEngine:
         vary: float = 0.0,
         kernels: KernelStatus | None = None,
     ) -> None:
+        """Open the state folder, create threads and parts; with loaded kernels, load the model."""
         self.folder = folder
         self.kernels = kernels or KernelStatus.compiled()
         self._store = Store(folder)

@@ -55,6 +55,7 @@ class MeasuredMatrices:
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
+        """Create the folder if it is missing, and delete its siblings; no matrix is read yet."""
         self.folder = folder
         self._num_demands = num_demands
         self.max_matrices = min(

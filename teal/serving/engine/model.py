@@ -46,6 +46,7 @@ class ReloadableModel:
         *,
         load_now: bool = True,
     ) -> None:
+        """Find the folder of the model, and load the model unless ``load_now`` is false."""
         self._name = name
         self._check_model = check_model
         self._engine_thread = engine_thread

@@ -520,6 +520,7 @@ class NetworkState:
         demand_values: DemandValues = _EQUAL_VALUES,
         shared: SharedNetworkState | None = None,
     ) -> None:
+        """Build the state without data of side conditions; :meth:`prepare_conditions` adds it."""
         self.topology = topology
         self.paths = paths
         self.demand_values = demand_values

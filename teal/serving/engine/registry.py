@@ -152,6 +152,7 @@ class Registry:
         max_path_s: float,
         kernels: KernelStatus,
     ) -> None:
+        """Start without entries; lookups and :meth:`sync_with_store` add them."""
         self._store = store
         self._on_removal = on_removal
         self._max_networks = max_networks
@@ -312,6 +313,10 @@ class Registry:
 
         If a full disk or a lock prevents that, they stay unsaved, the entry gets a warning, and
         `sync_with_store` retries later.
+
+        Args:
+            name: name of the network.
+            entry: registry entry with the unsaved changes.
 
         Raises:
             ServiceError: the network was deleted or replaced.
@@ -542,6 +547,10 @@ class Registry:
     async def _prepare_state(self, name: str, entry: RegistryEntry) -> NetworkState:
         """Compute the state of a network in a background thread; apply the current capacities.
 
+        Args:
+            name: name of the network.
+            entry: registry entry with settings and link changes.
+
         Raises:
             _Removed: the network was removed during the path search.
         """
@@ -568,7 +577,13 @@ class Registry:
         return network_state
 
     def _install(self, name: str, entry: RegistryEntry, network_state: NetworkState) -> None:
-        """Serve requests from a prepared state; delete cached path sets that became unused."""
+        """Serve requests from a prepared state; delete cached path sets that became unused.
+
+        Args:
+            name: name of the network.
+            entry: registry entry, which gets the state unless the network was removed meanwhile.
+            network_state: prepared state.
+        """
         if entry.is_gone.is_set():
             self._delete_paths(name, network_state.stored_paths)
             return

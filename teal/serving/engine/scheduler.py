@@ -56,6 +56,7 @@ class Scheduler:
         engine_thread: ThreadPoolExecutor,
         starter: Callable[[], Starter | None],
     ) -> None:
+        """Start with an empty queue."""
         self._max_queued = max_queued
         self._engine_thread = engine_thread
         self._starter = starter
@@ -281,6 +282,11 @@ def _record_solver_time(
 
     Only searches of the solver ``auto`` count that reached the gap, had at least one iteration, and
     did not continue an earlier run of the same request.
+
+    Args:
+        network_state: network of the chunks, with the recorded times.
+        batch: chunks of the run.
+        run: finished run.
     """
     first = batch[0]
     result = run.result

@@ -148,6 +148,10 @@ def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
 def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
     """Return the model if it supports a problem.
 
+    Args:
+        problem: problem of a request.
+        model: model of the service; None for none.
+
     Raises:
         ServiceError: there is no model, or it does not support classes, objective or conditions.
     """

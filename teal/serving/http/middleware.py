@@ -248,6 +248,10 @@ class RequestGuard:
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Check path, host name and, without tokens, the site of the requesting page.
 
+        Args:
+            scope: ASGI scope.
+            headers: headers of the request, by lower-case name.
+
         Raises:
             ServiceError: the request is refused.
         """
@@ -309,6 +313,10 @@ class RequestGuard:
 
     def _check_body_headers(self, method: str, headers: dict[bytes, bytes]) -> str:
         """Check encoding, type and length of a body; return its media type.
+
+        Args:
+            method: method of the request: POST, PUT or PATCH.
+            headers: headers of the request, by lower-case name.
 
         Raises:
             ServiceError: the body is refused.
@@ -378,7 +386,12 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _is_same_site(origin: str, host: str) -> bool:
-    """Return whether an Origin header has the host name and port of a Host header."""
+    """Return whether an Origin header has the host name and port of a Host header.
+
+    Args:
+        origin: value of the Origin header, such as ``https://example.org:8443``.
+        host: value of the Host header, such as ``example.org:8443``.
+    """
     try:
         origin_parts = urlsplit(origin)
         default_port = {"http": 80, "https": 443}.get(origin_parts.scheme)

@@ -293,6 +293,10 @@ class _AllocationHandler:
     def _limit_concurrency(self, name: str, client: str) -> Iterator[None]:
         """Count a request as in flight while the block runs, for its network and its client.
 
+        Args:
+            name: name of the network.
+            client: client to which the request is charged.
+
         Raises:
             ServiceError: the network or the client has too many requests in flight.
         """
@@ -313,7 +317,13 @@ class _AllocationHandler:
                     del in_flight[counter_key]
 
     async def _record(self, name: str, request_id: str, result: AllocationResponse) -> None:
-        """Record a new answer in the metrics and cache it; failures are logged, not raised."""
+        """Record a new answer in the metrics and cache it; failures are logged, not raised.
+
+        Args:
+            name: name of the network.
+            request_id: identifier of the request.
+            result: response with the answer.
+        """
         context = self._context
         context.metrics.record_allocation(name, result.summary)
         try:
