@@ -352,28 +352,32 @@ def _check_types(schema: Any) -> None:
     """
     import pyarrow.types as t
 
-    def is_number(kind: Any) -> bool:
+    def is_number(arrow_type: Any) -> bool:
         """Return whether a pyarrow type is a floating-point number or an integer."""
-        return bool(t.is_floating(kind) or t.is_integer(kind))
+        return bool(t.is_floating(arrow_type) or t.is_integer(arrow_type))
 
     for field in schema:
-        kind = field.type
+        arrow_type = field.type
         is_rate_list = (
-            field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
+            field.name == "rates"
+            and _is_list(arrow_type)
+            and getattr(arrow_type, "list_size", 1) > 0
         )
-        is_plain = is_number(kind) or t.is_string(kind) or t.is_large_string(kind)
-        if not (is_plain or (is_rate_list and is_number(kind.value_type))):
+        is_plain = is_number(arrow_type) or t.is_string(arrow_type) or t.is_large_string(arrow_type)
+        if not (is_plain or (is_rate_list and is_number(arrow_type.value_type))):
             raise invalid_request(
-                f"column {field.name[:40]!r}: unsupported type {str(kind)[:80]}; use numbers or "
+                f"column {field.name[:40]!r}: unsupported type {str(arrow_type)[:80]}; use numbers or "
                 "strings, and for rates lists of numbers"
             )
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(arrow_type: Any) -> bool:
     """Return whether a pyarrow type is a list, with 32-bit or 64-bit offsets or of fixed size."""
     import pyarrow.types as t
 
-    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
+    return bool(
+        t.is_list(arrow_type) or t.is_large_list(arrow_type) or t.is_fixed_size_list(arrow_type)
+    )
 
 
 def refuse_compressed(body: bytes) -> None:
