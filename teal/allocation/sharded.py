@@ -358,7 +358,7 @@ def _report(
         """Return the relative gap between the value and a bound."""
         return float(gap(network, *torch.tensor([[value], [upper_bound]], dtype=torch.float64)))
 
-    # Satisfied demand and feasibility; the report repeats the gaps and times of the solver.
+    # Satisfied demand and feasibility; times and iterations are those of the solver.
     demand = sum(part.demand for part in parts)
     carried = sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE

@@ -352,32 +352,28 @@ def _check_types(schema: Any) -> None:
     """
     import pyarrow.types as t
 
-    def is_number(arrow_type: Any) -> bool:
+    def is_number(dtype: Any) -> bool:
         """Return whether a pyarrow type is a floating-point number or an integer."""
-        return bool(t.is_floating(arrow_type) or t.is_integer(arrow_type))
+        return bool(t.is_floating(dtype) or t.is_integer(dtype))
 
     for field in schema:
-        arrow_type = field.type
+        dtype = field.type
         is_rate_list = (
-            field.name == "rates"
-            and _is_list(arrow_type)
-            and getattr(arrow_type, "list_size", 1) > 0
+            field.name == "rates" and _is_list(dtype) and getattr(dtype, "list_size", 1) > 0
         )
-        is_plain = is_number(arrow_type) or t.is_string(arrow_type) or t.is_large_string(arrow_type)
-        if not (is_plain or (is_rate_list and is_number(arrow_type.value_type))):
+        is_plain = is_number(dtype) or t.is_string(dtype) or t.is_large_string(dtype)
+        if not (is_plain or (is_rate_list and is_number(dtype.value_type))):
             raise invalid_request(
-                f"column {field.name[:40]!r}: unsupported type {str(arrow_type)[:80]}; use numbers or "
+                f"column {field.name[:40]!r}: unsupported type {str(dtype)[:80]}; use numbers or "
                 "strings, and for rates lists of numbers"
             )
 
 
-def _is_list(arrow_type: Any) -> bool:
+def _is_list(dtype: Any) -> bool:
     """Return whether a pyarrow type is a list, with 32-bit or 64-bit offsets or of fixed size."""
     import pyarrow.types as t
 
-    return bool(
-        t.is_list(arrow_type) or t.is_large_list(arrow_type) or t.is_fixed_size_list(arrow_type)
-    )
+    return bool(t.is_list(dtype) or t.is_large_list(dtype) or t.is_fixed_size_list(dtype))
 
 
 def refuse_compressed(body: bytes) -> None:
