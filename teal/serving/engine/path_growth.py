@@ -153,7 +153,7 @@ class PathGrowth:
             whether no retry is needed. False if the search or the storing failed, or if added
             paths of other processes must be loaded first.
         """
-        # Load the paths that other processes have added before the search.
+        # Do not search yet if paths that other processes have added must be loaded first.
         network_state = entry.network_state
         if network_state is None or network_state.paths_version < entry.paths_version:
             return False

@@ -152,7 +152,7 @@ class Registry:
         max_path_s: float,
         kernels: KernelStatus,
     ) -> None:
-        """Start without entries; lookups and :meth:`sync_with_store` add them."""
+        """Create an empty registry; lookups and :meth:`sync_with_store` add the entries."""
         self._store = store
         self._on_removal = on_removal
         self._max_networks = max_networks

@@ -56,7 +56,7 @@ class Scheduler:
         engine_thread: ThreadPoolExecutor,
         starter: Callable[[], Starter | None],
     ) -> None:
-        """Start with an empty queue."""
+        """Create the scheduler with an empty queue; the first request starts its worker task."""
         self._max_queued = max_queued
         self._engine_thread = engine_thread
         self._starter = starter
