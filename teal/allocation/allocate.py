@@ -37,12 +37,13 @@ from teal.solvers.pdhg import MAX_LANES
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 
+# Files of the candidate paths, and of the figures of all matrices.
 PATHS = "paths.parquet"
 FIGURES_FILE = "figures.csv"
 
 
 def part_file(part: int) -> str:
-    """Return the file name of a part."""
+    """Return the name of the file with the splits of a part, from the index of the part."""
     return f"part-{part:05d}.parquet"
 
 
@@ -108,6 +109,10 @@ class HistoryAllocator:
     Args:
         instance: network, matrices, candidate paths and objective.
         options: target gap, iteration limit, rounding, size of a part.
+
+    Attributes:
+        instance: network, matrices, candidate paths and objective.
+        num_matrices: number of matrices to allocate, at most the option ``limit``.
     """
 
     def __init__(self, instance: Instance, options: AllocateOptions) -> None:
@@ -121,11 +126,16 @@ class HistoryAllocator:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts."""
+        """Number of parts of the history; the last part may have fewer matrices."""
         return -(-self.num_matrices // self._options.part)
 
     def batches(self, part: int) -> Iterator[AllocatedBatch]:
-        """Yield the allocated batches of a part, in order of time."""
+        """Yield the allocated batches of a part, in order of time.
+
+        Args:
+            part: index of the part, from 0.
+        """
+        # Rows of the part, and a problem of the network whose demand each batch replaces.
         options = self._options
         first_row = part * options.part
         rows = range(first_row, min(self.num_matrices, first_row + options.part))
@@ -175,7 +185,8 @@ class HistoryAllocator:
         )
         splits = installable(problem, preferred_splits, options.min_split, options.entries)
         solve_s = time.perf_counter() - begin
-        # Validate the allocation independently of the solver, and compute its churn (B,).
+        # Validate the allocation independently of the solver, and compute its churn (B,): the moved
+        # share of the demand, relative to the installed splits.
         allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
         assessment = assess(problem, allocation)
         churn = torch.full((len(rows),), math.nan)
@@ -197,7 +208,12 @@ class HistoryAllocator:
 
 
 def _updated_splits(batch: AllocatedBatch, previous: torch.Tensor | None) -> torch.Tensor:
-    """Return the installed splits (D, K) after a batch; demands of 0 keep the previous splits."""
+    """Return the installed splits (D, K) after a batch; demands of 0 keep the previous splits.
+
+    Args:
+        batch: allocated batch; its last matrix counts.
+        previous: (D, K) installed splits before the batch; None for the first batch.
+    """
     splits = batch.allocation.splits[-1]
     if previous is None:
         return splits
@@ -237,6 +253,10 @@ class AllocatedHistory:
 
         The files have the format of ``teal allocate``.
 
+        Args:
+            folder: output folder; created if missing.
+            overwrite: whether to replace results that the folder has already.
+
         Raises:
             InputError: the folder has results already, and ``overwrite`` is false.
         """
@@ -252,6 +272,7 @@ class AllocatedHistory:
         )
 
     def _write_part(self, file: Path) -> None:
+        """Write the splits of all matrices to a Parquet file."""
         writer = MatrixFile(file, "splits")
         writer.add(list(self.matrices), self.splits)
         writer.close()

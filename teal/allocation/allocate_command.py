@@ -43,6 +43,10 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
 
     An interrupted run leaves its journal and its finished parts, from which ``--resume`` continues.
 
+    Args:
+        config: settings of `teal allocate`.
+        notify: prints one line of text.
+
     Raises:
         InputError: invalid settings, or results in OUT that must not be replaced.
     """
@@ -58,7 +62,8 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
     instance = part_files.allocator.instance
     require_same(journal, instance_key(instance), config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
-    # Allocate the missing parts, then collect the figures of all parts from the journal.
+    # Allocate the missing parts, then collect the figures of all parts from the journal, whose
+    # entries have the index of a part and the figures of its matrices ("found").
     _complete_parts(part_files, journal, notify)
     matrices_of_part = {entry["part"]: entry["found"] for entry in journal.entries("part")}
     results = [
@@ -97,6 +102,11 @@ def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], 
     """Allocate the unfinished parts, and add their figures to the journal.
 
     A part is finished if the journal has its entry and its file exists.
+
+    Args:
+        files: allocator of the parts, which writes their files.
+        journal: finished parts of this run and, with ``--resume``, of earlier ones.
+        notify: prints one line of text.
     """
     allocator = files.allocator
     # Number of matrices of each finished part.
@@ -107,6 +117,7 @@ def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], 
     }
     missing = [part for part in range(allocator.num_parts) if part not in finished_parts]
     _check_disk_space(files, missing, notify)
+    # Each part is added to the journal when its file is written.
     with progress_bar(
         total=allocator.num_matrices,
         initial=sum(finished_parts.values()),
@@ -123,7 +134,12 @@ def _complete_parts(files: PartFiles, journal: Journal, notify: Callable[[str], 
 def _allocate_parts(
     files: PartFiles, parts: Sequence[int]
 ) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
-    """Allocate parts, here or in Ray processes; yield index and figures of each finished part."""
+    """Allocate parts, here or in Ray processes; yield index and figures of each finished part.
+
+    Args:
+        files: allocator of the parts, which writes their files.
+        parts: indices of the parts.
+    """
     if files.config.workers == 0:
         for part in parts:
             yield part, files.write_part(part)
@@ -138,6 +154,11 @@ def _check_disk_space(
 ) -> None:
     """Print the size of the splits to write and the free disk space.
 
+    Args:
+        files: allocator of the parts, which writes their files.
+        parts: indices of the parts to write.
+        notify: prints one line of text.
+
     Raises:
         InputError: the splits do not fit on the disk, even at the largest expected compression.
     """
@@ -145,7 +166,7 @@ def _check_disk_space(
     paths = files.instance.paths
     if config.figures_only or not parts:
         return
-    # A split takes 1 byte as the weight of a table, else 4 bytes as float32.
+    # Matrices times paths; a split takes 1 byte as the weight of a table, else 4 bytes as float32.
     needed_bytes = len(parts) * config.part * paths.leaf.size * (1 if config.entries else 4)
     free_bytes = shutil.disk_usage(config.out).free
     notify(
@@ -163,7 +184,7 @@ def _check_disk_space(
 
 
 def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
-    """Run `teal allocate` and describe its result."""
+    """Run `teal allocate`; return its result as text, JSON data and exit code."""
     matrices = run_allocate(config, notify)
     # Count unusable matrices, and gaps above the target.
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
@@ -178,6 +199,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
             f"{figure_texts[0]}, {num_above_gap:,} matrices above {100 * config.gap:g}%; all "
             f"figures in {config.out}/{FIGURES_FILE}"
         )
+        # Relative change of the sum of all values by rounding the splits.
         if config.entries or config.min_split:
             exact_value, value = (
                 sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value")
@@ -187,6 +209,7 @@ def allocate_outcome(config: AllocateConfig, notify: Notify) -> Outcome:
                 "--min-split and --entries changed the sum of all values by "
                 f"{signed_percent(change)}"
             )
+    # The exit code tells unusable allocations and missed gaps.
     satisfied_demands = [matrix.satisfied_demand for matrix in usable]
     return Outcome(
         text="\n".join(lines),

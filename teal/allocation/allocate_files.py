@@ -49,11 +49,15 @@ class PartFiles:
         self.allocator = HistoryAllocator(self.instance, config)
 
     def file(self, part: int) -> Path:
-        """Return the path of the file of a part."""
+        """Return the path of the file with the splits of a part."""
         return self.config.out / part_file(part)
 
     def write_part(self, part: int) -> list[AllocatedMatrix]:
-        """Allocate the matrices of a part, write its files, and return the figures."""
+        """Allocate the matrices of a part, write its files, and return the figures of each matrix.
+
+        Args:
+            part: index of the part, from 0.
+        """
         config = self.config
         results = list[AllocatedMatrix]()
         with atomic_file(self.file(part)) as temporary:

@@ -43,17 +43,18 @@ class _Worker:
 
     @functools.cached_property
     def _files(self) -> PartFiles:
+        """Loaded network, and allocator of the parts that writes their files."""
         # Loaded at the first call: of an error in the constructor, Ray keeps the text alone, not
         # the InputError.
         return PartFiles(self._config)
 
     def allocate(self, part: int) -> tuple[int, list[AllocatedMatrix]]:
-        """Allocate a part and write its files; return its index and the figures."""
+        """Allocate a part and write its files; return its index and the figures of its matrices."""
         return part, self._files.write_part(part)
 
 
 def _is_on_gpu(config: AllocateConfig, paths: PathSet, gpus: int, threads: int) -> bool:
-    """Return whether each process shall use a GPU.
+    """Return whether each process uses a GPU, by ``--device`` and the size of the network.
 
     Args:
         config: settings of `teal allocate`.

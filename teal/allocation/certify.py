@@ -44,7 +44,7 @@ class Certified:
     Attributes:
         folder: folder of the files.
         files: names of the files.
-        sentences: sentences that the checker prints: what is proved.
+        sentences: proved statements, as the checker prints them.
     """
 
     folder: Path
@@ -53,12 +53,16 @@ class Certified:
 
     @property
     def command(self) -> str:
-        """Command line that checks the proof; to run in its folder."""
+        """Command line that checks the proof; it must be run in the folder of the proof."""
         return " ".join(["python", CHECKER, *(name for name in self.files if name != CHECKER)])
 
 
 def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certified:
     """Read an allocation, compute its link prices, write the proof, and check it.
+
+    Args:
+        config: settings of `teal certify`.
+        notify: prints one line of text.
 
     Raises:
         InputError: invalid settings or files, or a constraint that the allocation violates.
@@ -85,9 +89,11 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     paths, path_splits = splits_over(flows, topology, instance.paths, demand[0], classes, location)
     problem = dataclasses.replace(instance, paths=paths).problem(demand, capacity=capacity)
     splits = torch.from_numpy(path_splits)[None].to(problem.demand)
-    # Scale infeasible flows down, compute prices, and write the proof.
+    # With --repair, scale infeasible flows down; refill=0: unused capacity is not given to unserved
+    # demand.
     if config.repair:
         splits = project(problem.to(torch.float64), splits, refill=0)
+    # Compute link prices, and write the proof.
     allocation = _with_prices(config, problem, splits, notify, instance.end)
     return prove(
         config.out, problem, allocation, config.over_all_paths, config.compressed, config.overwrite
@@ -113,6 +119,9 @@ def prove(
         compressed: whether to write proof.txt.gz instead of proof.txt.
         overwrite: whether to replace the files of an earlier proof.
 
+    Returns:
+        written files, and the proved statements.
+
     Raises:
         InputError: the allocation violates a constraint, or the folder has a proof already.
         SolverError: the checker rejects the proof.
@@ -136,8 +145,8 @@ def _with_prices(
 ) -> Allocation:
     """Return the allocation with link prices that prove a bound.
 
-    The prices are those of ``--prices``, else those of column generation with
-    ``--over-all-paths``, else those of a solve over the candidate paths.
+    The prices are read from the file of ``--prices``. Without it, column generation computes them
+    with ``--over-all-paths``, else a solve over the candidate paths does.
 
     Args:
         config: settings of `teal certify`.
@@ -146,13 +155,15 @@ def _with_prices(
         notify: prints one line of text.
         end: deadline of the search for prices.
     """
+    # Given prices: (1, E).
     if config.prices is not None:
         prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(
             problem.demand
         )
         return Allocation.of_batch(splits, prices, 0.0)
+    # Prices of the last round of column generation.
     if config.over_all_paths:
-        last = complete(
+        last_round = complete(
             improving(
                 problem,
                 target=config.gap,
@@ -162,9 +173,10 @@ def _with_prices(
         )
         notify(
             "link prices over all paths: the solver's allocation has a certified gap of "
-            f"{100 * float(last.gap_all_paths[0]):.3g}%"
+            f"{100 * float(last_round.gap_all_paths[0]):.3g}%"
         )
-        return Allocation.of_batch(splits, last.result.prices, 0.0)
+        return Allocation.of_batch(splits, last_round.result.prices, 0.0)
+    # Prices of a solve over the candidate paths.
     result = solve(problem, gap=config.gap, deadline=end.remaining)
     gap_percent = 100 * float(result.gap[0])
     notify(f"link prices: the solver's allocation has a certified gap of {gap_percent:.3g}%")
@@ -172,7 +184,7 @@ def _with_prices(
 
 
 def certify_outcome(config: CertifyConfig, notify: Notify) -> Outcome:
-    """Run `teal certify` and describe its result."""
+    """Run `teal certify`; return its result as text and as JSON data."""
     proof = run_certify(config, notify)
     return Outcome(
         text="\n".join(proof.sentences),

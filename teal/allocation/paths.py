@@ -28,12 +28,20 @@ _GENERATED = "gravity:seed=0,count=8"
 def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
     """Compute the candidate paths of a network; write them to ``--out`` as lists of nodes.
 
+    Args:
+        config: settings of `teal paths compute`.
+        notify: prints one line of text.
+
+    Returns:
+        network, and its candidate paths.
+
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
     """
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = topology_of(config)
+    # First paths of the pairs that have traffic, or of all pairs.
     traffic = load_traffic(config.traffic, topology, progress=True) if config.traffic else None
     paths = first_paths(
         config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0)
@@ -80,27 +88,33 @@ class Improvement(NamedTuple):
 def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improvement:
     """Add candidate paths for some training matrices by column generation, and write all paths.
 
+    Args:
+        config: settings of `teal paths improve`.
+        notify: prints one line of text.
+
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
     """
     check_out_file(config.out, (".npz",), overwrite=config.overwrite)
     instance = load_instance(config, notify)
+    # Problem of some training matrices, evenly spread over time.
     rows = spread(instance.split.train, config.matrices)
     problem = instance.problem(instance.traffic.read(rows))
 
     def report(column_round: ColumnRound) -> None:
+        """Print the figures of a round of column generation."""
         notify(
             f"{column_round.num_paths:,} paths: gap to the optimum over all paths "
             f"{100 * column_round.gap_all_paths:.2f}%; {column_round.added:,} added"
         )
 
-    last = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
-    save_paths(config.out, last.paths)
-    return Improvement(instance.paths, last)
+    last_round = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
+    save_paths(config.out, last_round.paths)
+    return Improvement(instance.paths, last_round)
 
 
 def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
-    """Run `teal paths improve` and describe its result."""
+    """Run `teal paths improve`; return its result as text and as JSON data."""
     initial_paths, last_round = run_improve(config, notify)
     num_paths = int(last_round.paths.mask.sum())
     num_added = int(last_round.paths.mask.sum()) - int(initial_paths.mask.sum())
@@ -119,13 +133,14 @@ def improve_outcome(config: ImproveConfig, notify: Notify) -> Outcome:
 
 
 def compute_outcome(config: PathsConfig, notify: Notify) -> Outcome:
-    """Run `teal paths compute` and describe its result: counts and lengths of the paths."""
+    """Run `teal paths compute`; return counts and lengths of the paths as text and as JSON data."""
     topology, paths = run_compute(config, notify)
     # (D,) number of paths of each demand, and number of demands with k paths for k = 0 .. K.
     paths_per_demand = paths.mask.sum(1)
     num_paths = int(paths_per_demand.sum())
     longest = int(paths.hops.max())
     demands_by_paths = [int((paths_per_demand == k).sum()) for k in range(paths.num_paths + 1)]
+    # Text, and the same figures as data.
     lines = [
         f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, "
         f"{paths.num_demands:,} demands",

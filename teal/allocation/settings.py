@@ -141,7 +141,8 @@ class SolveConfig(InstanceConfig):
             seconds(self.deadline, "--deadline")
 
     def _check_churn_options(self) -> None:
-        """Check the options that limit churn, and those that exclude them."""
+        """Raise InputError for wrong options that limit churn, or options that exclude them."""
+        # Both limits are shares, and need the installed allocation.
         require(
             self,
             "max_churn",
@@ -157,6 +158,7 @@ class SolveConfig(InstanceConfig):
                 "must be used together with --max-churn or --keep-within",
                 "add the missing option, or drop the others",
             )
+        # Options that exclude them; a proof needs a linear or piecewise linear objective.
         _require_compatible("prove", "--max-churn", self.prove is None or self.max_churn is None)
         if self.prove is not None:
             require_linear(self, "with --prove", or_in_pieces=True)
@@ -164,7 +166,7 @@ class SolveConfig(InstanceConfig):
         _require_compatible("keep_within", "--protect", not (self.keep_within and self.protect))
 
     def _check_column_generation_options(self) -> None:
-        """Check the options that exclude ``--over-all-paths``."""
+        """Raise InputError for an option that excludes ``--over-all-paths``."""
         require_one_program(self, "with --over-all-paths")
         _require_compatible("over_all_paths", "--previous", self.previous is None)
         _require_compatible("over_all_paths", "--latency-limits", not self.latency_limits)
@@ -172,7 +174,7 @@ class SolveConfig(InstanceConfig):
         require(self, "engine", "auto with --over-all-paths", self.engine == "auto")
 
     def _check_shard_options(self) -> None:
-        """Check the options that exclude ``--shards`` and ``--workers``."""
+        """Raise InputError for an option that excludes ``--shards`` and ``--workers``."""
         require_one_program(self, "with --shards and --workers")
         shard_options = "--shards and --workers"
         _require_compatible("entries", shard_options, not self.entries)
@@ -188,7 +190,7 @@ class SolveConfig(InstanceConfig):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether demands and paths are divided into shards."""
+        """Whether demands and paths are divided into shards, by ``--shards`` or ``--workers``."""
         return self.shards > 1 or self.workers > 0
 
 
@@ -218,7 +220,7 @@ class AllocateOptions(ProgramFileConfig):
     part; the first matrix of a part has no limit."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         super().__post_init__()
         if self.max_churn is not None:
             require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
@@ -278,7 +280,7 @@ class AllocateConfig(AllocateOptions, InstanceConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         super().__post_init__()
         _require_compatible("prove", "--max-churn", not self.prove or self.max_churn is None)
         if self.prove:
@@ -336,7 +338,7 @@ class CertifyConfig(InstanceConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or options that do not go together."""
+        """Raise InputError for a number out of its range, or options that exclude each other."""
         super().__post_init__()
         require(self, "index", "an integer >= 0", self.index >= 0)
         if self.deadline:
@@ -415,7 +417,7 @@ class ImproveConfig(InstanceConfig):
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or an objective of several programs."""
         super().__post_init__()
         require_one_program(self, "for new paths")
         require(self, "matrices", "an integer from 1 to 16", 1 <= self.matrices <= 16)

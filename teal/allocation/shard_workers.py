@@ -57,6 +57,7 @@ class _Actor:
         threads: int,
         workers: int,
     ) -> None:
+        """Compute the paths of the shards; create a scratch folder for the state of iteration."""
         # Ray starts processes in another folder.
         os.chdir(folder)
         limit_threads(threads)
@@ -89,7 +90,11 @@ class _Actor:
         return self._worker.total(name, tuple(map(_writable, shared)), writable, options)
 
     def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of each shard, by their indices within the shard."""
+        """Return the paths of some demands of each shard of the actor.
+
+        Args:
+            demands: for each shard, indices of the demands within the shard.
+        """
         return [
             self._worker.subset(shard, _writable(shard_demands))
             for shard, shard_demands in enumerate(demands)
@@ -98,7 +103,7 @@ class _Actor:
     def apply(
         self, num_shards: int, function: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> list[Any]:
-        """Call a function with the allocation of each shard and ``arguments``; return all results.
+        """Call a function with the allocation of each shard of the actor; return the results.
 
         Args:
             num_shards: number of shards of the actor.
@@ -111,7 +116,7 @@ class _Actor:
         ]
 
     def close(self) -> None:
-        """Delete the state on disk."""
+        """Delete the folder with the actor's state on disk."""
         self._state.close()
 
 
@@ -151,12 +156,13 @@ class RayActors:
         carries_all: bool,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Divide the shards among new actors, and wait until these have computed their paths."""
         self._ray = ray
         self._notify = notify
         self.num_shards = len(shards)
         self.sent_bytes = 0
         workers = min(workers, len(shards))
-        # Divide the shards evenly: actor i holds shards[shard_ranges[i]].
+        # Divide the shards evenly: actor i holds the consecutive shards[shard_ranges[i]].
         bounds = np.linspace(0, len(shards), workers + 1).round().astype(int)
         self._shard_ranges = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         threads = max(1, units(ray, "CPU") // workers)
@@ -176,8 +182,8 @@ class RayActors:
         self._call_logs: list[list[tuple[Any, ...]]] = [[] for _ in self._shard_ranges]
         self._num_replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
-        # Wait until all actors have computed their paths, by a call without effect; it raises the
-        # errors of the constructors.
+        # Wait until all actors have computed their paths, by calls of `_Actor.total` without effect
+        # and without arguments for the shards; they raise the errors of the constructors.
         self._gather(
             [
                 ("total", "clear", (), [()] * (shard_range.stop - shard_range.start), {})
@@ -201,6 +207,7 @@ class RayActors:
             tuple of arrays, the sums over all shards; None if the method returns nothing.
         """
         arguments = list(each or [()] * self.num_shards)
+        # Each actor gets the arguments of its shards, and returns the sums over them.
         worker_sums = self._gather(
             [
                 ("total", name, shared, arguments[shard_range], options)
@@ -213,7 +220,11 @@ class RayActors:
         return tuple(sum(arrays[1:], arrays[0]) for arrays in zip(*worker_sums, strict=True))
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard, by their indices within the shard."""
+        """Return the paths of some demands of every shard, in the order of the shards.
+
+        Args:
+            demands: for each shard, indices of the demands within the shard.
+        """
         worker_results = self._gather(
             [("subsets", list(demands[shard_range])) for shard_range in self._shard_ranges],
             is_change=False,
@@ -221,9 +232,13 @@ class RayActors:
         return [paths for path_sets in worker_results for paths in path_sets]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a function with the allocation of every shard and ``arguments``; return all results.
+        """Call a function with the allocation of every shard; return the results by shard.
 
-        The calls must not change the state of the iteration: they are not logged.
+        The calls must not change the state of the iteration, since they are not logged.
+
+        Args:
+            function: function of the shard's allocation and ``arguments``.
+            arguments: further arguments of all calls.
         """
         calls = [
             ("apply", shard_range.stop - shard_range.start, function, arguments)
@@ -232,7 +247,7 @@ class RayActors:
         return [result for results in self._gather(calls, is_change=False) for result in results]
 
     def close(self) -> None:
-        """End the actors."""
+        """Delete the state of all actors on disk, and end their processes."""
         # Actors that died have nothing to close.
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get([actor.close.remote() for actor in self.actors])
@@ -250,6 +265,7 @@ class RayActors:
             SolverError: an actor died more than three times.
             InputError: raised by an actor.
         """
+        # References of the results, which the actors compute in parallel.
         pending = [self._send(worker, call) for worker, call in enumerate(calls)]
         results = []
         for worker, call in enumerate(calls):
@@ -279,7 +295,12 @@ class RayActors:
         return results
 
     def _send(self, worker: int, call: tuple[Any, ...]) -> Any:
-        """Start a call on an actor; return the Ray reference of its result."""
+        """Start a call on an actor; return the Ray reference of its result.
+
+        Args:
+            worker: index of the actor.
+            call: name of the method, then its arguments.
+        """
         return getattr(self.actors[worker], call[0]).remote(*call[1:])
 
     def _replace(self, worker: int, call: tuple[Any, ...]) -> Any:
@@ -328,6 +349,7 @@ def actors(
         def make_backend(
             topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool
         ) -> RayActors:
+            """Start the actors, which compute the paths of their shards."""
             return RayActors(ray, num_actors, topology, search, shards, carries_all, notify)
 
         yield make_backend

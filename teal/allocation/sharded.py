@@ -97,6 +97,7 @@ class ShardedReport(SolveFigures):
 
     @override
     def describe(self) -> str:
+        """Return the figures as a few lines of text, with shards, rounds and bytes per round."""
         traffic_text = (
             f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round"
             * bool(self.sent_bytes)
@@ -105,6 +106,7 @@ class ShardedReport(SolveFigures):
 
     @override
     def to_json(self) -> dict[str, float | int | str | None]:
+        """Return all figures as JSON values, with numbers of shards, rounds and bytes."""
         return super().to_json() | {
             "shards": self.shards,
             "rounds": self.rounds,
@@ -198,6 +200,10 @@ class _Program:
 def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     """Load network and traffic, and reject or report settings that shards do not support.
 
+    Args:
+        config: settings of `teal solve`.
+        notify: prints one line of text.
+
     Raises:
         InputError: invalid settings, traffic with classes, or path groups.
     """
@@ -217,6 +223,7 @@ def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
             f"--path-groups {config.path_groups} is not supported with shards",
             "drop --path-groups",
         )
+    # With --carrying, the traffic has the requested matrix only.
     traffic = select_matrix(config, traffic)
     objective = Objective(config.objective)
     weight = given_weights(config, topology, traffic, notify)
@@ -258,6 +265,9 @@ def finish(
         link_cost: (E,) cost of a Gbit/s on each link, in the unit of the objective.
         prices: (E,) link prices of the whole solve.
         out: folder of the files; None to write nothing.
+
+    Returns:
+        figures of the shard, with its loads and its parts of value and dual bounds.
     """
     demands = allocated.demands
     splits = allocated.splits
@@ -273,11 +283,12 @@ def finish(
     # (1, D, K) splits and (1, E) prices.
     batch_splits = torch.from_numpy(splits)[None]
     batch_prices = torch.from_numpy(prices)[None]
-    # Split the dual bound of the maximisation: links term + sum of profits of the demands.
+    # The dual bound of the maximisation is a term of the links, common to all shards, plus the
+    # profits of the demands; this shard contributes the profits of its demands.
     solved_problem = problem.solved
     link_score = _link_score(problem, batch_prices)
     sense = solved_problem.objective.rules.sense
-    # Check the constraints of the demands, and write the paths with traffic.
+    # Check the constraints of single demands, and write the paths with traffic.
     violation = violations(problem, batch_splits)
     flows = problem.flows(batch_splits)
     rows = 0
@@ -344,9 +355,10 @@ def _report(
     )
 
     def certified_gap(upper_bound: float) -> float:
+        """Return the relative gap between the value and a bound."""
         return float(gap(network, *torch.tensor([[value], [upper_bound]], dtype=torch.float64)))
 
-    # Satisfied demand and feasibility.
+    # Satisfied demand and feasibility; times and iterations are those of the solver.
     demand = sum(part.demand for part in parts)
     carried = sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE
@@ -379,6 +391,7 @@ def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
     with progress_bar(total=count, desc="paths", unit="shard") as bar:
 
         def report(num_done: int, total: int) -> None:
+            """Show that some of all shards are done."""
             bar.total = total
             bar.update(num_done - bar.n)
 

@@ -198,7 +198,7 @@ class SolveFigures(Figures):
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values; NaN and infinity become null."""
         # Figures that every objective has.
-        names = (
+        field_names = (
             *FIGURES,
             "gap_all_paths",
             "iterations",
@@ -208,26 +208,32 @@ class SolveFigures(Figures):
             "status",
             "reached",
         )
+        # Figures of the classes or levels of a sequence of programs.
         parts: dict[str, Any] = {}
         if self.lines is not None:
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
-        figures = {name: getattr(self, name) for name in names}
+        figures = {name: getattr(self, name) for name in field_names}
+        # Figures of some objectives and options only: churn relative to the installed splits, gap
+        # as a fraction of the loss, latency, demands without a path, common served fraction.
         churn = (
             {}
             if self.moved_share is None
             else {"moved_share": self.moved_share, "changed": self.changed}
         )
-        # Figures of some objectives and options only.
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
-        names = ("latency_mean", "latency_99", "largest_stretch")
-        latency = {} if self.latency is None else dict(zip(names, self.latency, strict=True))
+        # (mean, 99%, stretch), in the order of the fields of `LatencyFigures`.
+        field_names = ("latency_mean", "latency_99", "largest_stretch")
+        latency = {} if self.latency is None else dict(zip(field_names, self.latency, strict=True))
         unserved = (
             {} if self.without_path is None else {"without_path": self.without_path.to_json()}
         )
-        names = ("largest_share", "largest_share_bound")
+        # (carried fraction, its upper bound).
+        field_names = ("largest_share", "largest_share_bound")
         share = (
-            {} if self.largest_share is None else dict(zip(names, self.largest_share, strict=True))
+            {}
+            if self.largest_share is None
+            else dict(zip(field_names, self.largest_share, strict=True))
         )
         # All figures in the documented order.
         entries = {
@@ -254,8 +260,10 @@ class SolveFigures(Figures):
 
     def describe(self) -> str:
         """Return the figures as a few lines of text."""
+        # A program that prices prove to be infeasible has no value and gap.
         if self.largest_share is not None:
             return self._describe_share(*self.largest_share)
+        # Value with bound and gap, service and utilisation, further figures, times.
         unit = self.objective.rules.unit
         bound = bound_text(self.bound, self.objective.rules.sense)
         lines = [
@@ -306,6 +314,7 @@ class SolveFigures(Figures):
     def _further_lines(self) -> list[str]:
         """Return lines about the loss, the churn, and the classes or the gap over all paths."""
         lines = []
+        # Objectives whose value is a fraction: the gap relative to the loss against full service.
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         if loss_gap is not None:
             label = self.objective.rules.measure_label
@@ -329,6 +338,7 @@ class SolveFigures(Figures):
 
 
 def _latency_line(latency: LatencyFigures) -> str:
+    """Return a line with mean and 99% latency of the flow, ms, and the largest path stretch."""
     return (
         f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, "
         f"at most {latency.stretch:.3g} times the fastest path"
@@ -386,6 +396,7 @@ def solve_matrix(
                     "network"
                 )
 
+        # Load the requested matrix over its network, and solve it.
         deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
         instance = load_instance(
             config, notify, partial(select_matrix, config), prepare_kernels, deadline
@@ -490,6 +501,7 @@ def _report(
         is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     )
     stopped_by = STOPPED_BY[result.stopped_by[0]]
+    # Figures of the validator, of the solver, and of the installation.
     return SolveReport(
         problem=problem,
         objective=problem.objective,
@@ -539,6 +551,11 @@ def _build_problem(
     config: SolveConfig, instance: Instance, notify: Callable[[str], None]
 ) -> _Setup:
     """Build the problem of the requested matrix: failed links, installed splits, limit on churn.
+
+    Args:
+        config: settings of `teal solve`.
+        instance: network, candidate paths and traffic.
+        notify: prints one line of text.
 
     Raises:
         InputError: an unknown failed link, an unreadable installed allocation, or an objective that
@@ -612,9 +629,16 @@ class _Search(NamedTuple):
 def _search_over_all_paths(
     config: SolveConfig, setup: _Setup, notify: Callable[[str], None]
 ) -> _Search:
-    """Solve by column generation, to the gap to the optimum over all paths of the network."""
+    """Solve by column generation until the gap to the optimum over all paths is at most ``--gap``.
+
+    Args:
+        config: settings of `teal solve`.
+        setup: problem of the matrix over the initial candidate paths.
+        notify: prints one line of text.
+    """
     problem = setup.problem
-    last = complete(
+    # Run the rounds of column generation to the end, and keep the last one.
+    last_round = complete(
         improving(
             problem,
             target=config.gap,
@@ -624,17 +648,27 @@ def _search_over_all_paths(
             report=RoundsProgress(notify, _REPORT_EVERY_S),
         )
     )
-    added = int(last.paths.mask.sum()) - int(problem.paths.mask.sum())
-    notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
+    added = int(last_round.paths.mask.sum()) - int(problem.paths.mask.sum())
+    notify(f"{added:,} paths added, at most {last_round.paths.num_paths} a demand")
     return _Search(
-        problem.with_paths(last.paths), last.result, last.gap_all_paths, last.bound_all_paths
+        problem.with_paths(last_round.paths),
+        last_round.result,
+        last_round.gap_all_paths,
+        last_round.bound_all_paths,
     )
 
 
 def _search_over_candidates(
     config: SolveConfig, setup: _Setup, starter: Model | None, notify: Callable[[str], None]
 ) -> _Search:
-    """Solve over the candidate paths."""
+    """Solve over the candidate paths until the certified gap is at most ``--gap``.
+
+    Args:
+        config: settings of `teal solve`.
+        setup: problem of the matrix.
+        starter: model that predicts the starting point; None for no model.
+        notify: prints one line of text.
+    """
     result = solve(
         setup.problem,
         gap=config.gap,
@@ -677,9 +711,13 @@ def _round_splits(
         preferred_splits: (1, D, K) splits of the solver, moved to short paths by ``--prefer``.
         installed_splits: (D, K) splits of ``--previous``; None without them.
         notify: prints one line of text.
+
+    Returns:
+        splits to install, and their changes relative to the installed ones.
     """
     problem = search.problem
-    # Of an infeasible program, the splits carry a common fraction of all demand: no rounding.
+    # Round the splits, except those of an infeasible program, which carry a common fraction of all
+    # demand.
     splits = preferred_splits
     if search.result.largest_share is None:
         splits = installable(problem, preferred_splits, config.min_split, config.entries)
@@ -758,8 +796,8 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
     """Return the ``--traffic`` specification, limited to the matrices up to ``--index``.
 
     ``gravity`` without ``count`` gets ``count=INDEX + 1``, so that no further matrices are
-    generated.  All other specifications stay, and all with ``--calibrate``, which needs every
-    matrix.
+    generated.  Other specifications are returned unchanged; so is ``gravity`` with ``--calibrate``,
+    which needs every matrix.
     """
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic
@@ -769,7 +807,15 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
 
 
 def select_matrix(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
-    """Check ``--index``; with ``--carrying``, reduce the traffic to that matrix and its demands."""
+    """Return the traffic; with ``--carrying``, only the matrix of ``--index`` and its demands.
+
+    Args:
+        config: settings with the index.
+        traffic: traffic matrices.
+
+    Raises:
+        InputError: the traffic has no matrix of that index.
+    """
     if config.index >= traffic.num_matrices:
         raise InputError(
             "--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index

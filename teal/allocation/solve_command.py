@@ -21,18 +21,27 @@ from teal.solvers.split_table import table_weights
 def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve the matrix; write the allocation to ``--out`` and the proof to ``--prove``.
 
+    Args:
+        config: settings of `teal solve`.
+        notify: prints one line of text.
+
+    Returns:
+        figures of the allocation.
+
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
     """
     if config.is_sharded:
         compile_first(notify)
         return _run_sharded(config, notify)
+    # Check the output file before the solve.
     if config.out:
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
     report = solve_matrix(config, notify, partial(compile_first, notify))
     if config.out:
         num_paths = _write_allocation(config.out, report, config.entries)
         notify(f"{config.out}: {num_paths:,} paths that carry traffic")
+    # An allocation of a common fraction of all demand, proved to be infeasible, has no proof.
     if config.prove and report.largest_share is not None:
         notify(f"{config.prove}: no proof is written, since not all demand can be carried")
     elif config.prove:
@@ -80,6 +89,13 @@ def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
 def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve shard by shard, and write a file for each shard to the folder ``--out``.
 
+    Args:
+        config: settings of `teal solve`.
+        notify: prints one line of text.
+
+    Returns:
+        figures of the allocation.
+
     Raises:
         InputError: invalid settings, or an output folder that must not be replaced.
     """
@@ -108,7 +124,7 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
 
 
 def solve_outcome(config: SolveConfig, notify: Notify) -> Outcome:
-    """Run `teal solve` and describe its result."""
+    """Run `teal solve`; return its result as text, JSON data and exit code."""
     report = run_solve(config, notify)
     if hint := report.unit_hint():
         notify(hint)

@@ -45,7 +45,7 @@ from teal.runtime.storage import atomic_file, check_out_folder, remove_files
 
 # Default of the largest number of steps.
 MAX_STEPS = 6
-# Values of rho from here on count as 1: no traffic is shed.
+# A served fraction rho of at least this value counts as 1: no traffic is shed.
 _FULLY_SERVED = 1 - 1e-6
 # Tolerated overload of a link by the old or new flows, as a share of its capacity.
 _CAPACITY_TOLERANCE = 1e-9
@@ -81,7 +81,7 @@ class Update:
 
     @property
     def steps(self) -> int:
-        """Number of steps s."""
+        """Number of steps s of the update."""
         return len(self.flows) - 1
 
 
@@ -128,7 +128,7 @@ def plan_update(
     best: Update | None = None
     for steps in range(2, max_steps + 1):
         update = _update_in_steps(paths, old_flows, new_flows, steps)
-        # A better rho must pay for a further step.
+        # Use more steps only for a larger served fraction rho, beyond the solver's tolerance.
         if best is None or update.min_served_fraction > best.min_served_fraction * (1 + 1e-6):
             best = update
         if update.min_served_fraction >= _FULLY_SERVED:
@@ -143,9 +143,16 @@ def plan_update(
 def _update_in_steps(
     paths: PathIncidence, old_flows: FloatArray, new_flows: FloatArray, steps: int
 ) -> Update:
-    """Return the update of s steps from the linear program, with repaired flows and their rho.
+    """Return the update of s steps from the linear program.
 
-    If the program is not solved, the intermediate flows are min(old, new), which always fit.
+    Its flows are scaled down to the capacities, and rho is computed from them. If the program is
+    not solved, the intermediate flows are min(old, new), which always fit.
+
+    Args:
+        paths: links of the paths, and capacities.
+        old_flows: (P,) installed flows, Gbit/s.
+        new_flows: (P,) flows to install, Gbit/s.
+        steps: number of steps s >= 2.
     """
     inner_flows = _solve_program(paths, old_flows, new_flows, steps)
     if inner_flows is None:
@@ -156,7 +163,7 @@ def _update_in_steps(
 
 
 def _demand_incidence(paths: PathIncidence) -> sp.csr_array:
-    """Return the sparse matrix (D, P) that is 1 where a path belongs to a demand."""
+    """Return the sparse matrix (D, P) that is 1 where path p belongs to demand d, else 0."""
     num_paths = len(paths.demand)
     num_demands = int(paths.demand.max(initial=-1)) + 1
     return sp.csr_array(
@@ -184,8 +191,8 @@ def _scale_to_capacities(
 ) -> FloatArray:
     """Return the intermediate flows, scaled down so that no step can overload a link.
 
-    The program's solution may violate capacities within the solver's tolerance.  The factor of a
-    path is that of its most overloaded link; smaller flows never increase a load.
+    The program's solution may violate capacities within the solver's tolerance.  Each path is
+    scaled by the factor that its most overloaded link needs; smaller flows never increase a load.
 
     Args:
         paths: links of the paths, and capacities.
@@ -209,9 +216,10 @@ def _scale_to_capacities(
 
 
 def _fitting_factor(paths: PathIncidence, residual: FloatArray, flows: FloatArray) -> FloatArray:
-    """Return (P,) factors in [0, 1] of path flows with which no load exceeds the residual capacity.
+    """Return (P,) factors in [0, 1] that scale path flows down to the residual capacities.
 
-    The factor of link e is min(1, residual[e] / load[e]), that of a path the minimum of its links.
+    The factor of link e is min(1, residual[e] / load[e]); the factor of a path is the minimum of
+    the factors of its links.
 
     Args:
         paths: links of the paths.
@@ -314,7 +322,7 @@ def _scaled_loads(paths: PathIncidence, unit: FloatArray) -> sp.csr_array:
 
 
 def _uses_failed_link(paths: PathIncidence) -> BoolArray:
-    """Return (P,) whether a path uses a failed link."""
+    """Return (P,) whether each path uses a failed link, one with a capacity of 0."""
     is_failed = ~(paths.capacity > 0)
     if not is_failed.any():
         return np.zeros(len(paths.demand), dtype=bool)
@@ -338,17 +346,28 @@ class _Variables:
 
     @property
     def num_variables(self) -> int:
-        """Number of all variables."""
+        """Number of all variables: s - 1 flows f and s flows m of P paths each, and rho."""
         return self.num_paths * (self.num_inner + self.steps) + 1
 
     def flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
-        """Return constraint rows over all variables: ``rows`` (n, P) on f_{index + 1}, else 0."""
+        """Return n constraint rows over all variables, which are 0 except on one flow f.
+
+        Args:
+            rows: (n, P) coefficients of the flow f_{index + 1}.
+            index: index of the flow, from 0.
+        """
+        # The Kronecker product places `rows` in one of the blocks of P columns; rho gets a 0.
         num_blocks = self.num_inner + self.steps
         selector = sp.csr_array(([1.0], ([0], [index])), shape=(1, num_blocks))
         return sp.csr_array(sp.hstack([sp.kron(selector, rows), sp.csr_array((rows.shape[0], 1))]))
 
     def larger_flow(self, rows: sp.csr_array, index: int) -> sp.csr_array:
-        """Return constraint rows over all variables: ``rows`` (n, P) on m_{index + 1}, else 0."""
+        """Return n constraint rows over all variables, which are 0 except on one larger flow m.
+
+        Args:
+            rows: (n, P) coefficients of the larger flow m_{index + 1}.
+            index: index of the larger flow, from 0.
+        """
         return self.flow(rows, self.num_inner + index)
 
 
@@ -366,13 +385,19 @@ _PathKey = tuple[_Demand, tuple[int, ...]]
 def run_update(config: UpdateConfig) -> Update:
     """Read both allocations, plan the update, and write the allocation after each step.
 
+    Args:
+        config: settings of `teal update`.
+
+    Returns:
+        path flows after each step.
+
     Raises:
         InputError: invalid settings or an invalid file.
         SolverError: an allocation overloads a link, or ``max_steps`` does not suffice.
     """
     earlier_files = tuple(file.name for file in config.out.glob(_PATTERN))
     check_out_folder(config.out, earlier_files or ("step-1.json",), overwrite=config.overwrite)
-    # Read the flows; the P paths are those of either allocation.
+    # Read the flows; P is the number of paths that the old or the new allocation uses.
     topology = topology_of(config)
     old_flow_by_path, new_flow_by_path = (
         _read_flows(file, topology) for file in (config.before, config.after)
@@ -407,11 +432,20 @@ def run_update(config: UpdateConfig) -> Update:
 
 
 def _read_flows(file: Path, topology: Topology) -> dict[_PathKey, float]:
-    """Read the flow of each path of an allocation file, Gbit/s."""
-    names = topology.node_names
+    """Read the flow of each path of an allocation file.
+
+    Args:
+        file: .json file of an allocation.
+        topology: network of the node and link names.
+
+    Returns:
+        demand and link indices of a path -> its flow, Gbit/s.
+    """
+    node_names = topology.node_names
+    # `stored_paths` maps (source index, target index, class) to the rate of each path's links.
     return {
-        ((names[source], names[target], name), links): rate
-        for (source, target, name), paths in stored_paths(
+        ((node_names[source], node_names[target], class_name), links): rate
+        for (source, target, class_name), paths in stored_paths(
             read_allocation(file), topology, str(file)
         ).items()
         for links, rate in paths.items()
@@ -464,8 +498,9 @@ def _step_document(
 
 
 def update_outcome(config: UpdateConfig, _: Notify) -> Outcome:
-    """Run `teal update` and describe its result."""
+    """Run `teal update`; return its result as text and as JSON data."""
     update = run_update(config)
+    # Mention shed traffic unless rho counts as 1.
     shed_text = (
         ""
         if update.min_served_fraction >= 1 - 1e-6

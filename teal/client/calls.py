@@ -77,6 +77,10 @@ class Call(Generic[T]):
 def answer_of(call: Call[T], response: httpx.Response) -> T:
     """Check and decode the response to a call.
 
+    Args:
+        call: call, with the decoder and the expected media type of its response.
+        response: response of the service.
+
     Raises:
         ServiceFault: an error of the service, or a response that the API does not define, such as
             that of a proxy.
@@ -195,12 +199,12 @@ def _node_link(topology: Topology) -> dict[str, Any]:
 
 
 def network(name: str) -> Call[Network]:
-    """Return state, nodes and links of a network."""
+    """Return the state, settings, nodes and links of a network."""
     return Call("GET", _network_path(name), _read_network)
 
 
 def delete_network(name: str) -> Call[None]:
-    """Remove a network from the service."""
+    """Delete a network from the service, with its measured matrices."""
     return Call("DELETE", _network_path(name), lambda _: None, media_type="")
 
 
@@ -241,6 +245,7 @@ def paths(name: str) -> Call[Paths]:
     """
 
     def read(response: httpx.Response) -> Paths:
+        """Decode the pairs and paths in a JSON response."""
         body = response.json()
         return Paths([(source, target) for source, target in body["pairs"]], body["paths"])
 
@@ -254,20 +259,22 @@ def allocate(
 
     Args:
         name: name of the network.
-        rates: Gbit/s; (B, D) for all pairs of nodes in the order of :meth:`paths`, or (B, N * N)
-            for all entries of the matrix, row by row.  With classes: such an array for each class
-            name, the highest priority first; the answer then has C * D demands.
+        rates: Gbit/s; (B, D) for B matrices over all D pairs of nodes in the order of
+            :meth:`paths`, or (B, N * N) for all entries of matrices of N nodes, row by row.  With
+            C classes: such an array for each class name, the highest priority first; the answer
+            then has C * D demands.
         options: gap, deadline_ms and the further fields of :class:`AllocationOptions`.
     """
-    # With classes, send (B * C, D): the C classes of each matrix one after another.
+    # Options that the client itself needs; the idempotency key is sent as a header.
     key = options.get("key", "")
     entries = options.get("entries", 0)
     params = {option: value for option, value in options.items() if option != "key"}
+    # With classes, send rates (B * C, D): the C classes of each matrix one after another.
     if isinstance(rates, Mapping):
         params["classes"] = ",".join(rates)
         class_rates = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
         rates = np.stack(class_rates, 1).reshape(-1, class_rates[0].shape[1])
-    # Encode the options as query parameters.
+    # Encode the options as query parameters; those without a value are left to the service.
     limits = options.get("latency_limits_ms", {})
     params["latency_limits_ms"] = ",".join(
         f"{class_name}={limit}" for class_name, limit in limits.items()
@@ -325,8 +332,8 @@ def measure(
 
     Args:
         name: name of the network.
-        rates: Gbit/s; (B, D) for all pairs of nodes in the order of :meth:`paths`, or (B, N * N)
-            for all entries of the matrix, row by row.
+        rates: Gbit/s; (B, D) for B matrices over all D pairs of nodes in the order of
+            :meth:`paths`, or (B, N * N) for all entries of matrices of N nodes, row by row.
         time: time of the first matrix; UTC without a time zone.
         interval_s: seconds between consecutive matrices; 0 for a single matrix.
     """
@@ -394,7 +401,7 @@ def _iso_time(time: np.datetime64 | datetime) -> str:
 
 
 def measured(name: str) -> Call[Measured]:
-    """Return the number and times of the measured matrices that the service stores."""
+    """Return the number and times of a network's measured matrices that the service stores."""
     return Call(
         "GET", _network_path(name, "measurements"), lambda response: Measured.of(response.json())
     )
@@ -408,8 +415,9 @@ def forget_measured(name: str) -> Call[None]:
 def model() -> Call[dict[str, Any]]:
     """Return the description of the service's model for warm starts.
 
-    Fields: ``model`` (name or folder), ``loaded_version``, ``loaded_at`` (seconds since 1970) and
-    ``last_error`` (reason why a newer version is not used).
+    Fields: ``model`` (name or folder), ``loaded_version``, ``loaded_at`` (seconds since 1970),
+    ``last_error`` (reason why a newer version is not used) and ``solver`` (default solver of
+    requests).
     """
     return Call("GET", "/v1/model", lambda response: dict(response.json()))
 
@@ -439,7 +447,11 @@ def _read_network(response: httpx.Response) -> Network:
 
 
 def _encode_rates(rates: Array) -> bytes:
-    """Encode rates (B, D) or (D,) as an Arrow IPC stream with a list column ``rates``."""
+    """Encode matrices as an Arrow IPC stream with one list column, ``rates``.
+
+    Args:
+        rates: (B, n) Gbit/s, a row for each matrix; or (n,) for a single matrix.
+    """
     rates = np.atleast_2d(np.asarray(rates, np.float64))
     column = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1]
@@ -489,7 +501,7 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         """Return a number column (B,); None if the response does not have it."""
         return table.column(name).to_numpy() if name in table.column_names else None
 
-    # Collect columns and metadata.
+    # Collect figures, times, and the results of classes or levels, from columns and metadata.
     return ServedAllocation(
         splits=splits,
         weights=weights,
@@ -507,10 +519,12 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         level=limit.get("level"),
         realised=limit.get("realised"),
         classes=tuple(
-            tuple(ClassResult.of(line) for line in row) for row in metadata.get("classes") or ()
+            tuple(ClassResult.of(figures) for figures in matrix_figures)
+            for matrix_figures in metadata.get("classes") or ()
         ),
         levels=tuple(
-            tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()
+            tuple(LevelResult.of(figures) for figures in matrix_figures)
+            for matrix_figures in metadata.get("levels") or ()
         ),
         moved=optional_column("moved"),
         largest_share=optional_column("largest_share"),

@@ -33,6 +33,7 @@ def _sync(build_call: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], 
     The method builds the call, sends the request, and returns the decoded response.
     """
 
+    # `wraps` copies the name and docstring of `build_call`.
     @functools.wraps(build_call)
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = build_call(*arguments, **options)
@@ -53,6 +54,7 @@ def _async(
     The method builds the call, sends the request, and returns the decoded response.
     """
 
+    # `wraps` copies the name and docstring of `build_call`.
     @functools.wraps(build_call)
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = build_call(*arguments, **options)
@@ -214,6 +216,10 @@ def _connection(address: str, token: str) -> dict[str, Any]:
 
     Requests to loopback addresses bypass the proxies of the environment variables.
 
+    Args:
+        address: URL of the service.
+        token: bearer token; "" for none.
+
     Raises:
         Unauthorised: the token has characters that a header cannot contain.
     """
@@ -232,7 +238,7 @@ def _connection(address: str, token: str) -> dict[str, Any]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine."""
+    """Return whether a host is a loopback address or name, which stands for this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -240,7 +246,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_ready(network: Network, end_s: float) -> bool:
-    """Return whether the paths of a network are computed.
+    """Return whether the paths of a network are computed; raise an error if they cannot be in time.
 
     Args:
         network: current state of the network.

@@ -1,4 +1,4 @@
-"""Dataclasses of the service's responses: networks, measurements, allocations."""
+"""Results of the client's methods: dataclasses for networks, measurements and allocations."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ class Network:
         paths_share: while computing, fraction of the sources with finished paths.
         paths_estimated_s: estimated time of the path search, s; None without an estimate.
         error: reason of the failure; None if it did not fail.
-        warning: link changes in effect that could not be stored; None if all are stored.
+        warning: reason why link changes in effect are not stored, or why paths cannot be computed
+            now; None without a problem.
         demands, paths: numbers of pairs of nodes and of candidate paths; None until ready.
-        nodes, links: in the order of the service; empty until ready.
+        nodes, links: nodes, and directed links in the order of their indices; empty until ready.
     """
 
     name: str
@@ -218,7 +219,7 @@ class ServedAllocation:
         status: (B,) "gap" if the requested gap was reached; else the reason why the search ended:
             "deadline", "iterations", "rounding" if only rounding misses the gap, or "model" if the
             gap of the model alone is larger.  "next" for the interval after the newest measured
-            matrix; the figures are then those of the splits on that matrix.
+            matrix; the figures then evaluate the splits on that matrix.
         queue_ms: time in the queue, ms.
         solve_ms: time of the solver, ms.
         solver: model, model-pdhg, pdhg, or hedge (allocation for the next interval).

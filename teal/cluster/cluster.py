@@ -16,8 +16,8 @@ from teal.errors import InputError, SolverError, TealError
 def connected(extra: str = "ray") -> Iterator[Any]:
     """Connect to Ray while the block runs; yield the module ray.
 
-    The cluster is that of ``RAY_ADDRESS``, or a new local one on the loopback address. A connection
-    that exists already is used and stays open.
+    The variable ``RAY_ADDRESS`` names the cluster; without it, a local one is started on the
+    loopback address. A connection that exists already is used and stays open.
 
     Args:
         extra: name of Teal's optional dependencies that contain Ray, for the message.
@@ -53,6 +53,7 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
     Raises:
         InputError: the cluster is unreachable.
     """
+    # Without the setting "address", Ray connects to the cluster of the variable.
     address = os.environ.get("RAY_ADDRESS", "")
     settings: dict[str, Any] = {
         "log_to_driver": False,
@@ -87,7 +88,12 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
 
 
 def units(ray: Any, kind: str) -> int:
-    """Return the number of units of ``kind``, CPU or GPU, in the cluster."""
+    """Return the number of CPUs or GPUs of the cluster.
+
+    Args:
+        ray: module ray, connected to a cluster.
+        kind: CPU or GPU.
+    """
     return int(ray.cluster_resources().get(kind, 0))
 
 
@@ -112,9 +118,14 @@ def require_units(ray: Any, kind: str, count: int, option: str) -> None:
 
 
 def cause(error: BaseException, text: str) -> TealError:
-    """Return the Teal error in the chain of causes of an error of Ray.
+    """Return the Teal error that caused an error of Ray.
 
-    Without one, return a SolverError with ``text`` and the message of ``error``.
+    Without one in its chain of causes, return a SolverError with ``text`` and the message of the
+    error of Ray.
+
+    Args:
+        error: error of Ray.
+        text: description of the failed work.
     """
     inner: BaseException | None = error
     while inner is not None:

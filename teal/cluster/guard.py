@@ -16,12 +16,13 @@ def guard() -> Path | None:
     Returns:
         token file, readable by its owner only; None if ``RAY_ADDRESS`` names a cluster.
     """
-    # A cluster of the user is configured by the user.
+    # The security of an existing cluster is configured by its owner.
     if os.environ.get("RAY_ADDRESS"):
         return None
+    # On any system, "0" makes Ray use the loopback address as that of this machine.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    # On a busy machine Ray Serve's HTTP proxy takes longer to start than Ray's defaults of 5 and
-    # 10 s.
+    # On a busy machine Ray Serve's HTTP proxy takes longer to start than Ray's default timeouts of
+    # 5 and 10 s.
     for setting in ("READY", "HEALTH"):
         os.environ.setdefault(f"RAY_SERVE_PROXY_{setting}_CHECK_TIMEOUT_S", "60")
     # Create the token at the first start; later processes read the same file.

@@ -69,7 +69,7 @@ _REMOTE_METHODS = (
     "measured",
     "forget_measured",
 )
-# Methods of these without computation.
+# Remote methods without computation, which have a timeout.
 _LOOK_UP_METHODS = (
     "names",
     "warnings",
@@ -117,6 +117,7 @@ class _RemoteBackend:
     """
 
     def __init__(self, handle: Any) -> None:
+        # Define the methods of the protocol `Backend`.
         for name in _REMOTE_METHODS:
             setattr(
                 self,
@@ -140,6 +141,7 @@ class _RemoteBackend:
 
         async def call(*arguments: Any) -> Any:
             """Call the method of an engine, at most twice; return its result."""
+            # Errors of the API pass unchanged; only a dead or silent engine is called again.
             for may_retry in (True, False):
                 try:
                     async with asyncio.timeout(timeout_s):
@@ -156,6 +158,7 @@ class _RemoteBackend:
                         raise ServiceError(
                             503, "unavailable", "the engine is being restarted; retry later", 3.0
                         ) from None
+            # Unreachable: the second attempt returns or raises.
             raise AssertionError
 
         return call
@@ -177,11 +180,13 @@ class Ingress:
             log_to(Path(log_file))
 
     def __serve_build_asgi_app__(self) -> Service:
+        """Return the ASGI application of this process; called by Ray Serve."""
         return make_app(_RemoteBackend(self._engines), **self._settings)  # type: ignore[arg-type]
 
 
 def _shared_options(config: ServeConfig) -> dict[str, Any]:
-    """Return the Ray Serve options of both deployments."""
+    """Return the Ray Serve options that both deployments have."""
+    # Ray Serve's own limits are four times the queue places of a network.
     max_requests = 4 * config.max_waiting
     return {
         "ray_actor_options": {"num_cpus": 0},
@@ -273,6 +278,7 @@ def running(config: ServeConfig, notify: Callable[[str], None] = lambda _: None)
     # Validate the settings before Ray starts.
     folder = prepare_folder(config).resolve()
     with connected("serve"), _graceful_shutdown():
+        # A request times out after 900 s, longer than the maximum deadline.
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
@@ -293,7 +299,7 @@ def _graceful_shutdown() -> Iterator[None]:
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         for name in (APP, ENGINES):
             with contextlib.suppress(Exception):
-                # Poll for the end, since a blocking deletion waits for a minute at most.
+                # Poll for the end, since a blocking deletion would wait for a minute at most.
                 serve.delete(name, _blocking=False)
                 while name in serve.status().applications and time.monotonic() < deadline:
                     time.sleep(_POLL_INTERVAL_S)

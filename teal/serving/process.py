@@ -65,7 +65,7 @@ class _ConnectionLimits:
         self._num_connections: Counter[str] = Counter()
 
     def add(self, address: str) -> None:
-        """Count a new connection."""
+        """Count a new connection of an address."""
         self._num_connections[address] += 1
 
     def are_exceeded(self, address: str) -> bool:
@@ -76,7 +76,7 @@ class _ConnectionLimits:
         )
 
     def remove(self, address: str) -> None:
-        """Count a closed connection."""
+        """Count a closed connection of an address."""
         self._num_connections[address] -= 1
         if not self._num_connections[address]:
             del self._num_connections[address]
@@ -122,9 +122,9 @@ class _LimitedProtocol(_UvicornProtocol):
         )
 
     def _check_reader(self, cycle: Any, unread_bytes: int) -> None:
-        """Close the connection if the client reads its response too slowly; schedule a next check.
+        """Close the connection of a client that reads too slowly; schedule the next check.
 
-        The minimum is ``MIN_READ_BYTES`` since the last check, or all unread bytes.
+        Since the last check, the client must have read ``MIN_READ_BYTES`` or all unread bytes.
 
         Args:
             cycle: request and response at the last check.
@@ -159,6 +159,7 @@ class _LimitedProtocol(_UvicornProtocol):
             self._start_head_timer(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers of a closed connection, and count it as closed."""
         self._cancel_head_timer()
         self._read_timer.cancel()
         self._connection_limits.remove(self._address)
@@ -188,6 +189,7 @@ def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asy
             files leaves files for the state folder.
     """
 
+    # A class with its own counter, since uvicorn creates an instance for each connection.
     class Limited(_LimitedProtocol):
         _connection_limits = _ConnectionLimits(max_per_address, max_total)
 
@@ -195,7 +197,10 @@ def limited_protocol(max_per_address: int, max_total: int = 1 << 20) -> type[asy
 
 
 def raise_file_limit() -> int:
-    """Raise the limit of open files to the maximum of the system; return the new limit."""
+    """Raise the limit of open files to the maximum of the system; return the new limit.
+
+    An infinite limit is returned as 2^20.
+    """
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
@@ -206,7 +211,7 @@ def raise_file_limit() -> int:
 # Maximum wait of the event loop for a thread that runs Python code, seconds; Python's default is
 # 0.005.
 _THREAD_SWITCH_INTERVAL_S = 0.001
-# Number of the parameter M_ARENA_MAX of mallopt(3).
+# Code of the parameter M_ARENA_MAX of mallopt(3), the maximum number of arenas.
 _M_ARENA_MAX = -8
 # Few arenas: with one per thread, each keeps the largest memory that its thread ever needed.
 _MAX_ARENAS = 2
@@ -226,6 +231,8 @@ def tune_garbage_collection() -> None:
     """
     gc.collect()
     gc.freeze()
+    # Collect new objects after so many allocations, and each older generation after 20 collections
+    # of the next younger one.
     gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
@@ -420,11 +427,12 @@ async def _serve(
         listener: socket bound to the address of the service.
         notify: prints one line of text.
     """
-    # Build engine and application.
+    # Build the engine.
     engine = AllocationEngine(folder, kernels=KernelStatus(), **engine_settings(config))
     # Start to prepare the registered networks, in parallel with the first requests.
     await engine.sync_with_store()
-    # Maximum of open allocations: the queued requests, and one batch in the solver.
+    # Build the application. Maximum of open allocations: the queued requests, and one batch in the
+    # solver.
     app = make_app(engine, max_open=config.max_waiting + MAX_LANES, **app_settings(config))
     # Build the OpenAPI description now; the first call takes a fifth of a second.
     app.openapi()
@@ -444,6 +452,7 @@ async def _serve(
     prepare_task = asyncio.create_task(_prepare_kernels(engine, notify))
     poll_task = asyncio.create_task(_poll_store(engine))
     await serve_task
+    # Cancel both tasks, and wait until a running compilation has been ended.
     poll_task.cancel()
     prepare_task.cancel()
     await asyncio.gather(prepare_task, return_exceptions=True)

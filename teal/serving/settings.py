@@ -118,7 +118,7 @@ class ServeConfig:
 
     @property
     def default_solver(self) -> str:
-        """Default solver of requests."""
+        """Default solver of requests: that of --solver, else by the kind of model in --model."""
         return self.solver or ("auto" if self.model in ("auto", "none") else "model-pdhg")
 
     @property
@@ -128,7 +128,7 @@ class ServeConfig:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
+        """Whether the service listens on a loopback address, which only this machine can reach."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -141,10 +141,12 @@ class ServeConfig:
             InputError: a file that others may read, a repeated token, or one of less than 16
                 characters.
         """
+        # Read the tokens; the option or variable is named in messages.
         option = "--token-file" if self.token_file else TOKEN_VARIABLE
         text = self._token_file() if self.token_file else os.environ.get(TOKEN_VARIABLE, "").strip()
         if not text and not self.token_file:
             return ()
+        # Check each token; an empty file counts as one token of no characters.
         tokens = tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
         for line_number, token in enumerate(tokens, 1):
             if len(token) < 16 or not token.isascii() or any(c.isspace() for c in token):

@@ -51,16 +51,16 @@ def engine_settings(config: ServeConfig) -> dict[str, Any]:
 
 
 def resolve_model(config: ServeConfig) -> str:
-    """Return the model of the settings; a folder as absolute path.
+    """Return the model of the settings, with a folder as absolute path.
 
-    Other processes of the service have other working folders.
+    Relative paths would fail, since other processes of the service have other working folders.
     """
     folder = Path(config.model)
     return str(folder.resolve()) if folder.is_dir() else config.model
 
 
 def service_url(config: ServeConfig) -> str:
-    """Return the URL of the service."""
+    """Return the URL on which the service listens."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"http://{host}:{config.port}"
 
@@ -90,11 +90,16 @@ def prepare_folder(config: ServeConfig) -> Path:
 
 
 def _register(config: ServeConfig, folder: Path) -> None:
-    """Store the network of ``--topology`` in the state folder.
+    """Store the network of ``--topology`` in the state folder, under the name ``default``.
+
+    Args:
+        config: settings of `teal serve`.
+        folder: state folder.
 
     Raises:
         InputError: unknown topology, or invalid settings of the network.
     """
+    # A file is stored as node-link data, since other processes may not have it.
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(

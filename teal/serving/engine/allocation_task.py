@@ -73,6 +73,7 @@ def _demand_weight(
     Raises:
         ServiceError: unknown node, or repeated pair.
     """
+    # Demand index of each pair of node indices.
     demand_index = {pair: d for d, pair in enumerate(map(tuple, paths.pairs.tolist()))}
     node_index = topology.node_index()
     weight = np.ones(paths.num_demands)
@@ -106,7 +107,7 @@ def _demand_functions(
         ServiceError: unknown node, repeated pair, a function that is not concave, or a demand
             without a function.
     """
-    # Reject repeated pairs, and pairs of a node with itself.
+    # Reject repeated pairs, and pairs of a node with itself; the default has the names "".
     function_pairs = [(pair_spec.source, pair_spec.target) for pair_spec in pair_specs]
     if len(set(function_pairs)) < len(function_pairs):
         raise invalid_request(
@@ -142,7 +143,8 @@ class AllocationTask:
         limits: (C,) largest path latency of each demand class, ms, infinite for no limit; ()
             without classes.
         conditions: side conditions for one matrix, over the C * D demands of the classes.
-        condition_words: (option, word) of each side condition that was requested by a word.
+        condition_words: (option, word) of each side condition whose option takes a word, such as
+            ("protect", "cables").
         solver: requested solver: auto, model, model-pdhg or pdhg.
     """
 
@@ -176,7 +178,11 @@ class AllocationTask:
 
     @functools.cached_property
     def kind(self) -> tuple[Any, ...]:
-        """Key of the service-time estimate: tasks of one kind take similar time on a network."""
+        """Key of the service-time estimate: tasks of one kind take similar time on a network.
+
+        It has the number of classes, the objective if it is a sequence of programs, the requested
+        solver unless that is auto, and the names of the side conditions.
+        """
         name = self.objective if self.parsed_objective.rules.is_sequence else ""
         solver = "" if self.solver == AUTO else self.solver
         return len(self.limits), name, solver, *(condition.name for condition in self.conditions)
@@ -206,11 +212,14 @@ class AllocationTask:
         return problem
 
     def figures(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
-        """Return the figures (B,) of the side conditions, by name, such as the moved fraction.
+        """Return the figures of the side conditions, such as the fraction of demand that moves.
 
         Args:
-            problem: B matrices.
+            problem: B matrices with their side conditions.
             splits: (B, D, K) allocated splits.
+
+        Returns:
+            name of the figure in responses -> (B,) values.
         """
         figures_by_name: dict[str, FloatArray] = {}
         for condition in problem.conditions:
@@ -229,6 +238,7 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
     Returns:
         option -> data of the condition, or the InputError why the network does not support it.
     """
+    # Sets of links that fail together, by the word that requests protection against them.
     inputs_by_word = {"cables": network.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
     for name, condition_type in OFFERS.items():
@@ -294,6 +304,7 @@ def resolve_request(
                 f"{name}: cannot be combined with entries, since rounding violates it"
             )
         conditions[name] = _build_condition(name, value, prepared[name], splits, limits)
+    # `refuses` returns what a condition requires, as text, or "" if the combination is allowed.
     for name, condition in conditions.items():
         other_conditions = [each for each in conditions.values() if each is not condition]
         if expected := condition.refuses(task.parsed_objective, other_conditions):
@@ -354,6 +365,8 @@ def _build_condition(
     try:
         if isinstance(prepared_data, InputError):
             raise prepared_data
+        # Option value, prepared data, installed splits, number of classes (at least 1), and whether
+        # any class has a latency limit.
         return OFFERS[name].from_request(
             ConditionRequest(
                 value,
@@ -370,8 +383,8 @@ def _build_condition(
 def single_program_task(objective: str) -> AllocationTask:
     """Return the task of an objective; total_flow replaces an objective of several programs.
 
-    Used to calibrate service times, and for allocations for the next interval, whose demands (which
-    max_min needs) are unknown.
+    The task is used to calibrate service times, and for allocations for the next interval, whose
+    demands (which max_min needs) are unknown.
     """
     return AllocationTask(
         ObjectiveName.TOTAL_FLOW if Objective.of(objective).rules.is_sequence else objective
@@ -379,7 +392,11 @@ def single_program_task(objective: str) -> AllocationTask:
 
 
 def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
-    """Return the link indices of each registered shared-risk group.
+    """Return the link indices of each registered shared-risk group, ascending.
+
+    Args:
+        topology: topology of the network.
+        spec: settings of the registration, with the cables of each group as pairs of node names.
 
     Raises:
         ServiceError: unknown cable.
@@ -396,7 +413,7 @@ def link_groups(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
 def zero_demand_problem(
     topology: Topology, paths: PathSet, task: AllocationTask, demand_values: DemandValues
 ) -> Problem:
-    """Build the problem of a task without demand, B = 1, over C * D demands, class by class.
+    """Build the problem of a task with one matrix of zero demand: (1, C * D), class by class.
 
     Args:
         topology: topology as registered.
@@ -404,11 +421,13 @@ def zero_demand_problem(
         task: requested program.
         demand_values: weights and bandwidth functions.
     """
+    # Without classes, the demands are the pairs of nodes, over all candidate paths.
     num_classes = max(1, len(task.limits))
     rules = task.parsed_objective.rules
     zero_demand = np.zeros((1, num_classes * paths.num_demands))
     classes = None
     paths_by_class = paths
+    # With classes, repeat the pairs for each class, and keep the paths within its latency limit.
     if task.limits:
         names = [str(index) for index in range(num_classes)]
         classes = DemandClasses.of_equal_size(names, paths.num_demands)
@@ -428,7 +447,7 @@ def zero_demand_problem(
 
 
 def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> IntArray | None:
-    """Return the column in ``paths`` (C * D, K) of each path of a class; None if unchanged.
+    """Return the column that each path of a class has in the network's path set.
 
     A latency limit removes the paths that exceed it and moves the others to the front.
 
@@ -436,9 +455,13 @@ def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> In
         topology: topology of the network.
         paths: candidate paths of the network.
         task: task with the latency limit of each class.
+
+    Returns:
+        (C * D, K) columns in ``paths``, class by class; None if no class has a limit.
     """
     if all(np.isinf(limit) for limit in task.limits):
         return None
+    # (D, K) for each class: columns within the limit, then the others, each in their order.
     path_index = [
         np.argsort(~within_limit(paths, topology, limit), axis=1, kind="stable")
         for limit in task.limits
@@ -447,12 +470,15 @@ def path_columns(topology: Topology, paths: PathSet, task: AllocationTask) -> In
 
 
 def to_network_columns(splits: torch.Tensor, path_index: IntArray | None) -> torch.Tensor:
-    """Return splits (B, C * D, K) in the columns of the network's path set.
+    """Move splits from the path columns of the classes to those of the network's path set.
 
     Args:
         splits: (B, C * D, K) in the path columns of the classes.
         path_index: (C * D, K) column in the network's path set of each path of a class; None if
             the columns are the same.
+
+    Returns:
+        (B, C * D, K) splits, 0 for paths that exceed the latency limit.
     """
     if path_index is None:
         return splits
@@ -469,6 +495,7 @@ def records_with_class_names(lines: Lines, row: int, names: Sequence[str]) -> li
         names: class names of the request, since requests of a batch may name classes differently;
             empty without classes.
     """
+    # `part` is the name of a record's field, "class"; its value is replaced by the class name.
     row_records = records(lines, row)
     return (
         [{**record, lines.part: name} for record, name in zip(row_records, names, strict=True)]

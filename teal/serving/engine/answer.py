@@ -15,6 +15,7 @@ import numpy.typing as npt
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.solvers import MODEL_PDHG
 
+# Certified figures of a matrix that every answer has.
 FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
 
@@ -39,8 +40,8 @@ class Answer:
         solve_ms: time in the solver, ms.
         batch: number of matrices solved together.
         solver: model, model-pdhg, pdhg or hedge.
-        lines: under ``classes`` or ``levels``, a tuple with the certified figures of each class or
-            level of each matrix, as fields of the response.
+        lines: ``classes`` or ``levels`` -> for each matrix the list of the certified figures of its
+            classes or levels, as fields of the response; empty for a single program.
         condition_figures: (B,) figures of the side conditions, by their names in responses.
         condition_words: option -> word, for side conditions that were requested by a word.
         prices: (B, E) link prices that prove the bounds; (0, 0) if not from a solver.
@@ -85,9 +86,12 @@ class Answer:
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
 
     def further_figures(self, row: int) -> dict[str, Any]:
-        """Return the figures of one matrix that only some programs have.
+        """Return the figures of one matrix that only some programs have, as JSON values.
 
         These are the figures of side conditions, and the lists of classes or levels.
+
+        Args:
+            row: index of the matrix.
         """
         figures: dict[str, Any] = {
             name: plain(values[row]) for name, values in self.condition_figures.items()
@@ -95,11 +99,13 @@ class Answer:
         return figures | {parts: values[row] for parts, values in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """Summarise the request for log, metrics and cache, by names in responses.
+        """Return a summary of the request for log, metrics and cache, as JSON values.
 
-        Has the largest gap, the mean satisfied demand, times and solver; side conditions, classes,
-        levels and largest utilisation are those of the last matrix.
+        It has the largest gap, the mean satisfied demand, times and solver, and of the last matrix
+        the largest utilisation and the figures of side conditions, classes and levels. The status
+        is that of the first matrix whose status is not "gap", or "gap" if there is none.
         """
+        # Figures of side conditions, classes and levels, and words that requested conditions.
         extra_figures: dict[str, Any] = {
             name: plain(values[-1]) for name, values in self.condition_figures.items()
         }
@@ -119,10 +125,16 @@ class Answer:
 
 
 def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
-    """Concatenate the answers of a request's chunks, by the index of their first matrix."""
+    """Concatenate the answers of a request's chunks.
+
+    Args:
+        answers_by_row: answer of each chunk, by the index of its first matrix.
+    """
     answers = [answers_by_row[first] for first in sorted(answers_by_row)]
     if len(answers) == 1:
         return answers[0]
+    # Concatenate all arrays by matrix. Solve times are added up, the batch is the largest one, and
+    # the queue time is that of the first chunk.
     arrays = (*FIGURES, "utilisation", "splits", "prices")
     weights = [answer.weights for answer in answers if answer.weights is not None]
     return Answer(

@@ -61,25 +61,30 @@ class StreamTemplate(NamedTuple):
 
     @classmethod
     def of(cls, stream: bytes, slots: Sequence[tuple[int, int]], num_rows: int) -> StreamTemplate:
-        """Build the template of a stream.
+        """Build the template of a stream: cut the bytes of its slots out of it.
 
         Args:
             stream: all bytes.
             slots: first byte and number of bytes of each slot, ascending.
             num_rows: number of rows of the table.
         """
+        # A constant part lies between the end of a slot and the start of the next one.
         ends = [0, *(first + num_bytes for first, num_bytes in slots)]
         starts = [*(first for first, _ in slots), len(stream)]
         constant_parts = tuple(stream[end:begin] for end, begin in zip(ends, starts, strict=True))
         return cls(constant_parts, tuple(num_bytes for _, num_bytes in slots), num_rows)
 
     def fill(self, numbers: Sequence[bytes | memoryview]) -> bytes | None:
-        """Return the stream with numbers in its slots; None if their sizes do not fit."""
+        """Return the stream with numbers in its slots; None if their sizes do not fit.
+
+        Args:
+            numbers: bytes for each slot, in the order of the stream.
+        """
         if tuple(map(len, numbers)) != self.slot_sizes:
             return None
         pieces: list[bytes | memoryview] = [self.constant_parts[0]]
-        for array, part in zip(numbers, self.constant_parts[1:], strict=True):
-            pieces += (array, part)
+        for number_bytes, constant_part in zip(numbers, self.constant_parts[1:], strict=True):
+            pieces += (number_bytes, constant_part)
         return b"".join(pieces)
 
     def locate(self, stream: bytes) -> tuple[int, int] | None:
@@ -148,15 +153,20 @@ _response_templates: TemplateCache[tuple[Any, ...]] = TemplateCache()
 
 
 def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
-    """Decode the rates (B, D) of an Arrow stream, Gbit/s, class by class.
+    """Decode the rates of an Arrow stream, from a cached template if possible.
 
     Args:
         body: bytes of the stream.
         topology: topology of the network.
-        classes: names of the demand classes; empty without classes.
+        classes: names of the C demand classes; empty without classes.
+
+    Returns:
+        (B, D) rates of B matrices, Gbit/s; D is the number of pairs of nodes, times C with classes,
+        class by class.
 
     Raises:
-        ServiceError: another table, content that may be larger than the body, or an invalid rate.
+        ServiceError: a table of another form, content that may be larger than the body, or an
+            invalid rate.
     """
     rates = _rates_by_template(body)
     if rates is None:
@@ -167,7 +177,12 @@ def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> 
 def _rates_by_template(body: bytes) -> FloatArray | None:
     """Return the rates of a stream that matches a cached template, without pyarrow; else None.
 
-    The result (rows, n) is a read-only view of the body.
+    Args:
+        body: bytes of the stream.
+
+    Returns:
+        (rows, n) Gbit/s, a read-only view of the body: a row for each matrix, or with classes for
+        each class of each matrix.
     """
     template = _request_templates.get(len(body))
     slot = None if template is None else template.locate(body)
@@ -178,7 +193,7 @@ def _rates_by_template(body: bytes) -> FloatArray | None:
 
 
 def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> FloatArray:
-    """Decode the rates (B, D) of any stream by pyarrow, and cache its template.
+    """Decode the rates (B, D) of any stream by pyarrow, Gbit/s, and cache its template.
 
     Args:
         body: bytes of the stream.
@@ -186,7 +201,7 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
         classes: names of the demand classes; empty without classes.
 
     Raises:
-        ServiceError: another table, or content that may be larger than the body.
+        ServiceError: a table of another form, or content that may be larger than the body.
     """
     import pyarrow as pa
 
@@ -223,13 +238,14 @@ def _rates_of_table(body: bytes, topology: Topology, classes: Sequence[str]) -> 
 
 
 def _listed_rates(table: Any) -> FloatArray:
-    """Return the rates (rows, n) of a table with a list of n rates in each row.
+    """Return the rates (rows, n), Gbit/s, of a pyarrow table with a list of n rates in each row.
 
     Raises:
         ServiceError: no list column, null entries, different lengths, or too many rates.
     """
     import pyarrow.compute as pc
 
+    # Check the number of matrices, the type of the column, and the number of rates.
     if not 1 <= table.num_rows <= MAX_MATRICES:
         raise invalid_request(
             f"rates: {table.num_rows} matrices in a request; send 1 to {MAX_MATRICES}"
@@ -244,6 +260,7 @@ def _listed_rates(table: Any) -> FloatArray:
         raise invalid_request(
             f"rates: {len(values):,} rates in a request; send at most {MAX_RATES:,}"
         )
+    # Convert the lists, which must all have the same length.
     flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     lengths = pc.list_value_length(column)
     if (
@@ -257,11 +274,17 @@ def _listed_rates(table: Any) -> FloatArray:
 
 
 def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> FloatArray:
-    """Return the rates (B, D) of a table with a row for each demand, class by class.
+    """Return the rates (B, D), Gbit/s, of a pyarrow table with a row for each demand.
+
+    Args:
+        table: columns source, target and rate; optionally matrix (index) and class (name).
+        topology: topology of the network.
+        classes: names of the demand classes; empty without classes.
 
     Raises:
         ServiceError: missing columns, null entries, unknown nodes or classes, or repeated demands.
     """
+    # Check the required columns.
     names = set(table.column_names)
     if not {"source", "target", "rate"} <= names:
         raise invalid_request(
@@ -270,6 +293,7 @@ def _named_rates(table: Any, topology: Topology, classes: Sequence[str]) -> Floa
     triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
     if any(column.null_count for column in triples):
         raise invalid_request("source, target, rate: null values are not allowed")
+    # Read the optional columns, and scatter the rates to matrices.
     matrix_index = table.column("matrix").to_numpy() if "matrix" in names else None
     class_names = table.column("class").to_pylist() if "class" in names else None
     source, target, rate = triples
@@ -316,7 +340,7 @@ def _cache_request_template(body: bytes, buffer: Any, table: Any, rates: FloatAr
         start + each.size <= first or start >= first + num_bytes
         for start, each in zip(starts, other_buffers, strict=True)
     )
-    # List offsets may skip numbers at the begin or end of the buffer: compare the bytes.
+    # List offsets may skip numbers at the start or end of the buffer: compare the bytes.
     if is_disjoint and body[first : first + num_bytes] == rates.tobytes():
         _request_templates.add(len(body), StreamTemplate.of(body, [slot], table.num_rows))
 
@@ -328,33 +352,35 @@ def _check_types(schema: Any) -> None:
     """
     import pyarrow.types as t
 
-    def is_number(kind: Any) -> bool:
-        return bool(t.is_floating(kind) or t.is_integer(kind))
+    def is_number(dtype: Any) -> bool:
+        """Return whether a pyarrow type is a floating-point number or an integer."""
+        return bool(t.is_floating(dtype) or t.is_integer(dtype))
 
     for field in schema:
-        kind = field.type
+        dtype = field.type
         is_rate_list = (
-            field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
+            field.name == "rates" and _is_list(dtype) and getattr(dtype, "list_size", 1) > 0
         )
-        is_plain = is_number(kind) or t.is_string(kind) or t.is_large_string(kind)
-        if not (is_plain or (is_rate_list and is_number(kind.value_type))):
+        is_plain = is_number(dtype) or t.is_string(dtype) or t.is_large_string(dtype)
+        if not (is_plain or (is_rate_list and is_number(dtype.value_type))):
             raise invalid_request(
-                f"column {field.name[:40]!r}: unsupported type {str(kind)[:80]}; use numbers or "
+                f"column {field.name[:40]!r}: unsupported type {str(dtype)[:80]}; use numbers or "
                 "strings, and for rates lists of numbers"
             )
 
 
-def _is_list(kind: Any) -> bool:
-    """Return whether a pyarrow type is a list of any kind."""
+def _is_list(dtype: Any) -> bool:
+    """Return whether a pyarrow type is a list, with 32-bit or 64-bit offsets or of fixed size."""
     import pyarrow.types as t
 
-    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
+    return bool(t.is_list(dtype) or t.is_large_list(dtype) or t.is_fixed_size_list(dtype))
 
 
 def refuse_compressed(body: bytes) -> None:
     """Raise ServiceError for compressed or dictionary-encoded buffers.
 
-    They may expand to a thousand times their size.
+    Such buffers may expand to a thousand times their size.
+
     pyarrow does not expose compression, so this reads the field ``compression`` of each RecordBatch
     from the message's flatbuffer. In Message.fbs of the Arrow format, field 2 of a Message is the
     header, here a RecordBatch, and field 3 of a RecordBatch is its compression.
@@ -363,6 +389,8 @@ def refuse_compressed(body: bytes) -> None:
 
     for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
         if message.type == "record batch":
+            # The first 4 bytes are the position of the root table, the Message. A field that is a
+            # table holds the offset from the field to that table.
             flat = message.metadata.to_pybytes()
             header = _flatbuffer_field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
             if header and _flatbuffer_field(
@@ -507,13 +535,17 @@ def _cache_response_template(
 def last_splits(body: bytes) -> FloatArray:
     """Return the splits (D, K) of the last matrix of an answer in Arrow.
 
-    Integer weights w[k] become splits served fraction * w[k] / sum(w).
+    The integer weights w of a demand become splits s[k] = served fraction * w[k] / sum(w).
+
+    Args:
+        body: bytes of the answer.
     """
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
         table = stream.read_all()
     shape = json.loads(table.schema.metadata[b"teal"])
+    # Read splits or integer weights; weights also need the served fraction (D,) of each demand.
     name = "splits" if "splits" in table.column_names else "weights"
     values = table.column(name)[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
     splits = np.asarray(values.reshape(shape["demands"], shape["paths"]))

@@ -80,7 +80,7 @@ class Backend(Protocol):
         ...
 
     async def model(self) -> dict[str, Any]:
-        """Return the version of the loaded model."""
+        """Return the version of the loaded model, the error of its last reload, and the solver."""
         ...
 
     async def generation(self, name: str) -> str:
@@ -96,23 +96,23 @@ class Backend(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Delete a network."""
+        """Delete a network; its queued requests fail."""
         ...
 
     async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change capacity or state of links; return state and description of the network."""
+        """Change link capacities, or take links down or up; return the state of the network."""
         ...
 
     async def paths(self, name: str) -> bytes:
-        """Return the candidate paths of a network, as JSON."""
+        """Return the candidate paths of a network, as encoded JSON: node names by demand."""
         ...
 
     async def map(self, name: str) -> bytes:
-        """Return the drawing of a network, as JSON."""
+        """Return the drawing of a network, as encoded JSON: node positions, links, capacities."""
         ...
 
     async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
-        """Allocate the matrices of a request, or for the next interval."""
+        """Answer a request for an allocation of its matrices, or for the next interval."""
         ...
 
     async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
@@ -120,9 +120,9 @@ class Backend(Protocol):
         ...
 
     async def measured(self, name: str) -> dict[str, Any]:
-        """Return number, times and limit of the stored matrices."""
+        """Return number and times of the stored matrices, and their maximum number."""
         ...
 
     async def forget_measured(self, name: str) -> None:
-        """Delete the measured matrices of a network."""
+        """Delete the measured matrices of a network, and all state learnt from them."""
         ...

@@ -3,8 +3,11 @@
 :class:`AllocationEngine` implements :class:`teal.serving.engine.backend.Backend`. It resolves a
 request against a registered network (:class:`teal.serving.engine.registry.Registry`), queues its
 matrices (:class:`teal.serving.engine.scheduler.Scheduler`) and encodes the answer
-(:mod:`teal.serving.engine.wire`). Measured matrices, allocations for the next interval and
-background path generation start here, too.
+(:mod:`teal.serving.engine.wire`). It also stores measured matrices, and starts allocations for the
+next interval and background path searches.
+
+Axes: B matrices, D demands (pairs of nodes, repeated for each demand class), K candidate paths of a
+demand, E links.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ from teal.serving.engine.wire import (
 
 # Maximum number of candidate paths in a JSON listing.
 _MAX_LISTED_PATHS = 4_000_000
-# Defaults: registered networks, estimated seconds of a path search, seconds of a deadline.
+# Default limits: number of registered networks, estimated time of a path search, and deadline of a
+# request.
 MAX_NETWORKS = 100
 MAX_PATH_S = 600.0
 MAX_DEADLINE_S = 600.0
@@ -81,7 +85,8 @@ class _ParsedRequest(NamedTuple):
         entry: registry entry of the network.
         network_state: state of the network.
         options: options of the request.
-        rates: (B, D) Gbit/s, class by class; None for the next interval.
+        rates: (B, D) rates of B matrices and D demands, Gbit/s, class by class; None if the request
+            is for the next interval, whose traffic is unknown.
         arrival_time: ``time.perf_counter()`` at the arrival.
         end: deadline by ``time.perf_counter()``.
     """
@@ -108,7 +113,8 @@ class AllocationEngine:
         max_deadline_s: maximum deadline of a request, seconds.
         grow_every_s: minimum interval between background path searches of a network, seconds.
         default_solver: solver of requests that name none, if the model supports their program.
-        vary: share of every demand on randomised splits, in allocations for the next interval.
+        vary: share of every demand, 0 to 1, that allocations for the next interval route by
+            randomised splits.
         kernels: compilation status of the kernels; None if all are compiled.
     """
 
@@ -126,6 +132,7 @@ class AllocationEngine:
         vary: float = 0.0,
         kernels: KernelStatus | None = None,
     ) -> None:
+        """Open the state folder, create threads and parts; with loaded kernels, load the model."""
         self.folder = folder
         self.kernels = kernels or KernelStatus.compiled()
         self._store = Store(folder)
@@ -155,6 +162,7 @@ class AllocationEngine:
     def prepare(self) -> None:
         """Load the compiled kernels and the model; takes a few seconds."""
         warm_up_requests()
+        # With compiled kernels, the constructor has loaded the model already.
         if not self.kernels.are_ready:
             self._model.read()
 
@@ -206,7 +214,7 @@ class AllocationEngine:
         }
 
     async def check_ready(self) -> None:
-        """Return if an allocation is possible now, or as soon as a network is registered.
+        """Check that an allocation is possible now, or will be once a network is registered.
 
         Raises:
             ServiceError: kernels are being compiled, the solver thread does not respond, or the
@@ -221,12 +229,16 @@ class AllocationEngine:
             )
 
     async def model(self) -> dict[str, Any]:
-        """Return the version of the loaded model and the error of the last reload."""
+        """Return version and reload error of the model, and the default solver of requests.
+
+        The fields are those of ``responses.ModelInfo``.
+        """
+        # Start a reload if the files of the model have changed.
         await asyncio.to_thread(self._model.current)
         return {**self._model.description(), "solver": self._default_solver}
 
     async def generation(self, name: str) -> str:
-        """Return the generation of a network, an identifier of the registration of its name.
+        """Return the identifier of a network's current registration, which a replacement changes.
 
         Raises:
             ServiceError: unknown network.
@@ -235,6 +247,10 @@ class AllocationEngine:
 
     async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """Register or replace a network; its paths are computed in the background.
+
+        Args:
+            name: name of the network.
+            spec: settings of the registration, fields of ``requests.NetworkSpec``.
 
         Returns:
             state of the network, and whether its name is new.
@@ -262,7 +278,13 @@ class AllocationEngine:
         await self._registry.delete(name)
 
     async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
-        """Change link capacities, or take links down or up, with immediate effect.
+        """Change link capacities, or take links down or up; return the state of the network.
+
+        The changes take effect at once.
+
+        Args:
+            name: name of the network.
+            changes: changed links, fields of ``requests.LinkChanges``.
 
         Raises:
             ServiceError: unknown network or link.
@@ -304,6 +326,10 @@ class AllocationEngine:
     async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
         """Answer an allocation request: parse, resolve, queue, solve, encode.
 
+        Args:
+            name: name of the network.
+            request: undecoded request.
+
         Raises:
             ServiceError: unknown network, invalid request, or a deadline that cannot be met.
         """
@@ -323,7 +349,7 @@ class AllocationEngine:
         end = parsed.end - network_state.service_times.writing_s(
             *demands_to_write(rates, request.accept, options.form)
         )
-        # Resolve the program, with the installed splits for a limit on churn.
+        # Resolve the program; a limit on churn needs the installed splits (D, K).
         installed_splits = await _installed_splits(request, network_state)
         task = self._resolve_task(network_state, options, entry, installed_splits)
         if options.prove:
@@ -341,10 +367,11 @@ class AllocationEngine:
             asyncio.get_running_loop().create_future(),
         )
         answer = await self.scheduler.solve(queued_request)
-        # Encode the answer, with a proof if requested; the traffic may start a path search.
+        # Start a search for better paths if none ran recently.
         self._growth.record_traffic(name, entry, rates)
         if not options.prove:
             return await _encode_answer(entry, network_state, answer, rates, request, options)
+        # Write the requested proof, and encode the answer with a link to it.
         size = rates.size * network_state.paths.num_paths
         proof = await offload_if_large(size, build_proof, answer, network_state, task, rates)
         response = await _encode_answer(
@@ -353,7 +380,11 @@ class AllocationEngine:
         return response._replace(proof=proof)
 
     async def _parse_request(self, name: str, request: EncodedRequest) -> _ParsedRequest:
-        """Parse an allocation request; wait for its network.
+        """Parse an allocation request; wait until its network is ready.
+
+        Args:
+            name: name of the network.
+            request: undecoded request.
 
         Raises:
             ServiceError: unknown or replaced network, invalid request, or a deadline that is too
@@ -372,6 +403,7 @@ class AllocationEngine:
         rates = await offload_if_large(
             size, read_rates, request, options, network_state.topology, is_binary=is_binary
         )
+        # Fail if the network was replaced meanwhile.
         entry = self._same_registration(name, network_state, arrival_time)
         return _ParsedRequest(entry, network_state, options, rates, arrival_time, end)
 
@@ -421,6 +453,10 @@ class AllocationEngine:
 
         With interface counters, the matrix is estimated from them, or checked by them; a matrix
         that contradicts the counters is not stored.
+
+        Args:
+            name: name of the network.
+            request: undecoded request with matrices, counters or both.
 
         Returns:
             fields of ``responses.MeasuredInfo``.
@@ -490,7 +526,11 @@ class AllocationEngine:
             network_state: state of the network.
             measurements: matrices measured before.
             end: deadline by ``time.perf_counter()``.
+
+        Returns:
+            matrix with the figures of its estimate or check.
         """
+        # Convert the counters to the input of the estimator, with the routing of the interval.
         readings = sent_measurements.counters
         assert readings is not None
         assert self._counting_part is not None
@@ -503,6 +543,7 @@ class AllocationEngine:
             _counted_splits(readings, measurements),
             sent_measurements.rates,
         )
+        # Estimate or check the matrix.
         return await self._counting_part.take(
             entry.generation,
             network_state.topology,
@@ -534,7 +575,7 @@ class AllocationEngine:
         return measurements
 
     async def measured(self, name: str) -> dict[str, Any]:
-        """Return number, times and limit of the stored matrices.
+        """Return number and times of the stored matrices, and their maximum number.
 
         Raises:
             ServiceError: unknown network, or not ready.
@@ -587,17 +628,24 @@ class AllocationEngine:
     ) -> asyncio.Future[Any]:
         """Start the allocation for the next interval in its thread, unless one is running.
 
+        Args:
+            entry: registry entry of a ready network.
+            measurements: measured matrices, with the latest allocation.
+
         Returns:
             future of the running allocation; its failure is logged.
         """
+        # The allocation uses the program of the registration, with the current capacities.
         network_state = entry.network_state
         task = single_program_task(entry.spec.objective)
         assert network_state is not None
 
         def allocate_if_outdated() -> None:
+            """Allocate unless the network is gone or the latest allocation is up to date."""
             if not entry.is_gone.is_set() and not measurements.is_current(network_state.capacity):
                 measurements.allocate(network_state.network(task))
 
+        # Start a run unless one is in progress; a callback logs its failure.
         run = self._next_interval_runs.get(measurements)
         if run is None or run.done():
             run = self._next_interval_runs[measurements] = (
@@ -607,6 +655,7 @@ class AllocationEngine:
             )
 
             def log_failure(finished: asyncio.Future[Any]) -> None:
+                """Forget the finished run, and log its exception."""
                 self._next_interval_runs.pop(measurements, None)
                 if not finished.cancelled() and (error := finished.exception()) is not None:
                     warn(measurements.name, "next interval not allocated", error)
@@ -652,7 +701,8 @@ class AllocationEngine:
         problem = network_state.network(single_program_task(entry.spec.objective))
         queue_s = time.perf_counter() - parsed.arrival_time
         answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
-        # Encode the answer; the summary has the limit and the ratio realised in the last interval.
+        # Encode the answer. The summary has the upper limit on the ratio of realised to optimal
+        # largest utilisation, and that ratio in the last allocated interval.
         check_size(network_state, rates, request.accept, options.form)
         response = await _encode_answer(
             entry, network_state, answer, rates, request, options, extra_fields
@@ -696,8 +746,8 @@ class AllocationEngine:
         Args:
             name: name of the network.
             network_state: state of the network when the request was resolved.
-            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite to check the
-                files of the network even if this request has checked them already.
+            arrival_time: ``time.perf_counter()`` at the request's arrival: the stored files of the
+                network are read again unless they were checked since; infinite to always read them.
 
         Raises:
             ServiceError: the network was replaced.
@@ -717,12 +767,13 @@ class AllocationEngine:
         Args:
             name: name of the network.
             end: deadline by ``time.perf_counter()``.
-            arrival_time: ``time.perf_counter()`` at the request's arrival; infinite to check the
-                files of the network even if this request has checked them already.
+            arrival_time: ``time.perf_counter()`` at the request's arrival: the stored files of the
+                network are read again unless they were checked since; infinite to always read them.
 
         Raises:
             ServiceError: unknown network, or not ready in time.
         """
+        # Wait for the kernels, then for the task that prepares the network.
         entry = self._registry.get_recent(name, arrival_time)
         await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
         preparing = entry.preparing
@@ -736,9 +787,15 @@ class AllocationEngine:
 async def _installed_splits(
     request: EncodedRequest, network_state: NetworkState
 ) -> FloatArray | None:
-    """Return the splits (D, K) of the installed answer that a request names, class by class.
+    """Return the installed splits: those of the earlier answer that a request names.
 
-    None if the request names no answer.
+    Args:
+        request: undecoded request, with the earlier answer as ``previous``.
+        network_state: current state of the network.
+
+    Returns:
+        (D, K) fraction of each demand on each path, class by class; None if the request names no
+        answer.
     """
     if request.previous is None:
         return None
@@ -750,10 +807,14 @@ async def _installed_splits(
 def _counted_splits(
     readings: CounterReadings, measurements: MeasurementHistory
 ) -> FloatArray | None:
-    """Return the splits (D, K) by which the counted traffic was routed.
+    """Return the splits by which the counted traffic was routed.
 
-    These are the splits of the latest allocation for the next interval; None for routing by the
-    IGP.
+    Args:
+        readings: counters of an interval, with its routing.
+        measurements: measured matrices, with the latest allocation for the next interval.
+
+    Returns:
+        (D, K) splits of that allocation; None for routing by the IGP.
 
     Raises:
         ServiceError: no allocation for the next interval exists.
@@ -795,7 +856,7 @@ async def _encode_answer(
         options: JSON form, names of classes, deadline.
         extra_fields: further fields of the response, beside the allocations.
     """
-    # Number of splits and utilisations.
+    # Number of splits and utilisations in the answer.
     size = (
         rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
     )
@@ -814,6 +875,7 @@ async def _encode_answer(
         is_binary=is_binary,
     )
     seconds = time.perf_counter() - begin_time
+    # Record the time by the number of demands, and by whether they are written by name.
     network_state.service_times.record_writing(
         *demands_to_write(rates, request.accept, options.form), seconds
     )
@@ -828,6 +890,7 @@ def _encode_paths(network_state: NetworkState) -> bytes:
 
     The fields are those of ``responses.Routes``.
     """
+    # Generators, since `encode_json` encodes long lists in chunks. `route` returns (nodes, links).
     paths = network_state.paths
     names = network_state.topology.node_names
     routes = {

@@ -20,7 +20,7 @@ CLIENT_SHARE = 0.75
 
 
 def max_places_per_client(num_places: int) -> int:
-    """Return the maximum number of queue places of one client, of all ``num_places``."""
+    """Return how many of all ``num_places`` places of a queue one client may hold, at least 1."""
     return max(1, round(CLIENT_SHARE * num_places))
 
 
@@ -51,7 +51,12 @@ _MAX_LISTED_NETWORKS = 10
 
 
 def not_found(name: str, registered_names: Sequence[str] = ()) -> ServiceError:
-    """Return error 404: unknown network; the message lists registered names."""
+    """Return error 404: the network is unknown.
+
+    Args:
+        name: unknown name.
+        registered_names: registered names, which the message lists.
+    """
     listed_names = ", ".join(registered_names[:_MAX_LISTED_NETWORKS]) + (
         ", ..." if len(registered_names) > _MAX_LISTED_NETWORKS else ""
     )
@@ -114,14 +119,14 @@ def unreadable(name: str, error: Exception) -> ServiceError:
 
 
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
-    """Return error 503: the paths of a network are still being computed."""
+    """Return error 503: the paths of a network are being computed; retry after ``after_s``."""
     return ServiceError(
         503, "not_ready", f"the paths of network {name!r} are still being computed", after_s
     )
 
 
 def overloaded(after_s: float = 1.0) -> ServiceError:
-    """Return error 503: the queue is full, or the deadline cannot be met."""
+    """Return error 503: the queue is full, or deadlines are at risk; retry after ``after_s``."""
     return ServiceError(503, "overloaded", "too many requests are queued; retry later", after_s)
 
 
@@ -132,7 +137,7 @@ def invalid(error: ValidationError) -> ServiceError:
 
 
 def invalid_request(message: str) -> ServiceError:
-    """Return error 422: invalid request."""
+    """Return error 422: the request is invalid, for the reason and remedy in ``message``."""
     return ServiceError(422, "invalid_request", message)
 
 

@@ -44,7 +44,7 @@ class KernelStatus:
 
     @classmethod
     def compiled(cls) -> KernelStatus:
-        """Return a status with all kernels loaded."""
+        """Return the status of a service whose kernels are all compiled and loaded."""
         kernels = cls()
         kernels.finish()
         return kernels
@@ -92,12 +92,14 @@ class KernelStatus:
 
     def not_ready_error(self) -> ServiceError:
         """Return error 503 for requests while kernels are missing, with the progress."""
+        # The compilation has failed, or only the loading is left.
         if self.fault:
             return ServiceError(
                 503, "unavailable", f"the kernels cannot be prepared: {self.fault}", _MAX_RETRY_S
             )
         if not self.num_parts:
             return ServiceError(503, "not_ready", "the kernels are being loaded", 1.0)
+        # Kernels are being compiled: report the parts and the remaining time.
         remaining_s = self._remaining_s
         message = (
             "the kernels are compiled for this machine, once: "

@@ -27,7 +27,7 @@ from teal.serving.engine.errors import ServiceError, invalid_request
 MAX_KEPT_MATRICES = 2_016
 # Memory limit of the float32 matrices of a network; of large networks fewer are stored.
 _MAX_BYTES = 256 << 20
-# Stored even beyond the memory limit.
+# Number of matrices that are stored even beyond the memory limit.
 _MIN_KEPT_MATRICES = 16
 # Tolerated clock difference. A matrix further in the future would block all earlier ones.
 _MAX_FUTURE = np.timedelta64(600, "s")
@@ -55,6 +55,7 @@ class MeasuredMatrices:
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
+        """Create the folder if it is missing, and delete its siblings; no matrix is read yet."""
         self.folder = folder
         self._num_demands = num_demands
         self.max_matrices = min(
@@ -207,7 +208,7 @@ class MeasuredMatrices:
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
 
     def _forget(self, time: np.datetime64) -> None:
-        """Drop a matrix from memory."""
+        """Drop the matrix of a time from memory; its file stays."""
         del self._rows[time]
         self._mtimes_ns.pop(time, None)
         self.dropped += 1
@@ -287,7 +288,7 @@ class MeasurementHistory:
         }
 
     def clear(self) -> None:
-        """Delete all matrices and state learnt from them."""
+        """Delete all matrices, and all state learnt from them."""
         self.matrices.clear()
 
 
@@ -305,14 +306,16 @@ class _MatrixRows:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Number of matrices, and number D of demands."""
         return len(self._rows), self._width
 
     def read(self, rows: Int64Array) -> FloatArray:
+        """Return the rates (n, D) of n matrices in Gbit/s, by their indices."""
         return np.stack([self._rows[row] for row in rows.tolist()]).astype(np.float64)
 
 
 def _nothing_measured() -> ServiceError:
-    """Return error 409: no matrix is stored."""
+    """Return error 409: the network has no measured matrix."""
     message = "no measured matrix is stored; send some to .../measurements first"
     return ServiceError(409, "nothing_measured", message)
 
@@ -324,12 +327,16 @@ def _interval_s(times: npt.NDArray[np.datetime64]) -> int:
 
 
 def _file_name(time: np.datetime64) -> str:
-    """Return the file name of the matrix of a time."""
+    """Return the name of the file with the matrix of a UTC time, in whole seconds."""
     return f"{time.astype('datetime64[s]').item():{_TIME_FORMAT}}{_SUFFIX}"
 
 
 def _parse_time(file: Path) -> np.datetime64:
-    """Parse the time in the name of a matrix file."""
+    """Parse the time in the name of a matrix file.
+
+    Raises:
+        ValueError: the name is not a time.
+    """
     stem = file.name.removesuffix(_SUFFIX)
     return np.datetime64(
         f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s"

@@ -18,6 +18,7 @@ from teal.schemes.models import Model, load_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.serving.engine.log import LOG
 
+# Minimum interval between two checks of the files of the model.
 _CHECK_INTERVAL_S = 1.0
 
 
@@ -45,20 +46,24 @@ class ReloadableModel:
         *,
         load_now: bool = True,
     ) -> None:
+        """Find the folder of the model, and load the model unless ``load_now`` is false."""
         self._name = name
         self._check_model = check_model
         self._engine_thread = engine_thread
         self._loader_thread = ThreadPoolExecutor(1, thread_name_prefix="model")
+        # Folder of the model; None without a model.
         self._folder = (
             None
             if name == "none"
             else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
         )
+        # Last check of the files, by time.monotonic(), and their fingerprint then.
         self._last_check = time.monotonic()
         self._last_fingerprint = self._fingerprint()
         self._reload: Future[None] | None = None
         # Error of the last load; "" if it succeeded.
         self._error = ""
+        # Current model, prefix of the hash of its weights, and load time in seconds since 1970.
         self.starter: Model | None = None
         self._version = ""
         self._loaded_at = 0.0
@@ -91,10 +96,14 @@ class ReloadableModel:
         }
 
     def read(self) -> None:
-        """Load and validate the model; on failure keep the old one, and log the error."""
+        """Load and validate the model; on failure keep the old one, and log the error.
+
+        With the name ``none`` there is nothing to load.
+        """
         try:
             if self._folder is None:
                 return
+            # Load the model, and validate it in the solver thread before it is used.
             model = load_model(self._folder)
             version = file_key(self._folder / MODEL_WEIGHTS)
             self._engine_thread.submit(self._check_model, model).result()

@@ -144,6 +144,7 @@ def candidate_paths(
         weight=resolve_demand_values(topology, paths, spec).weight,
         max_paths=spec.max_paths,
         deadline=_MAX_PATH_CHOICE_S,
+        # All sources are finished; the callback may still end the selection by an exception.
         report=None if report is None else lambda *_: report(1.0),
     ).paths
     # Key of the shortest paths, which the traffic generator caches.
@@ -198,13 +199,14 @@ def current_capacity(topology: Topology, links: dict[str, Any]) -> FloatArray:
 
     Args:
         topology: topology as registered.
-        links: link index -> change {"capacity": Gbit/s or None, "up": bool}, or one of them. A
-            capacity of None is the registered one; links that are down get 0.
+        links: link index -> change {"capacity": Gbit/s or None, "up": bool}; either key may be
+            missing. A capacity of None is the registered one; links that are down get 0.
 
     Raises:
         ServiceError: unknown link, or invalid capacity.
     """
     capacity = topology.capacity.copy()
+    # Validate each stored change, then apply it; a link that is down gets 0 whatever its capacity.
     for link, changed in links.items():
         value = changed.get("capacity")
         is_up = changed.get("up")
@@ -229,10 +231,14 @@ def _three_node_network() -> NetworkState:
 
     It has demand weights of 1 and bandwidth functions, so that every objective can be solved.
     """
+    # Source and target node of the six links; capacities of 1 Gbit/s, latencies of 1 ms, and
+    # unknown coordinates.
     link_ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
     topology = Topology(
         "rehearsal", ("a", "b", "c"), *link_ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
     )
+    # The same bandwidth function for all six demands, through (0.5, 2) and (1, 3): fraction of the
+    # demand, and value per Gbit/s of demand.
     functions = BandwidthFunctions.of_points([[(0.5, 2.0), (1.0, 3.0)]], [0] * 6, by_share=True)
     paths = compute_paths(topology, all_pairs(topology), cache=False)
     return NetworkState(topology, paths, DemandValues(np.ones(6), functions))
@@ -252,6 +258,7 @@ def check_model(model: Starter) -> None:
             "the model supports no objective that is a single program",
             f"use a model for one of {', '.join(SINGLE_PROGRAMS)}",
         )
+    # Predict splits and link prices for demands of 1 Gbit/s, and iterate from them.
     problem = _three_node_network().problem(AllocationTask(objective), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
@@ -269,7 +276,9 @@ def warm_up_kernels(objective: str) -> None:
     first call, which may take seconds.
     """
     network_state = _three_node_network()
+    # Solve twice at each batch width: the second solve is warm-started from the first one.
     for num_matrices in (width for width in pdhg.LANES for _ in ("cold", "warm")):
+        # Demands of 1 Gbit/s, a gap of 0.1%, and a long deadline, since compilation counts.
         job = Job(
             np.ones((num_matrices, 6)), AllocationTask(objective), 1e-3, time.perf_counter() + 600
         )
@@ -278,10 +287,10 @@ def warm_up_kernels(objective: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Batch of matrices to solve together.
+    """Batch of B matrices to solve together.
 
     Attributes:
-        rates: (B, D) Gbit/s, or (B, C * D) with classes.
+        rates: (B, D) rates of D pairs of nodes, Gbit/s; (B, C * D) with C classes, class by class.
         task: requested program, the same for all matrices.
         gap: target of the certified gap, the same for all matrices.
         deadline: earliest deadline of the requests, by ``time.perf_counter()``.
@@ -294,7 +303,7 @@ class Job:
 
 
 class _BatchArrays(NamedTuple):
-    """NumPy arrays of a solved batch.
+    """NumPy arrays of a solved batch of B matrices.
 
     Attributes:
         figures: name -> (B,) certified figures: value, bound, gap, satisfied demand, largest link
@@ -324,10 +333,10 @@ class BatchResult:
         splits: (B, D, K) fraction of each demand on each path.
         prices: (B, E) link prices that prove the bounds.
         stopped_by: (B,) reason why the search of each matrix ended.
-        state: solver state, to continue the search later.
+        state: splits and prices at the end, from which the search can continue later.
         iterations: number of PDHG iterations.
         solver: name of the used solver: model, model-pdhg or pdhg.
-        kind: key of the comparison of searches with and without a model.
+        kind: key under which searches with and without a model are compared.
         program_prices: prices of each program of a sequence; None for a single program.
         largest_share: (B, 2) common served fraction of all demands and its certified bound, NaN
             where all demand can be carried; None if that holds for every matrix.
@@ -347,7 +356,7 @@ class BatchResult:
 
     @functools.cached_property
     def assessment(self) -> Assessment:
-        """Validation independent of the solver, computed once for all requests of the batch."""
+        """Validator's verdict and certified figures of the batch; cached for all its requests."""
         return assess(
             self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
         )
@@ -365,14 +374,14 @@ class BatchResult:
 
 
 def _largest_shares(solved: BatchResult, rows: slice) -> FloatArray:
-    """Return bounds on the common served fraction of all demands; NaN if all can be carried.
+    """Return upper bounds on the fraction of every demand that can be carried; NaN if all can be.
 
     Args:
         solved: result of a job.
         rows: slice of n of its matrices.
 
     Returns:
-        (n,) certified upper bounds.
+        (n,) certified bounds.
     """
     if solved.largest_share is None:
         return np.full(rows.stop - rows.start, np.nan)
@@ -441,12 +450,14 @@ def _line_records(
         ``classes`` or ``levels`` -> for each matrix the list of its records; {} for an objective
         that is a single program.
     """
-    lines = result.assessment.lines
-    if lines is None:
+    part_figures = result.assessment.lines
+    if part_figures is None:
         return {}
+    # `parts` is the name of the response field: classes or levels.
     return {
-        lines.parts: tuple(
-            records_with_class_names(lines, row, names) for row in range(rows.start, rows.stop)
+        part_figures.parts: tuple(
+            records_with_class_names(part_figures, row, names)
+            for row in range(rows.start, rows.stop)
         )
     }
 
@@ -454,7 +465,12 @@ def _line_records(
 def stop_reason(stop: pdhg.Stop, solver: str) -> str:
     """Return the status of a search whose validated gap exceeds the requested one.
 
-    It is the reason why the search ended; "rounding" if the search itself reached the gap.
+    It is the reason why the search ended; "rounding" if the search itself reached the gap, so that
+    only rounding can have changed it; "model" if the model alone was used.
+
+    Args:
+        stop: reason why the search ended.
+        solver: name of the used solver: model, model-pdhg or pdhg.
     """
     # The model alone does not iterate.
     if solver == MODEL:
@@ -504,6 +520,7 @@ class NetworkState:
         demand_values: DemandValues = _EQUAL_VALUES,
         shared: SharedNetworkState | None = None,
     ) -> None:
+        """Build the state without data of side conditions; :meth:`prepare_conditions` adds it."""
         self.topology = topology
         self.paths = paths
         self.demand_values = demand_values
@@ -527,12 +544,12 @@ class NetworkState:
 
     @property
     def service_times(self) -> ServiceTimeEstimate:
-        """Service-time estimates of answers."""
+        """Estimated seconds of answers, for admission control and scheduling."""
         return self.shared.service_times
 
     @property
     def solver_times(self) -> SolverTimes:
-        """Solve times per matrix with and without a model."""
+        """Measured seconds per matrix of searches with and without a model."""
         return self.shared.solver_times
 
     @classmethod
@@ -608,15 +625,16 @@ class NetworkState:
         Args:
             objective: default objective of the network.
         """
-        # Load the kernel variants for a network of this size at every batch width; the last batch
-        # has one matrix.
+        # Load the kernel variants for a network of this size at every batch width, the largest one
+        # first: `problem` then has a single matrix, which is solved below.
         for num_matrices in reversed(pdhg.LANES):
             problem = self.problem(
                 AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
             )
             pdhg.prepare(problem, gap=_WARM_UP_GAP)
         pdhg.solve(problem, gap=0.1, max_iterations=8)
-        # Calibrate the service-time estimate, after one untimed answer.
+        # Calibrate the service-time estimate, after one untimed answer: seconds for one matrix, and
+        # for a full batch if that is expected to be fast.
         task = single_program_task(objective)
         self._time_answer(task, 1)
         one_s = min(self._time_answer(task, 1) for _ in range(_NUM_TIMED_ANSWERS))
@@ -630,16 +648,23 @@ class NetworkState:
         self.shared.engines.clear()
 
     def _time_answer(self, task: AllocationTask, num_matrices: int) -> float:
-        """Return the seconds to answer matrices with tiny demands, which need no iterations."""
+        """Return the seconds to answer matrices with tiny demands, which need no iterations.
+
+        Args:
+            task: requested program.
+            num_matrices: number of matrices of the batch.
+        """
+        # Demands of 1e-6 Gbit/s, a gap of 10%, and a deadline that passes at once.
         begin = time.perf_counter()
         job = Job(np.full((num_matrices, self.paths.num_demands), 1e-6), task, 0.1, begin)
+        # All matrices, the same gap, splits without tables (0 entries), no time in the queue.
         self.answer(self.solve(job), slice(0, num_matrices), 0.1, 0, 0.0)
         return time.perf_counter() - begin
 
     def solve(
         self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
     ) -> BatchResult:
-        """Solve a job without pauses.
+        """Solve a job without pauses, and return its result.
 
         Args:
             job: batch to solve.
@@ -695,6 +720,7 @@ class NetworkState:
             start,
             prefer_model=self.solver_times.prefer_model(kind),
         )
+        # Move flow to shorter paths at the same value, and collect the result.
         return BatchResult(
             job.task,
             problem,
@@ -740,7 +766,8 @@ class NetworkState:
             result = _rounded(solved, rows, entries)
             weights = table_weights(result.splits, entries).to(torch.uint8)
             result_rows = slice(0, len(result.splits))
-        # Compute the figures of side conditions, and the bound on the common served fraction.
+        # Compute the figures of side conditions and, under an objective that may be infeasible, the
+        # bound on the common served fraction of all demands.
         arrays = result.arrays
         figures: dict[str, FloatArray] = {}
         if solved.task.conditions:
@@ -749,9 +776,10 @@ class NetworkState:
             )
         if solved.problem.objective.rules.may_have_no_allocation:
             figures["largest_share"] = _largest_shares(solved, rows)
+        # With latency limits: (C * D, K) column in the network's path set of each path of a class.
         path_index = self._cached_problem(solved.task)[1]
-        # Slice the matrices of this request from the arrays of the batch; with latency limits,
-        # scatter the splits to the columns of the network's paths.
+        # Slice the matrices of this request from the arrays of the batch, and scatter the splits to
+        # the columns of the network's path set.
         return Answer(
             **{name: batch_values[result_rows] for name, batch_values in arrays.figures.items()},
             utilisation=arrays.utilisation[result_rows],
@@ -773,7 +801,15 @@ class NetworkState:
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
-        """Return the node names and link indices of path ``path`` of a demand, from the source."""
+        """Return the route of a path, from its source to its target; cached.
+
+        Args:
+            demand: index of the pair of nodes.
+            path: index of the path among the candidate paths of the pair.
+
+        Returns:
+            names of the nodes, and indices of the links between them.
+        """
         route = self._route_cache.get((demand, path))
         if route is None:
             links = self.paths.links_of(demand, path)
@@ -788,21 +824,24 @@ class NetworkState:
         return route
 
     def drawing(self) -> dict[str, Any]:
-        """Return node positions, links and registered capacities for a drawing; cached."""
+        """Return node positions, links and registered capacities (Gbit/s) for a drawing; cached.
+
+        The fields are those of ``responses.Drawing``.
+        """
         if self._cached_drawing is None:
             self._cached_drawing = drawing_of(self.topology)
         return self._cached_drawing
 
     def network(self, task: AllocationTask) -> Problem:
-        """Return the problem of a task without demand and with the current capacities, B = 1."""
+        """Return the problem of a task with current capacities and one matrix of zero demand."""
         return self._cached_problem(task)[0].with_capacity(torch.from_numpy(self.capacity))
 
     def _cached_problem(self, task: AllocationTask) -> tuple[Problem, IntArray | None]:
-        """Return the problem of a task without demand and its path columns, from the LRU cache.
+        """Return the problem of a task with zero demand, and its path columns, from the LRU cache.
 
         Returns:
             problem with the registered capacities, B = 1; and (C * D, K) column in the network's
-            path set of each path of a class, None if the columns are the same.
+            path set of each path of each class, None if the columns are the same.
         """
         key = task.network
         cached = self._problem_cache.find(key)
@@ -831,5 +870,10 @@ class NetworkState:
         )
 
     def problem(self, task: AllocationTask, rates: FloatArray) -> Problem:
-        """Return the problem of a task for rates (B, D) in Gbit/s, with current capacities."""
+        """Return the problem of a task with current capacities, for a batch of B matrices.
+
+        Args:
+            task: requested program.
+            rates: (B, D) Gbit/s, or (B, C * D) with classes.
+        """
         return task.problem(self.network(task), rates)

@@ -42,7 +42,7 @@ class CountedMatrix(Protocol):
 
     @property
     def alarm(self) -> bool:
-        """Whether the counters contradict each other or the matrix; it must not be stored then."""
+        """Whether the counters contradict each other or the matrix, which is then not stored."""
         ...
 
 
@@ -61,6 +61,8 @@ class CountingPart(Protocol):
         matrix: FloatArray | None,
     ) -> Any:
         """Convert the counters of a request to the argument ``interval`` of :meth:`take`.
+
+        For D pairs of nodes, K candidate paths of a pair, and E links.
 
         Args:
             sent_counters: counters by names of links and nodes.
@@ -91,15 +93,27 @@ class CountingPart(Protocol):
             interval: counters, as converted by :meth:`interval_of`.
             client: client to which the request is charged.
             deadline: time limit, by ``time.perf_counter()``.
+
+        Returns:
+            matrix with the figures of its estimate or check.
         """
         ...
 
     def observe(self, key: str, rates: FloatArray) -> None:
-        """Update the estimator by directly measured matrices (B, D), Gbit/s."""
+        """Update the estimator by directly measured matrices.
+
+        Args:
+            key: generation of the network.
+            rates: (B, D) Gbit/s, ascending in time.
+        """
         ...
 
     def forget(self, key: str) -> None:
-        """Drop the state of a removed network."""
+        """Drop the state of a removed network.
+
+        Args:
+            key: generation of the network.
+        """
         ...
 
 
@@ -107,7 +121,7 @@ class NextAllocation(Protocol):
     """Splits for the next interval.
 
     Attributes:
-        splits: (D, K) float64.
+        splits: (D, K) fraction of each demand on each candidate path, float64.
     """
 
     splits: Tensor
@@ -115,6 +129,12 @@ class NextAllocation(Protocol):
 
 class NextIntervalPart(MeasurementHistory):
     """Allocations of one network for the interval after its newest measured matrix.
+
+    Args:
+        name: name of the network.
+        pairs: (D, 2) source and target node index of each demand.
+        folder: folder of the measured matrices, and of state learnt from them.
+        varied: share of every demand on randomised splits, 0 to 1.
 
     Attributes:
         latest: newest allocation; None before the first one.
@@ -131,11 +151,19 @@ class NextIntervalPart(MeasurementHistory):
         self.realised = None
 
     def is_current(self, capacity: FloatArray) -> bool:
-        """Return whether the newest allocation uses all matrices and these capacities (E,)."""
+        """Return whether the newest allocation uses all matrices and the current capacities.
+
+        Args:
+            capacity: (E,) current capacities, Gbit/s.
+        """
         raise NotImplementedError
 
     def allocate(self, problem: Problem) -> Any:
-        """Update the forecast by newly measured matrices, and allocate for the next interval."""
+        """Update the forecast by newly measured matrices, and allocate for the next interval.
+
+        Args:
+            problem: problem without demand and with current capacities, B = 1.
+        """
         raise NotImplementedError
 
     def answer(
@@ -149,6 +177,9 @@ class NextIntervalPart(MeasurementHistory):
             network: problem without demand and with current capacities, B = 1; it may have more
                 paths than the allocation.
             queue_s: seconds that the request was queued.
+
+        Returns:
+            answer, and further fields of the response, such as ``limit``.
         """
         raise NotImplementedError
 
@@ -166,12 +197,17 @@ def next_interval_part() -> type[NextIntervalPart] | None:
 
 def warm_up_parts() -> None:
     """Call the ``warm_up`` function of the installed parts, which loads their kernels."""
+    # Without a part or such a function, nothing happens.
     for name in (COUNTERS, NEXT_INTERVAL):
         getattr(_find_part(name), "warm_up", lambda: None)()
 
 
 def not_installed(name: str) -> ServiceError:
-    """Return error 422: the part that a request needs is not installed."""
+    """Return error 422: a request needs a part of the service that is not installed.
+
+    Args:
+        name: name of the part, ``counters`` or ``next_interval``.
+    """
     return invalid_request(
         f"{name}: not supported, since no installed package provides this part; install a package "
         f"with the entry point {name} in the group teal.service"

@@ -5,8 +5,9 @@ optimum; after link failures, a shortest path is added for each demand that is s
 has no live path. Entry point: :class:`PathGrowth`.
 
 Paths are appended behind those of a demand and never removed or reordered: column k of earlier
-splits keeps its meaning, and hedges, warm starts and installed splits are padded with zeros. The
-path set is a file of the store, which every process loads, also after a restart.
+splits keeps its meaning, and earlier splits (of warm starts, installed answers and allocations for
+the next interval) are padded with zeros. The path set is a file of the store, which every process
+loads, also after a restart.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class PathGrowth:
         self._start_task(self._add_missing(name, entry, rates[-1].copy()))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in a background task."""
+        """Run a coroutine in a background task, and keep a reference to the task until it ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -99,6 +100,7 @@ class PathGrowth:
             name: name of the network.
             entry: registry entry of the network.
         """
+        # A change of capacities replaces the array, so that its identity tells whether it changed.
         network_state = entry.network_state
         if network_state is None or self._reconnected_capacity.get(entry) is network_state.capacity:
             return
@@ -124,7 +126,13 @@ class PathGrowth:
                 return
 
     async def _add_missing(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:
-        """Add paths for one matrix (C * D,) in Gbit/s by column generation."""
+        """Add paths for one matrix by column generation, and record the end of the search.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of a ready network.
+            rates: (C * D,) Gbit/s for C classes and D pairs of nodes, class by class.
+        """
         await self._extend_paths(
             name, entry, lambda network_state: with_missing_paths(network_state, entry, rates)
         )
@@ -145,9 +153,11 @@ class PathGrowth:
             whether no retry is needed. False if the search or the storing failed, or if added
             paths of other processes must be loaded first.
         """
+        # Do not search yet if paths that other processes have added must be loaded first.
         network_state = entry.network_state
         if network_state is None or network_state.paths_version < entry.paths_version:
             return False
+        # Search in the background thread; store the paths unless the network was removed meanwhile.
         try:
             loop = asyncio.get_running_loop()
             paths = await loop.run_in_executor(self._thread, search, network_state)
@@ -168,7 +178,11 @@ class PathGrowth:
 def with_connecting_paths(network_state: NetworkState) -> PathSet | None:
     """Return the path set with a live path added for each disconnected demand.
 
-    None if no demand needs one: all have a live path, or no path over the live links exists.
+    Args:
+        network_state: state of the network with its current capacities.
+
+    Returns:
+        path set; None if nothing was added, since each demand has a live path or none exists.
     """
     down = np.flatnonzero(network_state.capacity == 0).tolist()
     paths = with_surviving_paths(network_state.paths, network_state.topology, [down])

@@ -41,7 +41,7 @@ def check_provable(task: AllocationTask, num_matrices: int) -> None:
 def build_proof(
     answer: Answer, network_state: NetworkState, task: AllocationTask, rates: FloatArray
 ) -> bytes:
-    """Return the zip file with network, matrix, flows, link prices and checker.
+    """Return a zip file that proves an answer: network, matrix, flows, link prices and checker.
 
     Args:
         answer: answer to one matrix.
@@ -53,9 +53,11 @@ def build_proof(
         ServiceError: the allocation violates the current capacities, for example after a link
             failure during the solve.
     """
+    # Allocation (1, D, K) of the answer, with the link prices (1, E) that prove its bound.
     splits = torch.from_numpy(answer.splits.astype(np.float64))
     prices = torch.from_numpy(answer.prices)
     allocation = Allocation.of_batch(splits, prices, 0.0)
+    # Write the proof to a temporary folder, and pack its files into a zip file in memory.
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)

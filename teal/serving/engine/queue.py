@@ -66,7 +66,7 @@ class QueuedRequest:
 
     @property
     def num_splits(self) -> int:
-        """Number of splits in the answer: B times D times K."""
+        """Number of splits in the answer: matrices times demands times candidate paths."""
         return self.rates.size * self.network_state.paths.num_paths
 
 
@@ -102,16 +102,16 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Number of matrices."""
+        """Number of matrices of the chunk."""
         return self.rows.stop - self.rows.start
 
     def kind(self, now: float) -> tuple[Any, ...]:
         """Return the key of chunks that may be solved in one batch.
 
-        A started chunk stays with the chunks of its run. Others need the same network, program and
-        gap, a deadline that has passed or not, and a solver state or not. A run ends at the
-        earliest end time of its chunks, so chunks of a program that cannot be resumed do not share
-        a run with other requests.
+        A chunk with a run stays with the chunks of that run. Chunks without a run share a batch if
+        network, program and gap are equal, both deadlines have passed or none, and both have a
+        solver state or none. A run ends at the earliest end time of its chunks; so a chunk whose
+        program cannot be resumed shares a run with chunks of its own request only.
 
         Args:
             now: ``time.perf_counter()``.
@@ -136,18 +136,19 @@ def _deadline_key(chunk: Chunk) -> tuple[float, float, int]:
 
 
 def _is_for(chunk: Chunk, network_state: NetworkState) -> bool:
-    """Return whether a chunk belongs to a network; path additions do not matter."""
+    """Return whether a chunk belongs to a network, in any version of its path set."""
     return chunk.request.network_state.shared is network_state.shared
 
 
 class Queue:
-    """Queued chunks of all networks."""
+    """Queue of the chunks of all networks, in order of their deadlines."""
 
     def __init__(self) -> None:
-        # Sorted by deadline.
+        # Queued chunks, sorted by deadline; those of the batch in the solver are not among them.
         self._chunks: list[Chunk] = []
-        # Solver seconds used by each client, for fair queueing; a returning client starts with the
-        # minimum of the clients with queued requests, so that idle time earns no credit.
+        # Solver seconds used by each client, for fair queueing. A client that returns after idle
+        # time starts with the minimum of the clients with queued requests: else it would be served
+        # alone until it has used as much solver time as they have.
         self._engine_seconds: dict[str, float] = {}
         # Batch in the solver; its chunks may be requeued.
         self._in_engine: list[Chunk] = []
@@ -217,7 +218,12 @@ class Queue:
     def _lateness_bound(self, new_request: QueuedRequest, now: float) -> float:
         """Return an upper bound of the largest lateness, seconds, without sorting the requests.
 
-        2 * (expected work of all requests) - CLIENT_SHARE * (earliest deadline - now).
+        2 * (expected work of all requests) - CLIENT_SHARE * (earliest deadline - now). The factor 2
+        allows for estimates that have grown since the chunks were queued.
+
+        Args:
+            new_request: request to admit.
+            now: ``time.perf_counter()`` at which the solver thread becomes free.
         """
         work_s = new_request.network_state.service_times.expected_s(
             len(new_request.rates), new_request.task
@@ -267,11 +273,11 @@ class Queue:
             request.num_open_chunks += 1
 
     def requeue(self, chunk: Chunk) -> None:
-        """Queue a chunk for another slice."""
+        """Queue an unfinished chunk again, for another time slice."""
         self._insert(chunk)
 
     def _insert(self, chunk: Chunk) -> None:
-        """Insert a chunk in order of deadlines."""
+        """Insert a chunk into the queue, which is sorted by deadline."""
         bisect.insort(self._chunks, chunk, key=_deadline_key)
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
@@ -285,7 +291,7 @@ class Queue:
             )
 
     def pop_batch(self) -> list[Chunk]:
-        """Remove and return the next batch: the next chunk, filled up with chunks of its kind.
+        """Remove and return the next batch: the next chunk, and others that may be solved with it.
 
         Returns:
             chunks by deadline; empty if none is queued.
@@ -326,7 +332,7 @@ class Queue:
         )
 
     def remove(self, network_state: NetworkState) -> list[QueuedRequest]:
-        """Remove and return all requests of a network, including those in the solver."""
+        """Remove the queued chunks of a network; return its requests, also those in the solver."""
         in_engine = [chunk.request for chunk in self._in_engine if _is_for(chunk, network_state)]
         requests = list(dict.fromkeys([*self.requests_of(network_state), *in_engine]))
         self._chunks = [chunk for chunk in self._chunks if not _is_for(chunk, network_state)]

@@ -53,7 +53,7 @@ _MAX_SPLITS = 1 << 26
 _NOT_FOUND = 404
 # Within a request, a check of a network's files is valid for this time, seconds.
 _MAX_AGE_S = 0.01
-# Values of a link change, to estimate the size of a request.
+# Number of values of a link change, from which the size of a request is estimated.
 _VALUES_PER_CHANGE = 4
 # Backoff between attempts to prepare a network, or to load added paths.
 _FIRST_PAUSE_S = 1.0
@@ -87,7 +87,8 @@ class RegistryEntry:
         measurements: measured matrices; None until first used.
         path_reload: background task that loads added paths.
         paths_version: number of stored path additions; ``network_state`` may have fewer.
-        links: stored link changes: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        links: stored link changes: link index -> {"capacity": Gbit/s, "up": bool}; either key may
+            be missing.
         unsaved_links: link changes in effect but not stored yet, in the form of ``links``.
         change_lock: serialises the evaluation of link changes.
         store_lock: serialises the storing of link changes, so that the last one wins.
@@ -122,7 +123,11 @@ class RegistryEntry:
         self.version = self.version._replace(links=-1)
 
     def apply_capacity(self, network_state: NetworkState | None) -> None:
-        """Set the current capacities of a network from stored and unsaved link changes."""
+        """Set the current capacities of a network from stored and unsaved link changes.
+
+        Args:
+            network_state: state of the network; None to do nothing, before the network is ready.
+        """
         if network_state is not None:
             links = _merge_links(self.links, self.unsaved_links)
             network_state.shared.capacity = current_capacity(network_state.topology, links)
@@ -147,6 +152,7 @@ class Registry:
         max_path_s: float,
         kernels: KernelStatus,
     ) -> None:
+        """Create an empty registry; lookups and :meth:`sync_with_store` add the entries."""
         self._store = store
         self._on_removal = on_removal
         self._max_networks = max_networks
@@ -242,6 +248,7 @@ class Registry:
         Raises:
             ServiceError: the estimate exceeds the limit.
         """
+        # Small networks need no estimate; else time a sample of the search, one network at a time.
         if not _may_take_long(topology.num_nodes, spec):
             return None
         await self._kernels.wait(patience_s)
@@ -307,12 +314,17 @@ class Registry:
         If a full disk or a lock prevents that, they stay unsaved, the entry gets a warning, and
         `sync_with_store` retries later.
 
+        Args:
+            name: name of the network.
+            entry: registry entry with the unsaved changes.
+
         Raises:
             ServiceError: the network was deleted or replaced.
         """
         num_attempts = entry.num_store_attempts
         async with entry.store_lock:
-            # An attempt that started after this call has tried to store these changes, too.
+            # If another attempt began while this call waited for the lock, it has included these
+            # changes.
             if entry.num_store_attempts > num_attempts or not entry.unsaved_links:
                 return
             entry.num_store_attempts += 1
@@ -327,7 +339,7 @@ class Registry:
                 if error.code != LOCKED:
                     raise
                 reason = error.message
-            # Stored: only changes that arrived during the attempt stay unsaved.
+            # Success: only changes that arrived during the attempt stay unsaved.
             else:
                 entry.links = _merge_links(entry.links, changes)
                 # Read the file again at the next lookup: it may have changes of other processes.
@@ -344,7 +356,7 @@ class Registry:
             )
 
     async def _retry_save(self, name: str, entry: RegistryEntry) -> None:
-        """Retry to store unsaved link changes; note a permanent failure as the entry's warning."""
+        """Retry to store unsaved link changes; a permanent failure becomes the entry's warning."""
         try:
             await self._save(name, entry)
         except ServiceError as error:
@@ -354,7 +366,7 @@ class Registry:
             del self._save_tasks[name]
 
     def ready_states(self) -> dict[str, NetworkState]:
-        """Return the states of the ready networks, by name."""
+        """Return the states of all networks that are ready, by their names."""
         return {
             name: entry.network_state
             for name, entry in self._networks.items()
@@ -362,7 +374,7 @@ class Registry:
         }
 
     def are_all_computing(self) -> bool:
-        """Return whether networks are being prepared and none is ready."""
+        """Return whether there are networks that have not failed, and none of them is ready."""
         usable = [entry for entry in self._networks.values() if not entry.error]
         return bool(usable) and all(entry.network_state is None for entry in usable)
 
@@ -471,13 +483,15 @@ class Registry:
             entry.path_reload = asyncio.create_task(self._reload_paths(name, entry))
 
     async def _reload_paths(self, name: str, entry: RegistryEntry) -> None:
-        """Load added paths until the network has all of them; requests use the current paths.
+        """Load added paths until the network has all of them.
 
-        Failures are retried with backoff, except a damaged file.
+        Meanwhile, requests use the current paths. Failures are retried with backoff, except a
+        damaged file.
         """
         assert entry.network_state is not None
         loop = asyncio.get_running_loop()
         pauses_s = backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
+        # Extend the current state; a new round starts if paths were added meanwhile.
         while (
             entry.network_state.paths_version < entry.paths_version and not entry.is_gone.is_set()
         ):
@@ -499,7 +513,7 @@ class Registry:
             await asyncio.sleep(next(pauses_s))
 
     def _added_paths(self, name: str, entry: RegistryEntry) -> AddedPaths:
-        """Return version and file of the stored path set of a network with added paths."""
+        """Return version and file of a network's stored path set, which includes added paths."""
         return AddedPaths(entry.paths_version, self._store.paths_file(name, entry.generation))
 
     async def _prepare(self, name: str, entry: RegistryEntry) -> None:
@@ -533,6 +547,10 @@ class Registry:
     async def _prepare_state(self, name: str, entry: RegistryEntry) -> NetworkState:
         """Compute the state of a network in a background thread; apply the current capacities.
 
+        Args:
+            name: name of the network.
+            entry: registry entry with settings and link changes.
+
         Raises:
             _Removed: the network was removed during the path search.
         """
@@ -543,12 +561,14 @@ class Registry:
             if entry.is_gone.is_set():
                 raise _Removed
 
+        # Choose the thread by the expected length of the search.
         topology = await asyncio.to_thread(load_network_topology, name, entry.spec)
         executor = (
             self._long_searches
             if _may_take_long(topology.num_nodes, entry.spec)
             else self._short_searches
         )
+        # Stored paths replace the search if paths were added since the registration.
         added = self._added_paths(name, entry) if entry.paths_version else None
         network_state = await asyncio.get_running_loop().run_in_executor(
             executor, NetworkState.prepare, name, entry.spec, report, added
@@ -557,7 +577,13 @@ class Registry:
         return network_state
 
     def _install(self, name: str, entry: RegistryEntry, network_state: NetworkState) -> None:
-        """Serve requests from a prepared state; delete cached path sets that became unused."""
+        """Serve requests from a prepared state; delete cached path sets that became unused.
+
+        Args:
+            name: name of the network.
+            entry: registry entry, which gets the state unless the network was removed meanwhile.
+            network_state: prepared state.
+        """
         if entry.is_gone.is_set():
             self._delete_paths(name, network_state.stored_paths)
             return
@@ -610,7 +636,7 @@ def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
     """Return link changes updated by later ones, field by field, in the same form.
 
     Args:
-        links: link index -> {"capacity": Gbit/s, "up": bool} or one of them.
+        links: link index -> {"capacity": Gbit/s, "up": bool}; either key may be missing.
         changes: later changes in the same form.
     """
     return {
@@ -621,6 +647,7 @@ def _merge_links(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
 
 def _info(name: str, entry: RegistryEntry) -> dict[str, Any]:
     """Return the description of a network for the API, fields of ``responses.NetworkInfo``."""
+    # Settings and problems; then the progress of the path search, or the ready network.
     description: dict[str, Any] = {
         "name": name,
         "generation": entry.generation,
@@ -661,8 +688,8 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
         changes: body of the request, fields of ``LinkChanges``.
 
     Returns:
-        link index -> {"capacity": Gbit/s or None for the registered one, "up": bool}, or one of
-        them; later changes of a link override earlier ones.
+        link index -> {"capacity": Gbit/s or None for the registered one, "up": bool}; either key
+        may be missing. Later changes of a link override earlier ones.
 
     Raises:
         ServiceError: no link between two nodes.
@@ -677,6 +704,7 @@ def _link_states(topology: Topology, changes: dict[str, Any]) -> dict[str, dict[
     # Apply each change to all links between its nodes, in one or both directions.
     link_states: dict[str, dict[str, Any]] = {}
     for change in LinkChanges.model_validate(changes).links:
+        # Pairs of node indices; -1 stands for an unknown node, which no link has.
         ends = {(node_index.get(change.source, -1), node_index.get(change.target, -1))}
         if change.both:
             ends |= {(target, source) for source, target in ends}
@@ -729,7 +757,10 @@ def _may_take_long(num_nodes: int, spec: NetworkSpec) -> bool:
 
 
 def _describe_state(network_state: NetworkState) -> dict[str, Any]:
-    """Return nodes, links, and numbers of demands and paths of a ready network, for the API."""
+    """Return nodes, links, and the numbers of demands and paths of a ready network, for the API.
+
+    The fields are those of ``responses.NetworkInfo`` that are set once the network is ready.
+    """
     # Links with registered and current capacities, Gbit/s.
     topology = network_state.topology
     names = topology.node_names

@@ -78,7 +78,7 @@ class AllocationKind(NamedTuple):
 
     @property
     def num_classes(self) -> int:
-        """Number of demand classes."""
+        """Number of demand classes of the request; 1 without classes."""
         return len(self.options.get("classes", ())) or 1
 
     @property
@@ -98,7 +98,7 @@ class AllocationKind(NamedTuple):
 
 
 def objectives() -> tuple[str, ...]:
-    """Return every objective that a request may name, without and with options."""
+    """Return every objective that a request may name, such as "least_cost:cost=hops"."""
     names = [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
     with_options = (
         f"{name}:{options}"
@@ -141,9 +141,10 @@ def allowed_words(annotation: Any) -> tuple[Any, ...]:
 
 
 def programs() -> Iterator[dict[str, Any]]:
-    """Yield all combinations of options that select the program.
+    """Yield all combinations of options that select the program, as fields of a request.
 
-    These are each objective; classes; classes with latency limits; classes under least_cost.
+    The combinations are each objective; classes; classes with latency limits; classes under
+    least_cost.
     """
     values = examples(AllocationRequest)
     for objective in values["objective"]:
@@ -160,9 +161,9 @@ def programs() -> Iterator[dict[str, Any]]:
 
 
 def allocation_kinds() -> Iterator[AllocationKind]:
-    """Yield every program alone, in batches, and with each value of each other option.
+    """Yield all kinds of requests: every program, in each batch size, and with each other option.
 
-    The service refuses those with options that exclude each other.
+    The service refuses the kinds whose options exclude each other.
     """
     values = examples(AllocationRequest)
     special_fields = (*_PROGRAM_FIELDS, *_TRAFFIC_FIELDS, _NEXT_INTERVAL_FIELD)

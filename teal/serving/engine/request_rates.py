@@ -22,7 +22,7 @@ _MAX_RATE_GBPS = 1e12
 
 
 def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
-    """Return rates (B, D); drop the diagonal of rates (B, N * N).
+    """Return the rates (B, D) of all pairs of nodes, without the diagonal of rates (B, N * N).
 
     Args:
         rates: (B, D) for all pairs of nodes, or (B, N * N) for all entries, row by row.
@@ -44,9 +44,14 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
 
 
 def pair_index(source: Any, target: Any, num_nodes: int) -> Any:
-    """Return the demand index in [0, D) of a pair of node indices, or of arrays of them.
+    """Return the demand index, in [0, D), of a pair of nodes, or of each pair of two arrays.
 
-    index = source * (N - 1) + target, minus 1 if target > source.
+    It is source * (N - 1) + target, minus 1 if target > source, since a row has no diagonal entry.
+
+    Args:
+        source: index of the source node, or array of indices.
+        target: index of the target node, or array of indices.
+        num_nodes: number N of nodes.
     """
     return source * (num_nodes - 1) + target - (target > source)
 
@@ -142,6 +147,7 @@ def _class_indices(
     Raises:
         ServiceError: unknown or missing class, or a class without classes in the request.
     """
+    # Without classes, the only valid name is None, with index 0.
     names = [None] * num_demands if class_of_demand is None else class_of_demand
     class_index: dict[Any, int] = {name: index for index, name in enumerate(classes)} or {None: 0}
     for name in names:

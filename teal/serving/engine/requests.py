@@ -39,13 +39,13 @@ _MAX_JSON_VALUES = 500_000
 def _requestable_objectives() -> list[str]:
     """Return the names of all objectives that a request may name.
 
-    priority is none of them: it is the objective of requests with classes.
+    A request cannot name ``priority``: it is implied by demand classes.
     """
     return [str(name) for name in objective_names() if name != ObjectiveName.PRIORITY]
 
 
 def _check_objective(text: str) -> str:
-    """Return an objective in canonical form.
+    """Return an objective with its options in canonical form, such as ``alpha_fair:alpha=2``.
 
     Raises:
         ValueError: unknown objective or options.
@@ -104,7 +104,10 @@ def _split_names(value: Any) -> Any:
 
 
 def _split_numbers(value: Any) -> Any:
-    """Split a query parameter such as ``gold=30,silver=50`` by name; keep other values."""
+    """Convert a query parameter such as ``gold=30,silver=50`` to a dictionary; keep other values.
+
+    The numbers stay texts, which Pydantic converts.
+    """
     return (
         dict(part.partition("=")[::2] for part in value.split(","))
         if isinstance(value, str)
@@ -166,12 +169,12 @@ class NodeLink(_ForeignModel):
     )
 
     def node_link_data(self) -> dict[str, Any]:
-        """Return the node-link data as JSON data."""
+        """Return the networkx node-link data as JSON data, without the fields that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 class WeightSpec(_Strict):
-    """Weight of a demand."""
+    """Weight of the demand between two nodes."""
 
     source: _NodeId
     target: _NodeId
@@ -200,7 +203,7 @@ class FunctionSpec(_Strict):
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
-        """Require either points or shares."""
+        """Return the model; raise ValueError unless either points or shares are given."""
         if (self.points is None) == (self.shares is None):
             raise ValueError("give either points or shares, not both")
         return self
@@ -262,12 +265,12 @@ class NetworkSpec(_Strict):
 
     @model_validator(mode="after")
     def _check_objective_data(self) -> Self:
-        """Require the weights or functions that the default objective needs."""
+        """Return the model; raise ValueError without the data that the default objective needs."""
         self.require_data(self.objective)
         return self
 
     def require_data(self, objective: str) -> None:
-        """Raise ValueError if the network lacks the weights or functions of an objective."""
+        """Raise ValueError if the registration lacks the weights or functions of an objective."""
         rules = Objective.of(objective).rules
         if rules.needs_functions and not self.functions:
             raise ValueError(f"{objective}: needs functions of the network")
@@ -307,14 +310,14 @@ class LinkChange(_Strict):
 
     @model_validator(mode="after")
     def _require_change(self) -> LinkChange:
-        """Require capacity or up, or restore without them."""
+        """Return the model; raise ValueError unless it has capacity or up, or restore alone."""
         if (self.capacity is None and self.up is None) != self.restore:
             raise ValueError("give capacity, up or both; or restore alone")
         return self
 
 
 class LinkChanges(_Strict):
-    """Changes of several links."""
+    """Changes of the links between several pairs of nodes."""
 
     links: list[LinkChange] = Field(min_length=1, max_length=100_000, fail_fast=True)
 
@@ -338,15 +341,20 @@ class Form(StrEnum):
 
 
 def _option_field(option: Option, default: Any) -> Any:
-    """Return the Pydantic field of an option, with its range and description."""
+    """Return the Pydantic field of an option, with its range and description.
+
+    Args:
+        option: option of the command line, whose limits and help text the field repeats.
+        default: default of the field.
+    """
     limits: dict[str, Any] = option.limits
     return Field(default=default, description=option.text, **limits)
 
 
 def _optional_field(option: Option) -> tuple[Any, Any]:
     """Return type and Pydantic field of an option that defaults to None."""
-    kind: Any = Literal[option.words] if option.words else float
-    return kind | None, _option_field(option, None)
+    field_type: Any = Literal[option.words] if option.words else float
+    return field_type | None, _option_field(option, None)
 
 
 # Options that request side conditions.
@@ -354,9 +362,9 @@ _Conditions = create_model(
     "_Conditions",
     __base__=_Strict,
     **{
-        name: _optional_field(kind.option)
-        for name, kind in OFFERS.items()
-        if kind.option is not None
+        name: _optional_field(condition_type.option)
+        for name, condition_type in OFFERS.items()
+        if condition_type.option is not None
     },
 )  # type: ignore[call-overload]
 
@@ -415,7 +423,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
-        """Check that classes, latency limits and objective can be combined."""
+        """Return the model; raise ValueError for options that exclude each other."""
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes: repeated name; list each class once")
         if not set(self.latency_limits_ms) <= set(self.classes):
@@ -428,13 +436,13 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
 
     @property
     def _has_least_cost(self) -> bool:
-        """Whether the objective is least_cost, which must fully serve all classes."""
+        """Whether the objective is least_cost, which must carry all demand of all classes."""
         if not self.objective:
             return False
         return Objective.of(self.objective).rules.may_have_no_allocation
 
     def objective_name(self, default: str) -> str:
-        """Return the objective of this request, with its options.
+        """Return the objective of this request, with its options; ``priority`` for classes.
 
         Args:
             default: objective of the registration, for requests without one.
@@ -462,14 +470,14 @@ class _Matrices(_Strict):
 
     @model_validator(mode="after")
     def _require_one(self) -> Self:
-        """Require either demands or rates."""
+        """Return the model; raise ValueError unless required matrices are given in one form."""
         if self._needs_matrices and (self.demands is None) == (self.rates is None):
             raise ValueError("give either demands or rates")
         return self
 
     @property
     def _needs_matrices(self) -> bool:
-        """Whether matrices are required."""
+        """Whether the request must have matrices; subclasses override it."""
         return True
 
 
@@ -485,12 +493,12 @@ class AllocationRequest(Options, _Matrices):
 
     @property
     def _needs_matrices(self) -> bool:
-        """Whether matrices are required."""
+        """Whether the request must have matrices; it has none for the next interval."""
         return self.wanted == "sent"
 
     @model_validator(mode="after")
     def _refuse_other_fields(self) -> Self:
-        """Refuse fields that do not apply to the next interval."""
+        """Return the model; raise ValueError for fields that do not apply to the next interval."""
         other_fields = self.model_fields_set - {"wanted", "deadline_ms", "form"}
         if self.wanted == "next" and other_fields:
             raise ValueError(
@@ -501,7 +509,7 @@ class AllocationRequest(Options, _Matrices):
 
 
 class MeasurementOptions(_Strict):
-    """Times of measured matrices."""
+    """Time of the first measured matrix, and interval between consecutive matrices."""
 
     time: AwareDatetime = Field(
         description="Time of the first matrix; later than all earlier measured matrices."
@@ -518,7 +526,7 @@ _Rate = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None
 
 
 class LinkReading(_Strict):
-    """Rates by the two counters of a link."""
+    """Rates of a link in one interval, as counted by the routers at its two ends."""
 
     source: _NodeId
     target: _NodeId
@@ -534,7 +542,7 @@ class LinkReading(_Strict):
 
 
 class BorderReading(_Strict):
-    """Rates by the counters of a node's external interfaces."""
+    """Rates of a node in one interval, as counted at its external interfaces."""
 
     node: _NodeId
     ingress: _Rate = Field(
@@ -546,7 +554,7 @@ class BorderReading(_Strict):
 
 
 class CounterReadings(_Strict):
-    """Rates by the byte counters of one interval."""
+    """Rates of links and nodes in one interval, computed from the routers' byte counters."""
 
     links: list[LinkReading] = Field(max_length=MAX_LINKS, fail_fast=True)
     nodes: list[BorderReading] = Field(min_length=1, max_length=MAX_NODES, fail_fast=True)
@@ -583,7 +591,7 @@ class MeasurementRequest(MeasurementOptions, _Matrices):
 
     @property
     def _needs_matrices(self) -> bool:
-        """Whether matrices are required."""
+        """Whether the request must have matrices; counters can replace them."""
         return self.counters is None
 
 
@@ -597,6 +605,7 @@ def parse_content(model: type[_Model], content: bytes | dict[str, str]) -> _Mode
     Raises:
         ServiceError: invalid content; the message names the first fault.
     """
+    # Estimate the number of values by the commas and opening brackets.
     if (
         isinstance(content, bytes)
         and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES

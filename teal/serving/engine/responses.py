@@ -118,7 +118,7 @@ class Drawing(_ResponseModel):
 
 
 class PathShare(_ResponseModel):
-    """Path with traffic."""
+    """Path with traffic, and its part of the demand."""
 
     nodes: list[str] = Field(description="Nodes of the path, from source to target.")
     links: list[int] = Field(
@@ -246,7 +246,7 @@ class DenseAllocation(_Figures):
 
 
 class Limit(_ResponseModel):
-    """Limit of the next interval's largest utilisation, relative to its optimum."""
+    """Limit on the largest link utilisation of the next interval, relative to the optimum."""
 
     level: float = Field(description="Probability with which the limit holds.")
     ratio: _OptionalNumber = Field(
@@ -344,7 +344,7 @@ class RecentAllocations(_ResponseModel):
 
 
 class CountedInfo(_ResponseModel):
-    """Estimate from the counters of an interval."""
+    """Figures of a matrix that was estimated from interface counters, or checked by them."""
 
     found_by: Literal["sent", "history", "tracked", "gravity"] = Field(
         description="Origin of the matrix: sent with the counters, or the starting point of its "
@@ -364,7 +364,7 @@ class CountedInfo(_ResponseModel):
 
 
 class MeasuredInfo(_ResponseModel):
-    """Stored measured matrices."""
+    """Number and times of the measured matrices that the service stores."""
 
     matrices: int
     first: str | None = Field(description="Time of the oldest matrix, UTC.")

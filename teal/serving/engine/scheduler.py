@@ -56,6 +56,7 @@ class Scheduler:
         engine_thread: ThreadPoolExecutor,
         starter: Callable[[], Starter | None],
     ) -> None:
+        """Create the scheduler with an empty queue; the first request starts its worker task."""
         self._max_queued = max_queued
         self._engine_thread = engine_thread
         self._starter = starter
@@ -68,12 +69,13 @@ class Scheduler:
         self._busy_until = 0.0
 
     def queued_requests(self, network_state: NetworkState) -> list[QueuedRequest]:
-        """Return the queued requests of a network."""
+        """Return the queued requests of a network, by deadline, without cancelled ones."""
         return list(self._queue.requests_of(network_state))
 
     async def is_responsive(self) -> bool:
         """Return whether the solver thread ends its slice in time and then accepts other work."""
         patience_s = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_PATIENCE_S
+        # Wait for a call without effect, `int()`, in the solver thread.
         try:
             await asyncio.wait_for(
                 asyncio.get_running_loop().run_in_executor(self._engine_thread, int), patience_s
@@ -100,8 +102,8 @@ class Scheduler:
                 request.client
             ] >= max_places_per_client(max_queued):
                 raise overloaded()
-        # Refuse a request that cannot meet its deadline even alone, or with which some request
-        # would miss its deadline.
+        # Refuse a request that cannot meet its deadline even alone, that would make any request
+        # miss its deadline, or whose splits would exceed the memory limit of the queue.
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         min_s = request.network_state.service_times.min_s(len(request.rates), request.task)
@@ -124,7 +126,12 @@ class Scheduler:
         return await request.answer
 
     def forget(self, network_state: NetworkState, reason: ServiceError) -> None:
-        """Fail the queued requests of a network that was removed."""
+        """Fail the queued requests of a network that was removed.
+
+        Args:
+            network_state: state of the network.
+            reason: error that the waiting callers get.
+        """
         for request in self._queue.remove(network_state):
             if not request.answer.done():
                 request.answer.set_exception(reason)
@@ -179,10 +186,10 @@ class Scheduler:
             network_state: network of the chunks.
             batch: chunks of one kind.
             starter: current model; None for none.
-            slack: seconds until the queued requests must start.
+            slack: seconds until the queued requests must start to meet their deadlines.
 
         Returns:
-            whether each chunk is done.
+            for each chunk whether it is done.
         """
         answers = solve_slice(network_state, batch, starter, slack, lambda: self._has_new_request)
         for chunk, answer in zip(batch, answers, strict=True):
@@ -213,8 +220,8 @@ def solve_slice(
         network_state: network of the chunks.
         batch: chunks of one kind.
         starter: current model; None for none.
-        slack: seconds until the queued requests must start. If another slice of this batch would
-            take longer, the batch ends with its incumbent.
+        slack: seconds until the queued requests must start to meet their deadlines. If another
+            slice of this batch would take longer, the batch ends with its incumbent.
         has_new_request: returns whether a request has arrived during the slice; the slice then
             ends early.
 
@@ -245,9 +252,9 @@ def solve_slice(
         expected_s = sum(network_state.service_times.expected_s(size, task) for size in chunk_sizes)
         return slack - (time.perf_counter() - begin_time) > expected_s
 
-    # Iterate until the slice ends. Unfinished: pause, or finish with the incumbent if there is no
-    # time for another slice. setup_s is the time without iterations (set-up and finish); 0 if it
-    # was not measured.
+    # Iterate until the slice ends. An unfinished run pauses, or finishes with its incumbent if
+    # there is no time for another slice. setup_s is the time of the run without iterations (set-up
+    # and finish); it stays 0, for unknown, if the run ended by itself after some iterations.
     setup_s = 0.0
     if not run.advance(slice_s, should_pause):
         if is_abandoned() or may_pause():
@@ -275,6 +282,11 @@ def _record_solver_time(
 
     Only searches of the solver ``auto`` count that reached the gap, had at least one iteration, and
     did not continue an earlier run of the same request.
+
+    Args:
+        network_state: network of the chunks, with the recorded times.
+        batch: chunks of the run.
+        run: finished run.
     """
     first = batch[0]
     result = run.result
@@ -289,8 +301,8 @@ def _start_run(
 ) -> Run[BatchResult]:
     """Start the interruptible solve of a batch with the current capacities.
 
-    Sets the chunk's rows in the run, its run and capacities, and in its first run its begin and end
-    time. The run warm-starts from the states of the chunks' last runs, if they have any.
+    Each chunk gets its rows in the run, the run and its capacities; in its first run also its begin
+    and end time. The run warm-starts from the states of the chunks' last runs, if they have any.
 
     Args:
         network_state: network of the chunks.
@@ -298,7 +310,8 @@ def _start_run(
         starter: current model; None for none.
         begin_time: begin of the slice.
     """
-    # Give each chunk an equal share of its request's remaining time, and its rows in the run.
+    # Divide the remaining time of each request equally among its open chunks, and assign to each
+    # chunk its rows in the run.
     next_row = 0
     capacity = network_state.capacity
     for chunk in batch:

@@ -66,34 +66,53 @@ class ServiceTimeEstimate:
         """
         self._base_s = self._mean_s[task.kind] = self._min_s[task.kind] = one_s
         if batch_s is not None:
+            # Seconds for one more matrix in a batch.
             marginal_s = (batch_s - one_s) / (MAX_LANES - 1)
             self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - marginal_s / one_s))
 
     def expected_s(self, num_matrices: int, task: AllocationTask) -> float:
-        """Return the expected seconds for some matrices, from the moving average.
+        """Return the expected seconds for an answer, from the moving average.
 
         A kind that was not measured yet takes an assumed multiple of the plain program.
+
+        Args:
+            num_matrices: number of matrices of the answer.
+            task: requested program.
         """
         return self._mean_s.get(
             task.kind, self._base_s * task.default_relative_work
         ) * self._relative_work(num_matrices)
 
     def min_s(self, num_matrices: int, task: AllocationTask) -> float:
-        """Return the minimum seconds for some matrices, from the shortest measured time.
+        """Return the minimum seconds for an answer, from the shortest measured time.
 
-        0 if the kind of task was not measured yet.
+        It is 0 if the kind of task was not measured yet.
+
+        Args:
+            num_matrices: number of matrices of the answer.
+            task: requested program.
         """
         return self._min_s.get(task.kind, 0.0) * self._relative_work(num_matrices)
 
     def _relative_work(self, num_matrices: int) -> float:
-        """Return the work for n matrices relative to one: f * ceil(n / MAX_LANES) + (1 - f) * n."""
+        """Return the work for n matrices, as a multiple of the work for one.
+
+        It is f * ceil(n / MAX_LANES) + (1 - f) * n, with the fraction f of the work for one matrix
+        that is done once for each batch.
+        """
         return (
             self._fixed_share * -(-num_matrices // MAX_LANES)
             + (1 - self._fixed_share) * num_matrices
         )
 
     def record(self, num_matrices: int, task: AllocationTask, seconds: float) -> None:
-        """Update moving average and minimum by the seconds of matrices without iterations."""
+        """Update moving average and minimum by the time of an answer without iterations.
+
+        Args:
+            num_matrices: number of matrices of the answer.
+            task: requested program.
+            seconds: seconds for all matrices.
+        """
         seconds_per_matrix = seconds / self._relative_work(num_matrices)
         mean_s = self.expected_s(1, task)
         self._mean_s[task.kind] = mean_s + _NEWEST_WEIGHT * (seconds_per_matrix - mean_s)
@@ -108,6 +127,7 @@ class ServiceTimeEstimate:
             seconds: seconds that the solver took for a slice.
             slice_s: allowed length of that slice, seconds.
         """
+        # A slice that overruns contained an iteration or gap check, which cannot be interrupted.
         uninterruptible_s = seconds if seconds > slice_s else 0.0
         self.slice_s = min(
             _MAX_SLICE_S, max(SLICE_S, _SLICE_DECAY * self.slice_s, uninterruptible_s)
@@ -154,19 +174,31 @@ class SolverTimes:
         self._num_requests: dict[SearchKind, int] = {}
 
     def prefer_model(self, kind: SearchKind) -> bool:
-        """Return whether to use the model for the next search of a kind."""
+        """Return whether to use the model for the next search of a kind.
+
+        Until both alternatives are measured, the next search uses one without a measurement, the
+        model first. Then it uses the faster one, except at every 32nd request.
+        """
+        # Mean seconds per matrix of both alternatives; None if not measured yet.
         with_model_s, without_model_s = (
             self._mean_s.get((kind, has_model)) for has_model in (True, False)
         )
         if with_model_s is None or without_model_s is None:
             return with_model_s is None
         self._num_requests[kind] = self._num_requests.get(kind, 0) + 1
+        # "!=" swaps the choice if the slower alternative is measured again.
         return (with_model_s < without_model_s) != (
             self._num_requests[kind] % _RETRY_SLOWER_EVERY == 0
         )
 
     def record(self, kind: SearchKind, has_model: bool, seconds: float) -> None:
-        """Update the moving average by the seconds per matrix of a search that reached its gap."""
+        """Update the moving average of the seconds per matrix.
+
+        Args:
+            kind: kind of a search that reached its gap.
+            has_model: whether the search used the model.
+            seconds: seconds per matrix.
+        """
         mean_s = self._mean_s.get((kind, has_model), seconds)
         change_s = _NEWEST_SOLVER_WEIGHT * (seconds - mean_s)
         self._mean_s[kind, has_model] = mean_s + change_s
@@ -189,6 +221,12 @@ class SearchKind(NamedTuple):
 
     @classmethod
     def of(cls, task: AllocationTask, gap: float, *, is_warm: bool) -> SearchKind:
-        """Return the kind of a search of a task to a certified gap."""
+        """Return the kind of a search.
+
+        Args:
+            task: requested program.
+            gap: target of the certified gap.
+            is_warm: whether the search is warm-started.
+        """
         decade = round(math.log10(max(gap, 1e-12)))
         return cls(task.objective, task.kind, decade, is_warm)

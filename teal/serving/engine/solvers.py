@@ -39,7 +39,12 @@ HEDGE = "hedge"
 
 @dataclasses.dataclass(eq=False)
 class _RecordingStarter:
-    """Proxy of a model that records whether the solver requested a warm start from it."""
+    """Proxy of a model that records whether the solver requested a warm start from it.
+
+    Attributes:
+        model: model that predicts the warm starts.
+        was_used: whether a warm start was requested.
+    """
 
     model: pdhg.Starter
     was_used: bool = False
@@ -50,7 +55,7 @@ class _RecordingStarter:
         return self.model.start(problem)
 
     def start_sample(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return splits and link prices to warm-start the problem of sampled demands."""
+        """Return splits and link prices to warm-start a problem with a sample of the demands."""
         self.was_used = True
         return start_of_sample(self.model, problem)
 
@@ -65,7 +70,7 @@ class _RecordingStarter:
         return start_for(self.model, problem, iterations)
 
     def rounds_for(self, iterations: float) -> int:
-        """Return the number of model rounds that cost as much as some PDHG iterations."""
+        """Return the number of rounds of the model that cost as much as ``iterations`` of PDHG."""
         return rounds_for(self.model, iterations)
 
 
@@ -127,7 +132,12 @@ def solve_steps(
 
 
 def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
-    """Return whether the service has a model that supports a problem."""
+    """Return whether the service has a model that supports a problem.
+
+    Args:
+        problem: problem of a request.
+        model: model of the service; None for none.
+    """
     try:
         _require_model(problem, model)
     except ServiceError:
@@ -138,9 +148,14 @@ def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
 def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
     """Return the model if it supports a problem.
 
+    Args:
+        problem: problem of a request.
+        model: model of the service; None for none.
+
     Raises:
         ServiceError: there is no model, or it does not support classes, objective or conditions.
     """
+    # Without a model, or for a problem that no model supports.
     if model is None:
         raise invalid_request(
             "solver: this service has no model; use auto or pdhg, or start it with --model"
@@ -149,6 +164,7 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
         raise invalid_request(
             "solver: models do not support demand classes and max_min; use auto or pdhg"
         )
+    # The model may not support the objective or the side conditions.
     if not serves(model, problem.objective):
         raise invalid_request(
             "solver: the model of this service does not support the objective "

@@ -74,7 +74,7 @@ class StoredNetwork(NamedTuple):
 
     Attributes:
         network: settings of the registration.
-        links: link index -> change {"capacity": Gbit/s, "up": bool}, or one of them.
+        links: link index -> change {"capacity": Gbit/s, "up": bool}; either key may be missing.
         generation: identifier of the registration.
         paths_version: number of path additions.
     """
@@ -108,6 +108,7 @@ class Store:
             files = os.listdir(self._folder)
         except OSError as error:
             raise self._unavailable(error) from None
+        # Registrations are the files NAME.json, without those of link changes and hidden files.
         return sorted(
             name[:-5]
             for name in files
@@ -153,6 +154,7 @@ class Store:
             ServiceError: unknown network, or damaged files.
         """
         try:
+            # The generation is used in file names, so that only an identifier is accepted.
             stored = _read_object(self._network_file(name))
             generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION_PATTERN, generation):
@@ -183,7 +185,7 @@ class Store:
         Returns ``({}, 0)`` if the file is missing or belongs to another registration.
 
         Raises:
-            ValueError: damaged file; other exceptions are possible, too.
+            ValueError, LookupError, TypeError, OSError: damaged or unreadable file.
         """
         try:
             links = _read_object(self._links_file(name))
@@ -216,7 +218,7 @@ class Store:
         """
         with self._locked():
             is_new = not self._network_file(name).exists()
-            # Nothing to do for the same settings; an unknown or damaged network is written.
+            # Keep a network with the same settings; replace a damaged one, which `read` refuses.
             with contextlib.suppress(ServiceError):
                 if not is_new and self.read(name).network == network:
                     return False
@@ -238,7 +240,8 @@ class Store:
 
         Args:
             name: name of the network.
-            changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``, or one of them.
+            changes: link index -> change ``{"capacity": Gbit/s, "up": bool}``; either key may be
+                missing.
             network: settings to which the link indices belong; if the stored ones differ, the name
                 was registered again.
 
@@ -262,7 +265,7 @@ class Store:
             )
 
     def paths_file(self, name: str, generation: str) -> Path:
-        """Return the file of the path set of a network with added paths."""
+        """Return the file of a registration's path set, which exists once paths were added."""
         return self._folder / f"{name}{_PATHS_SUFFIX}" / f"{generation}.npz"
 
     def write_paths(
@@ -316,7 +319,7 @@ class Store:
                 shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
-        """Return the folder of the measured matrices of a registration."""
+        """Return the folder of a registration's measured matrices, which need not exist."""
         return self._folder / f"{name}{_MEASURED_SUFFIX}" / generation
 
     @contextlib.contextmanager
@@ -333,6 +336,7 @@ class Store:
             )
         except OSError as error:
             raise storage_fault(error, folder_is_there=False) from None  # type: ignore[misc]
+        # Poll the lock until it is free or the time limit has passed; closing the file releases it.
         try:
             while True:
                 try:
@@ -359,7 +363,7 @@ class Store:
         return self._folder / f"{name}.json"
 
     def _links_file(self, name: str) -> Path:
-        """Return the file of the link changes and path additions of a network."""
+        """Return the file of a network's link changes and number of path additions."""
         return self._folder / f"{name}{_LINKS_SUFFIX}"
 
 
@@ -397,6 +401,7 @@ def _fingerprint(file: Path, *, must_open: bool) -> int:
         OSError: the file cannot be opened, or is not a regular file.
     """
     try:
+        # Without blocking, in case the file is a pipe.
         if must_open:
             os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
         status = os.stat(file)

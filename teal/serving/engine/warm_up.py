@@ -65,7 +65,8 @@ def warm_up_requests() -> None:
 
     Takes a few seconds if all kernels are compiled.
     """
-    # Kernels that are selected by the size of a problem.
+    # Kernels that are selected by the size of a problem: the fused engine at each batch width, both
+    # interior-point searches, and the searches of class and fair-rate programs.
     for dtype, objectives in _OBJECTIVES_BY_DTYPE.items():
         widths = pdhg.lanes_of(dtype)
         for objective, width in itertools.product(objectives, widths):
@@ -107,6 +108,7 @@ class _Triangle:
     """Network of three nodes with the data that any option of a request needs."""
 
     def __init__(self) -> None:
+        # Registration with all links, a weight, a default bandwidth function and a risk group.
         links = [
             {"source": a, "target": b, "capacity": _CAPACITY}
             for a, b in itertools.combinations(_NODES, 2)
@@ -119,6 +121,7 @@ class _Triangle:
                 "groups": {"group": [("a", "b")]},
             }
         )
+        # State of the network with its candidate paths.
         topology = load_network_topology("warm-up", self._spec)
         paths = compute_paths(topology, all_pairs(topology), cache=False)
         self._network_state = NetworkState(
@@ -136,7 +139,7 @@ class _Triangle:
             self._starter = load_model(DEFAULT_CHECKPOINT)
 
     def solve(self, kind: AllocationKind) -> bool:
-        """Answer a request as the service does, cold and warm-started.
+        """Answer a kind of request as the service does, cold and warm-started.
 
         Returns:
             whether the service accepts the request.
@@ -159,7 +162,10 @@ class _Triangle:
         return True
 
     def solve_by_every_engine(self, kind: AllocationKind) -> None:
-        """Run a few iterations of every engine on the problem of a request."""
+        """Run a few iterations of every engine on the problem of a kind of request.
+
+        Nothing is run if the service refuses such requests.
+        """
         with contextlib.suppress(*_REFUSALS):
             options, task, rates = self._request(kind)
             problem = self._network_state.problem(task, rates)
@@ -169,7 +175,10 @@ class _Triangle:
     def _request(
         self, kind: AllocationKind
     ) -> tuple[AllocationRequest, AllocationTask, FloatArray]:
-        """Return options, requested program, and rates (B, C * D) of a kind of request."""
+        """Return options, requested program, and rates of a kind of request.
+
+        The rates are (B, C * D) Gbit/s, for B matrices of C classes over D pairs of nodes.
+        """
         rates = np.tile(self._rates, (kind.num_matrices, kind.num_classes))
         options = AllocationRequest.model_validate({**kind.options, "rates": rates.tolist()})
         previous = np.tile(self._previous, (kind.num_classes, 1)) if kind.needs_previous else None

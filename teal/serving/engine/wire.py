@@ -141,7 +141,7 @@ def _named_demands(
 def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> FloatArray:
     """Return the splits (D, K) of an allocation by names of nodes, as decoded from JSON.
 
-    Integer weights w[k] become splits admitted / demand * w[k] / sum(w).
+    The integer weights w of a demand become splits s[k] = admitted / demand * w[k] / sum(w).
 
     Args:
         allocation: fields of ``responses.NamedAllocation``, without classes.
@@ -170,13 +170,19 @@ def named_splits(allocation: dict[str, Any], network_state: NetworkState) -> Flo
 
 
 def _listed_zero_demands(options: Options, topology: Topology) -> BoolArray:
-    """Return (D,) whether the request lists a demand with rate 0, class by class."""
+    """Return (D,) whether the request lists a demand with rate 0, class by class.
+
+    Args:
+        options: options of the request, in JSON with its demands by name.
+        topology: topology of the network.
+    """
     zero_demands = [
         demand for demand in getattr(options, "demands", None) or () if demand.rate == 0
     ]
     source = [demand.source for demand in zero_demands]
     target = [demand.target for demand in zero_demands]
     class_names = [demand.of_class for demand in zero_demands]
+    # Mark the listed demands by a rate of 1 in a matrix of their own.
     ones = np.ones(len(zero_demands))
     return np.asarray(
         from_triples(source, target, ones, None, topology, class_names, options.classes)[0] > 0
@@ -215,9 +221,16 @@ def _parse_query(query: tuple[tuple[str, str], ...]) -> Options:
 def read_rates(
     request: EncodedRequest, options: AllocationRequest | Options, topology: Topology
 ) -> FloatArray | None:
-    """Return the requested rates (B, D) over all pairs of nodes, Gbit/s, class by class.
+    """Return the requested rates over all pairs of nodes.
 
-    None for an allocation for the next interval, whose rates are unknown.
+    Args:
+        request: undecoded request.
+        options: its parsed options, in JSON with the matrices.
+        topology: topology of the network.
+
+    Returns:
+        (B, D) Gbit/s, class by class; None for an allocation for the next interval, whose rates are
+        unknown.
 
     Raises:
         ServiceError: invalid rates.
@@ -321,14 +334,18 @@ def previous_splits(answer: AllocationResponse, network_state: NetworkState) -> 
                 "previous: the order of the classes is unknown in a JSON answer by name; use an "
                 "answer in Arrow or with form=dense"
             )
-    # Pad with zeros for paths added since.
+    # Pad with zeros for paths added since, and scale sums above 1 down to 1.
     num_added_paths = network_state.paths.num_paths - splits.shape[1]
     splits = np.pad(splits, ((0, 0), (0, num_added_paths))) if num_added_paths > 0 else splits
     return splits / np.maximum(1, splits.sum(1, keepdims=True))
 
 
 def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
-    """Return the rates (B, D) of a JSON body in Gbit/s, from lists of rates or demands by name."""
+    """Return the rates (B, D) of a JSON body in Gbit/s, from lists of rates or demands by name.
+
+    Raises:
+        ServiceError: rates that do not fit the network, or unknown nodes or classes.
+    """
     classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
@@ -345,7 +362,7 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
 
 
 def demands_to_write(rates: FloatArray, accept: str, form: Form) -> tuple[int, bool]:
-    """Return the number of demands in an answer, and whether they are written by name.
+    """Return the number of demands in an answer, and whether it lists them by names of nodes.
 
     Args:
         rates: (B, D) requested rates; demands of rate 0 are not written by name.
@@ -365,6 +382,7 @@ def check_size(network_state: NetworkState, rates: FloatArray, accept: str, form
         accept: Accept header of the request.
         form: requested JSON form.
     """
+    # All media types: limit the splits and utilisations.
     num_splits = rates.size * network_state.paths.num_paths
     num_utilisations = len(rates) * network_state.topology.num_links
     if max(num_splits, num_utilisations) > MAX_ANSWER_NUMBERS:
@@ -419,19 +437,27 @@ def encode_response(
     """
     if ARROW in request.accept:
         return to_arrow(answer, {"id": request.request_id, **extra_fields}), ARROW
+    # JSON: the allocation of each matrix, by names of nodes or as arrays.
     is_named = options.form is Form.NAMED
     allocations = (
         named_allocations(answer, network_state, rates, options)
         if is_named
         else iter(_dense_allocations(answer))
     )
+    # Append the list of allocations to the other fields, in place of their closing brace.
     fields = {"id": request.request_id, **answer.cost, **extra_fields}
     allocations_json = ", ".join(encode_json(allocation) for allocation in allocations)
     return f'{encode_json(fields)[:-1]}, "allocations": [{allocations_json}]}}'.encode(), JSON
 
 
 def encode_json(fields: dict[str, Any]) -> str:
-    """Encode a JSON object. Lists are encoded in chunks: Python's encoder blocks other threads."""
+    """Encode a JSON object, with its lists in chunks.
+
+    Python's encoder blocks all other threads during a call, so each call encodes a chunk only.
+
+    Args:
+        fields: JSON values by name; an iterator is encoded as a list.
+    """
     parts = []
     for name, value in fields.items():
         is_long = isinstance(value, list | Iterator)
@@ -442,6 +468,7 @@ def encode_json(fields: dict[str, Any]) -> str:
 
 def _encode_list(values: Iterator[Any]) -> str:
     """Encode a JSON list in chunks of ``_ENCODE_CHUNK`` values."""
+    # Encoded chunks without their brackets.
     parts = []
     while part := list(itertools.islice(values, _ENCODE_CHUNK)):
         parts.append(json.dumps(part, allow_nan=False)[1:-1])
@@ -451,7 +478,10 @@ def _encode_list(values: Iterator[Any]) -> str:
 def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
     """Return the splits (D, K) of an allocation in dense form, as decoded from JSON.
 
-    Integer weights w[k] become splits served fraction * w[k] / sum(w).
+    The integer weights w of a demand become splits s[k] = served fraction * w[k] / sum(w).
+
+    Args:
+        allocation: fields of ``responses.DenseAllocation``.
     """
     if "splits" in allocation:
         return np.array(allocation["splits"], np.float64)

@@ -49,7 +49,7 @@ ROUTES: Registry[Callable[[Backend], APIRouter]] = Registry(
 
 
 def _asset(name: str) -> Callable[[], str]:
-    """Return a function that reads a file of the web page."""
+    """Return a function that returns the text of a file of the web page."""
     return lambda: (_ASSETS / name).read_text(encoding="utf-8")
 
 
@@ -64,7 +64,7 @@ _ASSET_FILES = {
 
 @functools.cache
 def _gzipped_asset(name: str) -> bytes:
-    """Return a file of the web page, compressed; cached."""
+    """Return a file of the web page compressed by gzip; cached."""
     return gzip.compress(_ASSET_FILES[name][1]().encode(), 6)
 
 
@@ -73,6 +73,7 @@ def add_page(app: FastAPI) -> None:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
+        """Return the web page, with a content security policy."""
         headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff"}
         return Response(
             (_ASSETS / "page.html").read_bytes(), media_type="text/html", headers=headers
@@ -124,16 +125,16 @@ class Service:
 
     @property
     def router(self) -> APIRouter:
-        """Router of the application; Ray Serve reads the names of routes from it."""
+        """Router of the FastAPI application, from which Ray Serve reads the names of routes."""
         return self._api.router
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """Routes of the application, for Ray Serve."""
+        """Routes of the FastAPI application, which Ray Serve reads."""
         return self._api.routes
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI description."""
+        """Return the OpenAPI description of the API, as JSON data."""
         return self._api.openapi()
 
 
@@ -189,16 +190,19 @@ def _add_exception_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(ServiceError)
     async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
+        """Respond to an error of the API."""
         return fault_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        """Respond to a parameter that FastAPI refuses with the first fault, as status 422."""
         first = error.errors()[0]
         location = ".".join(str(part) for part in first["loc"])
         return fault_response(ServiceError(422, "invalid_request", f"{location}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
     async def other_fault(request: Request, error: HTTPException) -> JSONResponse:
+        """Respond to an error of Starlette; list the allowed methods with status 405."""
         response = fault_response(ServiceError(error.status_code, "http", str(error.detail)))
         if error.status_code == 405:
             response.headers["Allow"] = ", ".join(_allowed_methods(request, routes))
@@ -208,7 +212,11 @@ def _add_exception_handlers(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> list[str]:
     """Return the HTTP methods of all routes that match a request's path, for the header Allow.
 
-    Starlette itself returns those of the first route only.
+    Starlette itself returns the methods of the first route only.
+
+    Args:
+        request: request with a method that no route of its path has.
+        routes: all routes of the application.
     """
     matching_routes = [
         route for route in routes if route.matches(request.scope)[0] is not Match.NONE
@@ -235,11 +243,13 @@ def _describe(app: FastAPI, *, needs_token: bool) -> None:
         """Return the OpenAPI description, which the application builds once and caches."""
         if app.openapi_schema is None:
             schema = default_openapi()
+            # Add the models of request bodies.
             _, schemas = models_json_schema(
                 [(model, "validation") for model in REQUEST_MODELS],
                 ref_template="#/components/schemas/{model}",
             )
             schema["components"]["schemas"] |= schemas["$defs"]
+            # An empty alternative marks the token as optional.
             for operation in (
                 item for path_item in schema["paths"].values() for item in path_item.values()
             ):

@@ -42,7 +42,7 @@ class Metrics:
         self._add_load()
 
     def _add_times(self) -> None:
-        """Add counters and times of requests, and batch sizes."""
+        """Add the series of requests: counts and times, in seconds, and batch sizes."""
         shared: dict[str, Any] = {"registry": self.registry}
         time_buckets = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
         self.requests = PrometheusCounter(
@@ -62,7 +62,7 @@ class Metrics:
         )
 
     def _add_allocation_quality(self) -> None:
-        """Add the certified gap and the satisfied demand of allocations."""
+        """Add the series of the certified gap and the satisfied demand of allocations."""
         shared: dict[str, Any] = {"registry": self.registry}
         gap_buckets = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
         self.gap = Histogram(
@@ -79,7 +79,7 @@ class Metrics:
         )
 
     def _add_network_gauges(self) -> None:
-        """Add the measured traffic of each network, and the allocation for its next interval."""
+        """Add the series of measured traffic and of the allocation for the next interval."""
         shared: dict[str, Any] = {"registry": self.registry}
         self.measured_count = Gauge(
             "teal_measured_matrices", "Stored measured matrices", ["network"], **shared
@@ -90,6 +90,7 @@ class Metrics:
             ["network"],
             **shared,
         )
+        # Ratio of realised to optimal largest link utilisation: its upper limit and last value.
         self.next_limit = Gauge(
             "teal_next_limit",
             "Limit of realised over optimal largest utilisation, next interval",
@@ -104,7 +105,7 @@ class Metrics:
         )
 
     def _add_load(self) -> None:
-        """Add the numbers of networks with warnings, queued requests and open requests."""
+        """Add the series of the numbers of networks with warnings, queued and open requests."""
         shared: dict[str, Any] = {"registry": self.registry}
         self.warnings = Gauge(
             "teal_networks_with_warnings", "Networks whose link changes are not stored", **shared
@@ -132,7 +133,7 @@ class Metrics:
             self.counter_alarm.labels(network).set(int(info["counted"]["alarm"]))
 
     def forget(self, network: str) -> None:
-        """Remove the series of a network."""
+        """Remove all series that are labelled with the name of a network."""
         for gauge in (
             self.satisfied,
             self.measured_count,

@@ -156,11 +156,13 @@ class RequestGuard:
             if scope["method"] in _METHODS_WITH_BODY:
 
                 def reserve(size: int) -> None:
+                    """Reserve memory for a received part of the body."""
                     exchange.reserved_bytes += self._reserve(exchange.client, size)
 
                 receive = _ReplayedBody(await _read_body(receive, reserve), receive)
             await app(scope, receive, exchange.send)
         except ServiceError as error:
+            # Nonzero status: the response has begun.
             if exchange.status:
                 raise
             await fault_response(error)(scope, receive, exchange.send)
@@ -216,7 +218,12 @@ class RequestGuard:
         return size
 
     def _release(self, client: str, size: int) -> None:
-        """Release the memory of a request's body."""
+        """Release the memory of a request's body.
+
+        Args:
+            client: client of the request.
+            size: reserved bytes.
+        """
         self._open_bytes[client] -= size
         if self._open_bytes[client] <= 0:
             del self._open_bytes[client]
@@ -240,6 +247,10 @@ class RequestGuard:
 
     def _check_origin(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Check path, host name and, without tokens, the site of the requesting page.
+
+        Args:
+            scope: ASGI scope.
+            headers: headers of the request, by lower-case name.
 
         Raises:
             ServiceError: the request is refused.
@@ -303,9 +314,14 @@ class RequestGuard:
     def _check_body_headers(self, method: str, headers: dict[bytes, bytes]) -> str:
         """Check encoding, type and length of a body; return its media type.
 
+        Args:
+            method: method of the request: POST, PUT or PATCH.
+            headers: headers of the request, by lower-case name.
+
         Raises:
             ServiceError: the body is refused.
         """
+        # Bodies must not be compressed.
         encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
         if encoding not in ("", "identity"):
             raise ServiceError(
@@ -323,6 +339,7 @@ class RequestGuard:
                 "unsupported_media_type",
                 f"unsupported Content-Type {body_type[:80]!r}; send {' or '.join(accepted_types)}",
             )
+        # The length is checked before the body is read; JSON has a smaller limit.
         content_length = headers.get(b"content-length", b"")
         if not content_length.isdigit():
             raise ServiceError(411, "length_required", "missing or invalid Content-Length")
@@ -354,7 +371,7 @@ class GuardedApp:
 
 
 def _single_headers(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers by name; of repeated headers, the last value.
+    """Return the headers by name; the last value of repeated headers.
 
     Raises:
         ServiceError: a single-valued header is repeated.
@@ -369,7 +386,12 @@ def _single_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _is_same_site(origin: str, host: str) -> bool:
-    """Return whether an Origin header has the host name and port of a Host header."""
+    """Return whether an Origin header has the host name and port of a Host header.
+
+    Args:
+        origin: value of the Origin header, such as ``https://example.org:8443``.
+        host: value of the Host header, such as ``example.org:8443``.
+    """
     try:
         origin_parts = urlsplit(origin)
         default_port = {"http": 80, "https": 443}.get(origin_parts.scheme)
@@ -437,7 +459,7 @@ def _log_entry(scope: Scope, method: str, route: str) -> dict[str, Any]:
 
 
 def _query(scope: Scope) -> str:
-    """Return the query with the parameters of the API only, for the log."""
+    """Return the query string for the log: known parameters only, cut to a maximum length."""
     parameters = parse_qsl(
         scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"
     )
@@ -482,6 +504,7 @@ class _ReplayedBody:
         self._receive = receive
 
     async def __call__(self) -> Message:
+        """Return the body as a single message; afterwards the original messages."""
         if self._body is None:
             return await self._receive()
         body = self._body

@@ -153,7 +153,7 @@ class ResponseCache:
         return result, True
 
     def _evict_keys(self) -> None:
-        """Evict the oldest completed keys until their number and size are within the limits."""
+        """Evict the oldest completed keys until their number and response bytes fit the limits."""
         for oldest_key in list(self._keyed_requests):
             if (
                 len(self._keyed_requests) <= MAX_ENTRIES
@@ -163,7 +163,11 @@ class ResponseCache:
             self._drop_key(oldest_key)
 
     def _drop_key(self, cache_key: tuple[str, str]) -> None:
-        """Remove a key, unless its response is still being computed."""
+        """Remove a keyed request with its response, unless that is still being computed.
+
+        Args:
+            cache_key: name of the network; client and idempotency key.
+        """
         answer = self._keyed_requests[cache_key].answer
         if answer.done():
             self._keyed_body_bytes -= _size(answer.result())
@@ -236,7 +240,7 @@ class ResponseCache:
             request_id: identifier of the request.
 
         Raises:
-            ServiceError: the response is not cached (any more), or of another registration.
+            ServiceError: the response is not cached, or is from an earlier registration.
         """
         response = self._bodies.get((network, request_id))
         if response is None or response.generation != generation:
@@ -257,7 +261,7 @@ class ResponseCache:
         return max(latest, key=lambda name: float(latest[name]), default="")
 
     def retain_only(self, networks: Collection[str]) -> list[str]:
-        """Drop the responses of all other networks; return the names of these."""
+        """Drop the responses of all networks except these; return the names of the dropped ones."""
         removed = [name for name in self._histories if name not in networks]
         for name in removed:
             del self._histories[name]

@@ -149,7 +149,7 @@ _INFO_DEFAULTS = {
     for name, field in NetworkInfo.model_fields.items()
     if not field.is_required()
 }
-# Values of a link in a network description, to estimate the size of the response.
+# Number of values of a link in a network description, to estimate the size of the response.
 _VALUES_PER_LINK = 4
 
 
@@ -293,6 +293,10 @@ class _AllocationHandler:
     def _limit_concurrency(self, name: str, client: str) -> Iterator[None]:
         """Count a request as in flight while the block runs, for its network and its client.
 
+        Args:
+            name: name of the network.
+            client: client to which the request is charged.
+
         Raises:
             ServiceError: the network or the client has too many requests in flight.
         """
@@ -313,7 +317,13 @@ class _AllocationHandler:
                     del in_flight[counter_key]
 
     async def _record(self, name: str, request_id: str, result: AllocationResponse) -> None:
-        """Record a new answer in the metrics and cache it; failures are logged, not raised."""
+        """Record a new answer in the metrics and cache it; failures are logged, not raised.
+
+        Args:
+            name: name of the network.
+            request_id: identifier of the request.
+            result: response with the answer.
+        """
         context = self._context
         context.metrics.record_allocation(name, result.summary)
         try:
@@ -329,7 +339,12 @@ class _AllocationHandler:
 
 
 def _encode_request(request: Request, body: bytes) -> EncodedRequest:
-    """Return the undecoded request for the backend, without the parameter ``previous``."""
+    """Return the undecoded request for the backend, without the query parameter ``previous``.
+
+    Args:
+        request: request whose scope has the identifier, client and media type of the guard.
+        body: body of the request.
+    """
     state = request.scope["teal"]
     query = dict(request.query_params)
     query.pop("previous", None)
@@ -344,7 +359,12 @@ def _encode_request(request: Request, body: bytes) -> EncodedRequest:
 
 
 def _add_allocation(router: APIRouter, handler: _AllocationHandler) -> Route:
-    """Add the route of allocation requests; return the faster route outside of FastAPI."""
+    """Add the route of allocation requests; return the faster route outside of FastAPI.
+
+    Args:
+        router: router, whose route serves the OpenAPI document only.
+        handler: handler of both routes.
+    """
 
     @router.post(
         _ALLOCATIONS,
@@ -472,7 +492,7 @@ def _add_links_and_paths(router: APIRouter, context: _RouteContext) -> None:
 
     @router.get("/v1/networks/{name}/paths", **_API, responses={200: {"model": Routes}})
     async def get_paths(name: _Name) -> Response:
-        """Pairs of nodes in the order of rates and splits, and their candidate paths, as nodes."""
+        """Candidate paths of all pairs of nodes as node lists, in the order of rates and splits."""
         return _json_response(await backend.paths(name))
 
 
@@ -587,7 +607,7 @@ def _add_probes(router: APIRouter, context: _RouteContext) -> None:
 
 
 def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
-    """Add the route that Prometheus scrapes."""
+    """Add the route of the metrics, which Prometheus scrapes."""
     backend = context.backend
     metrics = context.metrics
 
@@ -598,7 +618,7 @@ def _add_prometheus(router: APIRouter, context: _RouteContext) -> None:
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def prometheus() -> Response:
-        """Metrics for Prometheus."""
+        """All metrics of the service, in the text format of Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))
         metrics.set_queue_lengths(await backend.queued())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
@@ -621,6 +641,7 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
     is_gone = False
 
     async def cancel_when_gone() -> None:
+        """Wait for the disconnect message, then cancel the calling task."""
         nonlocal is_gone
         # An unreadable connection counts as disconnected.
         with contextlib.suppress(Exception):
@@ -632,11 +653,12 @@ async def _cancel_on_disconnect(receive: Receive, work: Awaitable[_Result]) -> _
     try:
         return await work
     except asyncio.CancelledError:
-        # Another task has cancelled this request: the cancellation goes on.
+        # Pass on a cancellation that has another cause than the disconnect.
         if not is_gone or request_task.cancelling() > 1:
             raise
         raise ServiceError(400, "disconnected", "the client has disconnected") from None
     finally:
         watcher.cancel()
+        # The cancellation has been handled: undo its count (`Task.cancelling`).
         if is_gone:
             request_task.uncancel()
