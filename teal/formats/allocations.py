@@ -131,6 +131,7 @@ def _used_path_columns(
 
 
 def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of an allocation's JSON that precede its routers."""
     return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures)}
 
 
@@ -162,7 +163,7 @@ def _demands_by_router(
     has_demand = demand > 0
     # (D, K) whether a path has traffic.
     is_used = (splits > 0) & has_demand[:, None] & paths.mask
-    # (D,) class name of each demand.
+    # (D,) class name of each demand; None without classes.
     class_names = (
         None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
     )
@@ -334,7 +335,8 @@ def _link_names(links: list[Any], where: str) -> list[str]:
     parallel ones.
 
     Args:
-        links: objects with ``source`` and ``target``, in the order of the network's links.
+        links: JSON objects with node names ``source`` and ``target``, in the order of the
+            network's links.
         where: name of the file, for messages.
     """
     ends = [
@@ -557,6 +559,15 @@ def _stored_splits(
 ) -> dict[int, PathValues]:
     """Return, by demand index, the split ratio of each stored path (tuple of link indices).
 
+    Demands that are not stored are absent.
+
+    Args:
+        allocation: parsed file, of a network with the same names of links.
+        topology: the network.
+        paths: path set of the D demands, which decides their indices.
+        where: name of the file, for messages.
+        classes: classes of the demands; None for none.
+
     Raises:
         InputError: an invalid file, or demands with classes where there are none, or vice versa.
     """
@@ -577,7 +588,9 @@ def _stored_splits(
 
 
 def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
-    """Return the index of each demand of a path set, by source index, target index and class."""
+    """Return the index of each demand of a path set, by (source index, target index, class name);
+    the class name is "" without classes.
+    """
     names = (
         [""] * len(paths.pairs)
         if classes is None
@@ -590,7 +603,14 @@ def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
-    """Write all candidate paths as Parquet."""
+    """Write all candidate paths as Parquet, a row per path: demand index, source, target, ``k``,
+    and the names of its nodes and links.
+
+    Args:
+        file: path of the file.
+        topology: network with the names.
+        paths: candidate paths, (D, K).
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -625,11 +645,13 @@ class MatrixFile:
 
         Args:
             rows: B dataclasses of one type, whose fields are columns.
-            shares: (B, D, K) split ratios or weights; None omits the column, then in all calls.
+            shares: (B, D, K) split ratios or weights; None for a file without this column, so that
+                all calls must then pass None.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # Columns of the fields, then the D * K numbers of each row as a list.
         fields = column_names(rows[0])
         columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
         if shares is not None:
@@ -641,7 +663,7 @@ class MatrixFile:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Finish the file."""
+        """Complete the file after the last row; without any row no file exists."""
         if self._writer is not None:
             self._writer.close()
 
@@ -695,7 +717,7 @@ class PathLinks(NamedTuple):
 def links_along(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> PathLinks:
-    """Return nodes and links along R paths.
+    """Return the nodes and links along R candidate paths, from source to target.
 
     A path is a leaf of the trie of paths; each trie node adds one link to the path of its parent.
     All paths are walked from their leaves towards the root at once, so that they are filled

@@ -94,7 +94,7 @@ _MAX_PLAUSIBLE_MEDIAN_GBPS = 10_000.0
 
 
 def read_link_table(path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
-    """Read a network.
+    """Read a network from a table with a row per cable or per direction of a cable.
 
     Args:
         path: path of a .csv, .tsv or .xlsx file.
@@ -293,7 +293,9 @@ def _notes(
 
 
 def _reverse(record: LinkRecord) -> LinkRecord:
-    """Return the record of a cable's reverse direction."""
+    """Return the record of a cable's reverse direction: source and target swapped, with the metric
+    of that direction.
+    """
     metric = record.metric if record.metric_back is None else record.metric_back
     return dataclasses.replace(
         record, source=record.target, target=record.source, metric=metric, metric_back=None
@@ -351,7 +353,9 @@ def _record(
 
 
 def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
-    """Return descriptions of rows without a row of the reverse direction, matched one to one."""
+    """Return descriptions of the rows that have no row in the reverse direction; parallel links are
+    matched one to one.
+    """
     proper = [record for record in records if record.source != record.target]
     # Number of rows, not matched yet, whose reverse direction is (source, target).
     unmatched = Counter((record.target, record.source) for record in proper)
@@ -364,8 +368,8 @@ def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
 
 
 def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
-    """Return warnings about capacities that may have another unit, each with descriptions of its
-    rows.
+    """Return warnings about capacities that may have another unit: pairs of the text and
+    descriptions of the rows, which may be none.
     """
     with_capacity = [record for record in records if record.capacity]
     if not with_capacity:
@@ -394,7 +398,8 @@ def alike(names: list[str]) -> list[str]:
     """Return descriptions ``'a' and 'b'`` of pairs of names that differ only by case, accents,
     separators, or similar characters (0 and O; 1, I and l).
     """
-    # Ordered set of pairs of similar names.
+    # Ordered set of pairs of similar names.  Names are similar if they have the same key: without
+    # case, or with characters that look alike replaced.
     similar = dict[tuple[str, str], None]()
     # Names without accents, with "-" for every separator.
     normalised = list[str]()
@@ -496,7 +501,9 @@ def _require_once(table: CellTable, index: int) -> None:
 
 
 def _find_attribute(name: str, header: list[str], attributes: Attributes) -> int | None:
-    """Return the column index of an attribute, by its configured name or its default names."""
+    """Return the column index of an attribute, by its configured name or its default names; None if
+    there is no such column.
+    """
     column_name = getattr(attributes, name, name)
     aliases = _ALIASES.get(name, ()) if column_name == name else ()
     indices = (find_column(option, header) for option in (column_name, *aliases))

@@ -263,10 +263,13 @@ def is_down(value: object, name: str = "status") -> bool | None:
         name: name of the attribute, which decides the meaning of ``true``: ``up: true`` is up,
             ``failed: true`` is down.
     """
+    # Normalise the value; NaN, which differs from itself, is an empty cell, and spreadsheets write
+    # 1 as 1.0.
     text = "" if value is None or value != value else str(value)
     text = re.sub(r"[\s_]+", "-", text.strip().lower()).removesuffix(".0")
     # Strip the name of a YANG module.
     text = text.rpartition(":")[2]
+    # The meaning of yes and no depends on the name of the attribute.
     normalised = plain_name(name)
     means_down = normalised in _DOWN_NAMES
     if normalised in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
@@ -326,7 +329,7 @@ def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def is_true(value: object, where: str, field: str) -> bool:
-    """Return whether a flag such as ``overload`` is set; an empty one is not.
+    """Return whether a flag such as ``overload`` is set; an empty cell means that it is not.
 
     Raises:
         InputError: a value that is neither yes nor no.
@@ -587,7 +590,14 @@ def _directed_link(
 
 
 def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, int]:
-    """Return the node indices of a link."""
+    """Return the node indices of a link's source and target; raise InputError for an unknown
+    name.
+
+    Args:
+        record: the link, with names.
+        index: index of each node by its name.
+        where: file or name, for messages.
+    """
     for field in ("source", "target"):
         node = canonical_name(getattr(record, field))
         if node not in index:
@@ -615,6 +625,11 @@ def _latency(
 ) -> float:
     """Return the default latency of a link, ms: the propagation delay in fibre between its ends, or
     1 ms if a position is unknown.
+
+    Args:
+        a: (longitude, latitude) of one end, degrees; None if unknown.
+        b: (longitude, latitude) of the other end.
+        geographical: whether the positions are longitudes and latitudes; otherwise they are unused.
     """
     if geographical and a is not None and b is not None:
         return fibre_latency_ms(great_circle_km(a, b))
@@ -622,13 +637,21 @@ def _latency(
 
 
 def _metric_array(links: list[_DirectedLink], names: list[str], where: str) -> Int64Array | None:
-    """Return (E,) IGP metrics; None where no link has one."""
+    """Return the (E,) IGP metrics of the links; None if no link has one.
+
+    Raises:
+        InputError: only some links have a metric.
+    """
     values = _require_on_all([link.metric for link in links], links, names, where, "metric")
     return None if values is None else np.array(values, dtype=np.int64)
 
 
 def _cost_array(links: list[_DirectedLink], names: list[str], where: str) -> FloatArray | None:
-    """Return (E,) costs of one Gbit/s; None where no link has one."""
+    """Return the (E,) costs of one Gbit/s on each link; None if no link has one.
+
+    Raises:
+        InputError: only some links have a cost.
+    """
     values = _require_on_all([link.cost for link in links], links, names, where, "cost")
     return None if values is None else np.array(values, dtype=np.float64)
 
@@ -665,8 +688,14 @@ def _require_on_all(
 def _checked_metric(
     value: float | None, field: str, where: str, name: str = "metric"
 ) -> float | None:
-    """Return the metric of a record; raise InputError unless it is an integer from 1 to
-    _MAX_METRIC.
+    """Return a metric unchanged, None for none; raise InputError unless it is an integer from 1 to
+    2^32 - 1.
+
+    Args:
+        value: the metric.
+        field: the link, for messages.
+        where: file or name, for messages.
+        name: name of the metric, for messages.
     """
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
         raise InputError(where, f"{field}: {name}", f"an integer from 1 to {_MAX_METRIC}", value)
