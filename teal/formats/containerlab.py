@@ -60,7 +60,7 @@ _NAME_LABEL = "teal-name"
 def read_containerlab(
     path: Path, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    """Read a topology.
+    """Read the network of a containerlab file.
 
     Args:
         path: path of the file.
@@ -74,7 +74,7 @@ def read_containerlab(
     where = str(path)
     document = _mapping(_read_yaml(path), where, "the file")
     topology = _mapping(document.get("topology"), where, "topology")
-    # Nodes: kinds, and names, which labels may override.
+    # Containerlab kind and name of each node; the label teal-name overrides the name.
     nodes = {
         name: _mapping(node, where, f"nodes: {name}")
         for name, node in _nodes(topology, where).items()
@@ -239,7 +239,9 @@ def _nodes(topology: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
-    """Return the kind of a node: its own, that of its group, or the default."""
+    """Return the containerlab kind of a node: its own, that of its group, or the default; "" if
+    there is none.
+    """
     groups = _mapping(topology.get("groups"), where, "groups")
     group = _mapping(groups.get(str(node.get("group", ""))), where, "groups")
     defaults = _mapping(topology.get("defaults"), where, "defaults")
@@ -274,6 +276,7 @@ def _records(
         InputError: an invalid label.
     """
 
+    # A label of the reverse direction defaults to that of the forward one.
     def text(name: str, prefix: str) -> str:
         label = labels.get(prefix + name, labels.get(name, ""))
         if not isinstance(label, str):
@@ -319,9 +322,11 @@ def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[
         bridge: name of the bridge.
         links: for each cable to the bridge, its directed links.
     """
+    # Join each link into the bridge with each link out of it on another cable.
     for first, second in itertools.permutations(links, 2):
         for outgoing, incoming in itertools.product(first, second):
             if outgoing.target == bridge == incoming.source:
+                # Unknown capacities do not limit the joined link.
                 capacities = [
                     record.capacity
                     for record in (outgoing, incoming)

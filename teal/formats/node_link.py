@@ -135,7 +135,7 @@ def topology_from_node_link(
 def _nodes(
     entries: list[Any], where: str
 ) -> tuple[dict[str, tuple[float, float] | None], list[str]]:
-    """Parse the nodes.
+    """Parse the nodes of node-link JSON into positions and overload bits.
 
     Args:
         entries: JSON entries of the nodes.
@@ -182,6 +182,7 @@ def _record(
         text = link.get(attribute)
         return None if text is None else number(text, where, f"{field}: {attribute}")
 
+    # Messages about a missing capacity name the attributes that have no other use.
     capacity = value(names.capacity)
     has_failed = out_of_service(link, names.status)[0]
     used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
@@ -258,6 +259,7 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     Capacities are in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
     ``multigraph`` lets networkx keep parallel links.
     """
+    # Nodes, with their positions and overload bits.
     names = topology.node_names
     nodes: list[dict[str, Any]] = []
     for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
@@ -268,6 +270,7 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
         if topology.no_transit is not None and topology.no_transit[len(nodes)]:
             node["overload"] = True
         nodes.append(node)
+    # Links, with metrics, affinities and costs where they have them; capacity 0 means failed.
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links: list[dict[str, Any]] = [

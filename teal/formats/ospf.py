@@ -48,7 +48,7 @@ def is_ospf(document: Any) -> bool:
 
 
 def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the databases of ``vrf all`` that have advertisements."""
+    """Return the JSON objects of the VRFs in the output of ``vrf all`` that have advertisements."""
     parts = [part for part in document.values() if isinstance(part, dict)]
     return [
         part
@@ -71,6 +71,7 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
     """
     where = str(path)
     states = LinkStates()
+    # Select the only database of several VRFs.
     instances = _instances(document)
     if (
         _OSPF6_KEY not in document
@@ -103,6 +104,7 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
     Raises:
         InputError: a summary without links, or an invalid part.
     """
+    # Areas, and the names of those that have links.
     container = object_of(document.get("routerLinkStates", document), where, "routerLinkStates")
     areas = object_of(container.get("areas"), where, "areas")
     areas_with_links: list[str] = []
@@ -161,6 +163,7 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
         field: location in the file, for messages.
         states: collector of adjacencies, networks and overloaded routers (written).
     """
+    # The router, and its H bit: it carries no transit traffic.
     router = text_of(
         entry.get("advertisingRouter") or entry.get("linkStateId"),
         where,
@@ -168,6 +171,7 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
     )
     if entry.get("hBit") or re.search(r"\bH\b", str(entry.get("flags", ""))):
         states.no_transit.add(router)
+    # Its links, a JSON list or an object by name.
     links = entry.get("routerLinks")
     listed_links = (
         objects_of(links, where, f"{field}: routerLinks")
@@ -221,12 +225,23 @@ def _add_link(
 
 
 def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None:
-    """Add the adjacencies of OSPFv3; broadcast networks, which need network LSAs, are refused."""
+    """Add the adjacencies of an OSPFv3 database to ``states``.
+
+    Args:
+        document: parsed JSON of FRR.
+        where: name of the file, for messages.
+        states: collector of adjacencies, routers without transit, and notes (written).
+
+    Raises:
+        InputError: a summary without links, an invalid part, or a broadcast network, whose routers
+            only network LSAs list.
+    """
     for index, area in enumerate(objects_of(document[_OSPF6_KEY], where, _OSPF6_KEY)):
         for entry in _current_lsas(area.get("lsa"), where, f"{_OSPF6_KEY}[{index}]: lsa", states):
             if entry.get("type") != "Router":
                 continue
             router = text_of(entry.get("advertisingRouter"), where, "lsa: advertisingRouter")
+            # A router without the R bit carries no transit traffic.
             options = str(entry.get("options", ""))
             if options and "R" not in re.split(r"[^A-Za-z0-9]+", options):
                 states.no_transit.add(router)
@@ -237,6 +252,7 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                     "this is a summary, which has only numbers of links",
                     f'use vtysh -c "{_COMMAND_V3}"',
                 )
+            # Point-to-point links; virtual links are ignored.
             for link_index, link in enumerate(
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
             ):

@@ -149,8 +149,12 @@ class Routers(Mapping[str, Router]):
         return self._names.resolve(name)
 
     def applied(self, topology: Topology) -> Topology:
-        """Return the network with nodes renamed to the names of the table, aliases, overloaded
-        routers, and notes on mismatches.
+        """Return the network with the facts of this table: nodes have the names of the table and
+        its aliases, overloaded routers carry no transit traffic, and notes name the nodes and rows
+        that have no counterpart.
+
+        Args:
+            topology: the network; its nodes may be named by aliases.
 
         Raises:
             InputError: two nodes of the network are names of one router.
@@ -249,13 +253,16 @@ class _LargestSid(NamedTuple):
     field: str = ""
 
     def updated(self, router: Router, field: str) -> _LargestSid:
-        """Return the larger of this index and those of a router in row ``field``."""
+        """Return the largest of this index and the indices of a router in row ``field``, with the
+        row that has it.
+        """
         sid = max([router.sid or 0, *(index for _, index in router.algorithm_sids)])
         return _LargestSid(sid, field) if sid > self.sid else self
 
 
 def _used_columns(table: CellTable) -> list[bool]:
-    """Return whether each column is used.
+    """Return whether each column of the table, in the order of its header, has a meaning for
+    routers.
 
     Raises:
         InputError: no column ``name``, or a used column twice.
@@ -341,7 +348,7 @@ def _parse_router(
 
 
 def _parse_address(text: str, where: str, field: str) -> str:
-    """Return the address in canonical form; "" for an empty cell."""
+    """Return an IP address without prefix length in canonical form; "" for an empty cell."""
     if not text:
         return ""
     try:

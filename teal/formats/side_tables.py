@@ -173,7 +173,8 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
 
 
 def warn(text: str) -> None:
-    """Warn about a part of an input that is ignored or doubtful."""
+    """Issue an InputWarning about a part of an input that is ignored or doubtful."""
+    # Attribute the warning to the caller of the function that calls this one.
     warnings.warn(text, InputWarning, stacklevel=3)
 
 
@@ -207,7 +208,15 @@ def require_once(
 
 
 def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
-    """Return the cells of a file or a frame."""
+    """Return the cells of a .csv, .tsv or .xlsx file, or of a pandas frame.
+
+    Args:
+        source: path or frame.
+        columns: columns of the table, which recognise its header below title rows.
+
+    Raises:
+        InputError: no such file, or another kind of input.
+    """
     if hasattr(source, "columns") and hasattr(source, "itertuples"):
         return cells_of_frame(source, "data frame")
     if not isinstance(source, str | Path):
@@ -219,6 +228,7 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
         if not path.is_file():
             raise InputError.invalid(str(path), "", "no such file", f"name {expected}")
         raise InputError(str(path), "", expected, f"the suffix {path.suffix!r}")
+    # The header has all required columns, or any column if none is required.
     required = [column for column in columns if column.required]
 
     def is_header(cells: list[str]) -> bool:
@@ -299,7 +309,7 @@ def _unit_in(heading: str, column: Column) -> str | None:
 
 
 def _is_unit(kind: Kind, text: str) -> bool:
-    """Return whether a text is a unit of this kind."""
+    """Return whether a text is a unit of a kind of columns: rates, delays, durations or shares."""
     match kind:
         case Kind.RATE:
             return is_rate_unit(text)
@@ -349,6 +359,7 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
         if word not in _YES + _NO:
             raise InputError(where, column.name, column.kind.value, repr(text))
         return word in _YES
+    # A number, which may be followed by its unit; K, M, G and T alone are units of rates.
     match = _NUMBER_AND_UNIT.fullmatch(text)
     number = float(match[1]) if match else math.nan
     cell_unit = match[2].strip() if match else ""
@@ -361,7 +372,7 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
 
 def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
     """Return the factor that converts a number in ``unit`` to the project's unit (Gbit/s, ms, hours
-    or a fraction).
+    or a fraction); 1 for "".
     """
     if not unit or kind is Kind.NUMBER:
         return 1.0
