@@ -108,16 +108,17 @@ def _assign_functions(
     """Assign a function to each demand: that of its nodes, else of its class, else of all demands.
 
     Args:
-        rows: location for messages, owner (source, target, class), kind (``rate`` or ``share``),
-            rate and value of each point of all functions.
+        rows: for each point of all functions: location for messages, owner (source, target,
+            class), meaning of the next number (``rate``, Gbit/s, or ``share`` of the demand), that
+            number, and the value.
         file: name of the file, for messages.
         topology: network with the node names.
         pairs: (D, 2) source and target of each demand.
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: no points, or points of both kinds; an unknown node or class; a function that is
-            not concave; a demand without a function.
+        InputError: no points, or some by rate and others by share; an unknown node or class; a
+            function that is not concave; a demand without a function.
     """
     # Group the points (rate, value) by owner.
     points: dict[_Key, list[tuple[float, float]]] = {}
@@ -188,8 +189,9 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
 
 
 def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each row of a table.
+    """Yield the points of all functions in a table: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     rows = read_side_table(file, _COLUMNS)
     for row in rows:
@@ -197,6 +199,7 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
         if len(present) != 1:
             expected = "rate or share, value; optional: source and target, or class"
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
+        # Any numbers are accepted here; they are validated with the whole function.
         source, target, name = map(row.text, _NAMES)
         kind = present[0]
         point = row.number(kind, minimum=-math.inf), row.number("value", minimum=-math.inf)
@@ -204,8 +207,9 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
 
 
 def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each point of JSON text.
+    """Yield the points of all functions in JSON text: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     try:
         functions = parsed_json(text)
@@ -217,8 +221,9 @@ def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, 
 
 
 def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each point of parsed JSON.
+    """Yield the points of all functions in parsed JSON: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     if not isinstance(functions, list) or not all(
         isinstance(function, dict) for function in functions
@@ -247,6 +252,9 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
 
 
 def _number(value: Any, where: str, field: str) -> float:
+    """Parse a number from JSON; raise InputError, naming ``where`` and ``field``, for anything
+    else.
+    """
     try:
         return float(value)
     except (TypeError, ValueError):

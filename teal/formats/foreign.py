@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# Bytes at the start of a file by which its format is recognised.
 _SNIFFED_BYTES = 2048
 _NETWORKX_READERS = {
     ".gml": "read_gml",
@@ -24,6 +25,7 @@ def advice(path: Path) -> str:
     """Return an instruction to convert an unsupported file of another program, such as a GML file;
     "" for an unknown format.
     """
+    # Formats that networkx reads, by suffix; then others, by their first bytes.
     reader = _NETWORKX_READERS.get(path.suffix.lower())
     if reader is not None:
         call = (

@@ -112,7 +112,7 @@ def _record(
         ends: names of its nodes.
         data: its attributes.
         names: names of the attributes.
-        unit: Gbit/s in the unit of the capacity attribute.
+        unit: Gbit/s per unit of the capacity attribute.
         where: name of the file, for messages.
     """
     field = f"edge {ends[0]}-{ends[1]}"

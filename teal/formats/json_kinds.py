@@ -56,13 +56,16 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
 
 
 def _is_node_link(document: Any) -> bool:
+    """Return whether a JSON document has the nodes and links of networkx node-link data."""
     if not isinstance(document, dict):
         return False
     return "nodes" in document and ("links" in document or "edges" in document)
 
 
 def _description(document: Any) -> str:
-    """Describe the likely kind of an unsupported document, and how to convert it, for a message."""
+    """Return a description of an unsupported JSON document for a message: its likely origin, and
+    how to convert it.
+    """
     if not isinstance(document, dict):
         return f"a {type(document).__name__}"
     if not document:

@@ -30,7 +30,11 @@ _FIELDS = ("rates", "timestamps", "sources", "targets")
 
 
 def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
-    """Read traffic matrices; pairs may have any order.
+    """Read the traffic matrices of a .npz file, whose pairs of nodes may have any order.
+
+    Args:
+        path: path of the file.
+        topology: network with the node names.
 
     Raises:
         InputError: not an .npz, a missing field or one of the wrong shape, an unknown node, a
@@ -122,7 +126,12 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
 
 
 def _pairs(fields: _Fields, topology: Topology, where: str) -> IntArray:
-    """Return (D, 2) node pairs in the order of the file.
+    """Return the (D, 2) source and target indices of the demands, in the order of the file.
+
+    Args:
+        fields: arrays of the file.
+        topology: network with the node names.
+        where: name of the file, for messages.
 
     Raises:
         InputError: an unknown node, or rates of the wrong shape.
@@ -156,6 +165,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         topology: network with the node names.
         dtype: NumPy type of the rates: ``<f4`` or ``<f8``.
     """
+    # Small arrays are written at once, the rates in chunks of matrices after their header.
     names = np.array(topology.node_names)
     header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
@@ -180,7 +190,12 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
 
 
 class _Reordered:
-    """Rates with permuted demands: demand d is demand ``order[d]`` of ``rates``."""
+    """Rates with permuted demands.
+
+    Args:
+        rates: (T, D) rates in the order of the file.
+        order: (D,) column of ``rates`` for each demand.
+    """
 
     def __init__(self, rates: Rates, order: npt.NDArray[np.int64]) -> None:
         self._rates = rates
@@ -188,13 +203,16 @@ class _Reordered:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Numbers of matrices and demands, (T, D)."""
         return self._rates.shape
 
     def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the rates of the B matrices with the indices ``rows``, (B, D), in Gbit/s."""
         return self._rates.read(rows)[:, self._order]
 
 
 def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) -> None:
+    """Write the rates ``values``, (T, D), to a store matrix by matrix, as float64."""
     for row in range(len(values)):
         rates.write(row, values[row][None].astype(np.float64))
 

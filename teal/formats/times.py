@@ -1,8 +1,8 @@
 """Parser of times: ISO 8601, or numbers since 1970 in seconds, milliseconds, microseconds or
 nanoseconds.
 
-The unit of a number is that which makes it a time from 1990 to 2100, since the ranges of the units
-do not overlap.  Other times are refused: they indicate a wrong unit.
+A number has the unit in which it is a time from 1990 to 2100; at most one unit fits, since their
+ranges do not overlap.  Other times are refused: they indicate a wrong unit.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
 
 
 def _is_time(number: float) -> bool:
+    """Return whether a number is a time from 1990 to 2100 in any of the units."""
     return any(_MIN_TIME * unit <= number < _MAX_TIME * unit for unit in _UNITS_PER_SECOND.values())
 
 
 def naive_times(column: Any) -> AnyArray:
-    """Return (n,) UTC times of a pandas series of times, with or without a zone."""
+    """Return the (n,) times of a pandas series as datetime64 in UTC; times without a zone are
+    UTC.
+    """
     in_utc = (
         column.dt.tz_convert("UTC").dt.tz_localize(None)
         if getattr(column.dtype, "tz", None)

@@ -78,6 +78,7 @@ class TopologyFormat:
 def _read(
     path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
+    """Read a network by the reader of a format, whose Python errors become InputError."""
     return form.read(path, default_capacity, attributes)
 
 
@@ -91,8 +92,11 @@ def register_topology_format(name: str, form: TopologyFormat, *, replace: bool =
 
 
 def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> tuple[str, ...]:
-    """Return the suffixes of all formats, of the writable ones, or of those that can express
-    failures.
+    """Return the suffixes of the formats of networks.
+
+    Args:
+        written: only those of formats that can be written.
+        with_failures: only those of formats that can express failed links.
     """
     forms = [_FORMATS[name] for name in _FORMATS.names()]
     matching = [
@@ -130,19 +134,17 @@ def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topo
 
 
 def _table_text(topology: Topology) -> str:
-    """Return a network as CSV text with a row per directed link, and columns for the attributes
-    that some link has.
+    """Return a network as CSV text with a row per directed link.
+
+    Columns for metrics, affinities, costs, status and one-way links are present if some link needs
+    them.
     """
     frame = topology.to_frame().drop(columns="link")
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
     for field in ("metric", "te_metric", "affinity", "cost"):
         if any(field in link_attributes for link_attributes in attributes):
             values = [link_attributes.get(field, "") for link_attributes in attributes]
-            frame[field] = (
-                [";".join(link_attributes) for link_attributes in values]
-                if field == "affinity"
-                else values
-            )
+            frame[field] = [";".join(names) for names in values] if field == "affinity" else values
     one_way = topology.one_way_links()
     # With so many one-way links, a reader would take rows for cables: mark the direction.
     if 2 * len(one_way) >= topology.num_links:
@@ -155,24 +157,28 @@ def _table_text(topology: Topology) -> str:
 
 
 def _omitted_positions(topology: Topology) -> list[str]:
-    """Return ["positions of nodes"] if the network has some; most formats omit them."""
+    """Return ["positions of nodes"] if the network has some, which most formats omit, else []."""
     return ["positions of nodes"] if np.isfinite(topology.coordinates).any() else []
 
 
 def _omitted_by_table(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that a table of links omits."""
     isolated = ["nodes without a link"] if topology.isolated_nodes() else []
     return [*_omitted_positions(topology), *isolated, *_omitted_overloads(topology)]
 
 
 def _omitted_by_containerlab(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that a containerlab file omits."""
     return [*_omitted_positions(topology), *_omitted_overloads(topology), *_omitted_costs(topology)]
 
 
 def _omitted_costs(topology: Topology) -> list[str]:
+    """Return ["costs of links"] if the network has costs, else []."""
     return ["costs of links"] if topology.cost is not None else []
 
 
 def _omitted_overloads(topology: Topology) -> list[str]:
+    """Return ["routers that carry no transit traffic"] if the network has some, else []."""
     return ["routers that carry no transit traffic"] if topology.no_transit is not None else []
 
 

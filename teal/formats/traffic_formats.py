@@ -32,11 +32,11 @@ class TrafficFormat:
     recognises: Callable[[Path], bool] = lambda _: False
 
     def traffic(self, path: Path, topology: Topology) -> TrafficMatrices:
-        """Read a file.
+        """Read the traffic matrices of a file, in Gbit/s.
 
         Args:
             path: path of the file.
-            topology: the network.
+            topology: network with the node names.
 
         Raises:
             InputError: an invalid file.
@@ -46,6 +46,7 @@ class TrafficFormat:
 
 @refuses_faults("traffic in the format of its suffix")
 def _read(path: Path, form: TrafficFormat, topology: Topology) -> TrafficMatrices:
+    """Read matrices by the reader of a format, whose Python errors become InputError."""
     return form.read(path, topology)
 
 
