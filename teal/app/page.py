@@ -40,6 +40,7 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
         chart: series and axes.
         styles: colour and marks of each scheme.
     """
+    # Legend, below the plot at first; positions are fractions of the plot's height, margins pixels.
     legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
     top_margin = 28
     if chart.x_scale == "category":
@@ -49,6 +50,7 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
+    # The legend names a scheme once: its small points only if it has no mean.
     has_mean = {series.scheme for series in chart.series if series.kind == "mean"}
     return {
         "data": [
@@ -74,7 +76,7 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
 
 
 def _x_axis(chart: Chart) -> dict[str, Any]:
-    """Return Plotly's settings of the horizontal axis."""
+    """Return Plotly's settings of the horizontal axis of a chart, a dict for JSON."""
     x_axis: dict[str, Any] = {
         "title": {"text": chart.x_label},
         "type": _AXIS_TYPES[chart.x_scale],
@@ -156,7 +158,7 @@ def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> d
 
 
 def _safe(text: str) -> str:
-    """Escape a text for Plotly, which interprets some HTML."""
+    """Return a text with & and < escaped, since Plotly interprets some HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 

@@ -31,7 +31,7 @@ def network(
     Args:
         problem: problem of B matrices.
         allocation: allocation of the problem; None to draw the network alone.
-        row: index of the drawn matrix, 0 to B - 1.
+        row: index of the matrix whose utilisation is drawn, 0 to B - 1.
         ax: axes to draw into; None for new ones.
 
     Raises:
