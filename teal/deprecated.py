@@ -84,7 +84,9 @@ def with_old_names(package: str, load: Callable[[str], Any]) -> Callable[[str], 
 
 
 def with_old_attributes(cls: _Class) -> _Class:
-    """Decorate a class: add properties with the deprecated names of its attributes."""
+    """Decorate a class: add properties with the deprecated names of its attributes in
+    :data:`ATTRIBUTES`, which warn and read the current ones.
+    """
     for old_name, new_name in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old_name, property(_read_by(cls.__name__, old_name, new_name)))
     return cls
@@ -102,7 +104,9 @@ def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
 
 
 def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function: accept deprecated names of its keyword arguments, with a warning."""
+    """Decorate a function: accept the deprecated names of its keyword arguments in
+    :data:`KEYWORDS`, with a warning.
+    """
     name = function.__name__
     new_names = KEYWORDS[name]
 

@@ -142,6 +142,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     """
     from teal.formats import topology_of
 
+    # Facts about the network, and those for --json only.
     topology = topology_of(config)
     num_cables = len(topology.cables())
     names = topology.link_names()
@@ -180,7 +181,9 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 
 
 def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
-    """Run `teal topology convert`: write a network in another format."""
+    """Run `teal topology convert`: write a network in another format, and name the parts that this
+    format omits.
+    """
     from teal.formats import left_out_of, save_topology, topology_of
     from teal.formats.topology_formats import topology_suffixes
     from teal.runtime.storage import check_out_file
@@ -250,7 +253,9 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
 
 
 def _catalogue_outcome(with_traffic: bool) -> Outcome:
-    """List the published networks, or those with traffic."""
+    """Return the outcome of a download without a name: a line for each published network, or only
+    for those with traffic matrices.
+    """
     from teal.formats.published import CATALOGUE
 
     entries = {
@@ -319,7 +324,9 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
 
 
 def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
-    """Run `teal traffic convert` or `teal traffic generate`: write matrices in another format."""
+    """Run `teal traffic convert` or `teal traffic generate`: write the matrices to the output file,
+    and report their number.
+    """
     traffic = run_convert(config)
     return Outcome(
         text=f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands",
@@ -332,7 +339,8 @@ def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
 
 
 def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
-    """Load or generate the matrices, and write them.
+    """Load or generate the traffic matrices of the settings, write them to the output file, and
+    return them.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.

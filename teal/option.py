@@ -17,7 +17,7 @@ from teal.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of a command or a request.
+    """Option of a command or a request: its name, help text and accepted values.
 
     Attributes:
         name: name of the option.
@@ -42,7 +42,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """Text of the accepted range, for messages."""
+        """Description of the accepted numbers, for messages: ``a number in [0, 1)``."""
         if self.high is None:
             return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
         return (
@@ -51,7 +51,7 @@ class Option:
         )
 
     def allows(self, value: float) -> bool:
-        """Return whether a number is in the range."""
+        """Return whether a number is within the option's limits."""
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         is_below_high = value < high if self.below_high else value <= high
@@ -79,8 +79,8 @@ class Option:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The range as keyword arguments of a request model's field (``ge``, ``gt``, ``le``,
-        ``lt``).
+        """Limits of the option as keyword arguments of a request model's field: ``ge`` or ``gt``
+        and ``le`` or ``lt``; {} without limits.
         """
         limits = {
             "gt" if self.above_low else "ge": self.low,
@@ -178,7 +178,9 @@ DEVICE = Option(
 
 
 def field_options(config: type[Any]) -> dict[str, Option]:
-    """Return the option of each annotated field of a settings class."""
+    """Return the option of each field of a settings class that is annotated with one, by the name
+    of the field.
+    """
     hints = typing.get_type_hints(config, include_extras=True)
     options = {
         name: [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)]
@@ -188,10 +190,11 @@ def field_options(config: type[Any]) -> dict[str, Option]:
 
 
 def check_options(config: Any) -> None:
-    """Raise InputError for a number outside its option's range; None is accepted.
+    """Raise InputError if a number in the settings is outside the limits of its option; None is
+    accepted.
 
     Args:
-        config: settings.
+        config: dataclass of settings whose fields are annotated with options.
     """
     for name, option in field_options(type(config)).items():
         value = getattr(config, name)

@@ -57,7 +57,9 @@ class Spec:
         }
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
-        """Parse the value of an option to the type of its default."""
+        """Return the value of the option ``key``, parsed to the type of its default; raise
+        InputError for another text.
+        """
         text = self.options[key]
         if isinstance(default, bool):
             if text.lower() in _TRUE + _FALSE:
@@ -189,7 +191,11 @@ class Registry(Generic[_Entry]):
             return self._load(name)
 
     def _load(self, name: str) -> _Entry:
-        """Return the object of an entry point, imported at the first call."""
+        """Return the object of the entry point with this name, imported at the first call.
+
+        Raises:
+            InputError: no entry point has the name.
+        """
         if name not in self._loaded:
             entry_point = _entry_points(self._group).get(name)
             if entry_point is None:

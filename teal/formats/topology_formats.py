@@ -144,7 +144,11 @@ def _table_text(topology: Topology) -> str:
     for field in ("metric", "te_metric", "affinity", "cost"):
         if any(field in link_attributes for link_attributes in attributes):
             values = [link_attributes.get(field, "") for link_attributes in attributes]
-            frame[field] = [";".join(names) for names in values] if field == "affinity" else values
+            frame[field] = (
+                [";".join(link_attributes) for link_attributes in values]
+                if field == "affinity"
+                else values
+            )
     one_way = topology.one_way_links()
     # With so many one-way links, a reader would take rows for cables: mark the direction.
     if 2 * len(one_way) >= topology.num_links:

@@ -20,11 +20,11 @@ def ignore_interrupts() -> None:
 
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], None]]:
-    """Defer SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
+    """Defer SIGINT and SIGTERM in the block; yield a function that raises Interrupted if one has
+    arrived, which the block calls wherever its work may stop.
 
-    Call it wherever the work may stop.  A second signal is not deferred: it raises
-    KeyboardInterrupt at once.  Outside the main thread, where Python delivers no signals, nothing
-    is deferred.
+    A second signal is not deferred: it raises KeyboardInterrupt at once.  Outside the main thread,
+    where Python delivers no signals, nothing is deferred.
     """
     pending: list[bool] = []
 

@@ -27,7 +27,7 @@ class LruCache(Generic[_K, _V]):
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        """Return the number of values."""
+        """Return the number of stored values."""
         return len(self._values)
 
     def find(self, key: _K) -> _V | None:

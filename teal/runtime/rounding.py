@@ -33,8 +33,13 @@ def at_least(value: float, digits: int = 6) -> str:
 
 
 def bound_text(value: float, sense: float, digits: int = 6) -> str:
-    """Format the bound on an optimum: an upper bound on a maximum (``sense`` 1), a lower one on a
-    minimum (-1).
+    """Format the bound on an optimum so that it stays valid: an upper bound on a maximum is rounded
+    up, a lower bound on a minimum down.
+
+    Args:
+        value: the bound.
+        sense: 1 for a maximum, -1 for a minimum.
+        digits: number of significant digits.
     """
     return at_most(value, digits) if sense > 0 else at_least(value, digits)
 
@@ -71,6 +76,7 @@ def _significant(value: float, digits: int, rounding: str) -> str:
     exact = Decimal(value)
     if not exact:
         return "0"
+    # Value of the last digit.
     unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     rounded = _rounded(exact, unit, rounding)
     if abs(value) < sys.float_info.min:
