@@ -93,7 +93,13 @@ def with_old_attributes(cls: _Class) -> _Class:
 
 
 def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
-    """Return a getter that warns about a deprecated name and reads the current attribute."""
+    """Return a getter that warns about a deprecated name and reads the current attribute.
+
+    Args:
+        owner: name of the class.
+        old_name: deprecated name of the attribute.
+        new_name: current name of the attribute.
+    """
 
     def read(instance: Any) -> Any:
         message = f"{owner}.{old_name} is deprecated: use {new_name}"

@@ -155,6 +155,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
         if len(capacities) > len(common)
         else ""
     )
+    # Printed lines.
     lines = [
         f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
         f"{num_cables:,} cables",
@@ -164,6 +165,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     if topology.metric is not None:
         lines.append(f"IGP metrics: {topology.metric.min()} to {topology.metric.max()}")
     lines.append(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
+    # The outcome; --json has isolated nodes and one-way links by name.
     return Outcome(
         text="\n".join([*lines, *topology.doubts(), *topology.notes]),
         data={
@@ -289,6 +291,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
     low, median, high = np.quantile(totals, [0.0, 0.5, 1.0])
     # Largest ratio of a node's mean traffic to the capacity of its links.
     node_load, node = busiest_node(topology, traffic.pairs, mean)
+    # Printed lines.
     name = topology.node_names[node]
     lines = [
         describe_traffic(traffic),
@@ -306,6 +309,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
         )
     lines += [f"missing matrices: {gap.missing} after {gap.after}" for gap in traffic.gaps]
     lines += [f"skipped: {line}" for line in traffic.skipped]
+    # The outcome; totals in Gbit/s, shares as fractions.
     return Outcome(
         text="\n".join(lines),
         data={

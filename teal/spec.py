@@ -173,7 +173,7 @@ class Registry(Generic[_Entry]):
         register(self._registered, self._what, name, entry, replace=replace, reserved=taken_names)
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
+        """Return the names of all entries of the registry, sorted."""
         return sorted({*self._registered, *_entry_points(self._group)})
 
     def __contains__(self, name: str) -> bool:

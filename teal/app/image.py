@@ -138,6 +138,7 @@ def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -
                 linewidths=0.6,
                 zorder=3,
             )
+        # Lines, with marks for the kind "marked".
         case _:
             (line,) = axes.plot(
                 x,

@@ -187,6 +187,7 @@ class _LoadSearch:
             max_iterations=_MAX_ITERATIONS,
             warm_start=self._state,
         )
+        # A result at the deadline, or one with a large gap, is of no use.
         if self._end.is_over:
             raise SolverError(
                 "--calibrate: the load factor was not found before the deadline; use a longer "
@@ -703,6 +704,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     require_once(rows, pairs, "each source and target")
     for row, pair in zip(rows, pairs, strict=True):
         weights[pair] = row.number("weight")
+    # (D,) weights of the demands, which all need one.
     weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]

@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=shipped_kernels.FOLDER, help="output folder of the package"
     )
+    # Refuse levels that this machine does not support.
     arguments = parser.parse_args()
     possible = shipped_kernels.levels()
     for level in arguments.level or ():
@@ -130,6 +131,7 @@ def main() -> None:
         shutil.rmtree(arguments.out, ignore_errors=True)
         print("no compiled kernels: there is no processor level for this machine")
         return
+    # Compile for the levels, and report number and size of the files.
     levels = arguments.level or (possible[:1] if arguments.best else possible)
     begin = time.perf_counter()
     num_forms = make(levels, arguments.task or (), arguments.work, arguments.out)

@@ -47,11 +47,13 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
         # The legend is above the plot, since long names are below it.
         legend |= {"y": 1.02, "yanchor": "bottom"}
         top_margin = 56
+    # Vertical axis, with the range of the chart if it has one.
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
     # The legend names a scheme once: its small points only if it has no mean.
     has_mean = {series.scheme for series in chart.series if series.kind == "mean"}
+    # The hover text has one point of a chart with points, else all lines at one x.
     return {
         "data": [
             _trace(

@@ -111,6 +111,7 @@ def gap_over_time(
                 color=COLOURS[index % len(COLOURS)],
                 label=name,
             )
+    # Logarithmic axes with plain numbers.
     ax.set(xscale="log", yscale="log", xlabel="time (ms)", ylabel="certified gap (%)")
     plain_log_axis(ax.xaxis, subs=(1.0, 2.0, 5.0))
     plain_log_axis(ax.yaxis)

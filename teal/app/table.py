@@ -222,6 +222,7 @@ class Table:
         """Return the table in LaTeX, for the package booktabs, with its title as the caption."""
         alignments = "".join("r" if column.is_number else "l" for column in self.columns)
         headings, *lines = (" & ".join(map(_latex, row)) + r" \\" for row in self.texts())
+        # A floating table with its caption above it.
         caption = rf"\caption{{{_latex(self.title)}}}"
         columns = rf"\begin{{tabular}}{{{alignments}}}"
         return "\n".join(

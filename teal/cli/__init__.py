@@ -266,6 +266,7 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
         for word in arguments
         if word.startswith("--")
     }
+    # With any other option, all options are those of the command line.
     if "--resume" not in options or not set(options) <= _WITH_RESUME:
         return MISSING_NONPROP
     out = options.get("--out") or dict(itertools.pairwise(arguments)).get("--out")

@@ -151,6 +151,7 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
         "--help",
         "--help-all",
     }
+    # Words that begin with dashes must be options of the command.
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in option_names:

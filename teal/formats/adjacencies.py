@@ -171,6 +171,7 @@ def _expand_networks(states: LinkStates) -> list[Adjacency]:
         expanded += [
             adjacency._replace(target=name, interface=adjacency.target) for name in neighbours
         ]
+    # Note networks whose links share an interface.
     for network, routers in members.items():
         if len(routers) >= _MIN_LAN_ROUTERS:
             states.notes.append(

@@ -466,7 +466,15 @@ def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
 
 
 def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0") -> float:
-    """Parse a finite number >= 0; raise InputError for anything else."""
+    """Parse a finite number >= 0, such as a rate or a split ratio; raise InputError for anything
+    else.
+
+    Args:
+        value: JSON value; texts of numbers are accepted.
+        where: name of the file, for messages.
+        field: name of the value, for messages.
+        expected: description of the accepted values, for messages.
+    """
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -477,7 +485,14 @@ def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0
 
 
 def require_path(links: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> None:
-    """Raise InputError unless the links lead from the source of a demand to its target."""
+    """Raise InputError unless links form a path from the source of a demand to its target.
+
+    Args:
+        links: link indices in the order of the path.
+        topology: the network.
+        demand: source index, target index and class name.
+        where: file and demand, for messages.
+    """
     nodes = [demand[0], *(int(topology.link_target[link]) for link in links)]
     is_connected = all(
         int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False)

@@ -152,6 +152,7 @@ def _assign_functions(
         source = topology.node_names[source_node]
         target = topology.node_names[target_node]
         keys = ((source, target, name), (source, target, ""), ("", "", name), ("", "", ""))
+        # None if no owner matches the demand.
         index = next((function_index[key] for key in keys if key in function_index), None)
         if index is None:
             class_text = f" of class {name}" if name else ""
@@ -168,7 +169,15 @@ def _assign_functions(
 
 
 def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
-    """Raise InputError for an owner with an unknown node or class, or with one node only."""
+    """Raise InputError for an owner of a function with an unknown node or class, or with one node
+    only.
+
+    Args:
+        where: location of the function, for messages.
+        key: names of the owner's source, target and class; "" for any.
+        topology: network with the node names.
+        classes: classes of the demands; None for none.
+    """
     source, target, name = key
     if bool(source) != bool(target):
         raise InputError.invalid(
@@ -232,6 +241,7 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
     for index, function in enumerate(functions):
         where = f"{file}, function {index}"
         source, target, name = (str(function.get(field, "")) for field in _NAMES)
+        # Points by share of the demand, or by rate.
         kind, points = (
             ("share", function["shares"])
             if "shares" in function

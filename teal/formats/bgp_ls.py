@@ -221,6 +221,7 @@ class _Updates:
             if kind in _NODES and id(nlri) not in withdrawn:
                 router = self._exabgp_router(nlri.get("node-descriptors"))
                 self._update_node(router, attribute.get("node-name"), attribute.get("node-flags"))
+            # Links, each with the attributes of the update.
             if kind in _LINKS:
                 ends = (
                     self._exabgp_router(nlri.get("local-node-descriptors")),

@@ -254,6 +254,7 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
             "reading Excel files needs the package openpyxl, which is not installed",
             "run pip install openpyxl",
         ) from None
+    # Values of formulas, as stored by the last program that computed them.
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         if sheet and sheet not in book.sheetnames:

@@ -99,6 +99,7 @@ def read_containerlab(
     routers: dict[str, tuple[float, float] | None] = {
         names[name]: None for name, kind in kinds.items() if kind not in _BRIDGES
     }
+    # The network has the name of the lab, or that of the file.
     title = str(document.get("name") or path.name.split(".")[0])
     return topology_from_records(
         title,
@@ -249,7 +250,16 @@ def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
 
 
 def _ends(ends: Any, where: str, field: str) -> list[str]:
-    """Return the node names of a link's ends, each written ``node:interface`` or as a mapping."""
+    """Return the node names of a link's ends, each written ``node:interface`` or as a mapping.
+
+    Args:
+        ends: YAML value of the link's ``endpoints``.
+        where: name of the file, for messages.
+        field: the link, for messages.
+
+    Raises:
+        InputError: another value.
+    """
     if not isinstance(ends, list) or not all(isinstance(end, str | dict) for end in ends):
         raise InputError(
             where, f"{field}: endpoints", "a list of node:interface", f"a {type(ends).__name__}"
@@ -289,9 +299,11 @@ def _records(
         cell = text(name, prefix)
         return number(cell, where, f"{field}: {name}") if cell else None
 
+    # The forward direction, then the reverse one unless the label one-way excludes it.
     for prefix, (source, target) in (("", ends), (_REVERSE_PREFIX, ends[::-1])):
         if prefix and text(_ONE_WAY_LABEL, "").lower() in ("true", "yes"):
             return
+        # Capacity in Gbit/s; a capacity of 0 means that the link has failed.
         name = attributes.capacity
         (capacity_text,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
         capacity = gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")

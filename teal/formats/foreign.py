@@ -37,6 +37,7 @@ def advice(path: Path) -> str:
             head = stream.read(_SNIFFED_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
+    # Marks of SNDlib's native format, plans of WAE or MATE, DIMACS graphs, and tables.
     if "SNDlib" in head or ("NODES (" in head and "LINKS (" in head):
         return "download the network from SNDlib as XML (.xml)"
     lines = [line.strip() for line in head.splitlines() if line.strip()]

@@ -142,9 +142,13 @@ def _levels_to_columns(frame: Any) -> Any:
 
 
 def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
-    """Return the source names and target names of a MultiIndex with two levels.
+    """Return the source names and target names, (n,) each, of a MultiIndex with two levels.
 
     Levels named target and source are swapped; unnamed levels are source, target.
+
+    Args:
+        index: pandas index of n pairs.
+        where: kind of object, for messages.
 
     Raises:
         InputError: names of the levels that contradict their order.
@@ -340,6 +344,7 @@ def _matrices(
     source = source[is_kept]
     target = target[is_kept]
     rates = rates[:, is_kept]
+    # Refuse rates that are negative or not finite, and other self-loops.
     indices = _indices(source, target, topology, where)
     is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (indices[0] == indices[1])
     if is_invalid.any():

@@ -122,6 +122,7 @@ def _record(
             number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
         )
 
+    # The IGP does not use a link with the overload attribute, so that it is out of service, too.
     has_failed = out_of_service(data, names.status)[0]
     is_overloaded = any(
         is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES

@@ -120,6 +120,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
             cycle = _cycle_factor(row * model.interval, peak_second)
             rates.write(row, (mean_rates * cycle * noise)[None])
 
+    # The cached rates are those of load 1, which all loads share.
     key = content_key(
         "gravity", _GENERATOR_VERSION, dataclasses.replace(model, load=1.0), topology.graph_key()
     )

@@ -58,6 +58,7 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
             else "no such file"
         )
         raise InputError.invalid(where, "groups", problem, f"use {_EXPECTED}")
+    # Both directions of each cable of a group.
     groups: dict[str, set[int]] = {}
     for field, group, a, b in _rows(path):
         try:

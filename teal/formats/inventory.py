@@ -96,6 +96,7 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
             f"the link {name} has no cost, but others have one",
             "give every link a cost, or none",
         )
+    # The network with the new values, and a note on assumed capacities.
     notes = topology.notes
     if len(without_capacity):
         notes += (

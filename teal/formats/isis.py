@@ -84,6 +84,7 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
                     "this is the JSON of FRR 8, which has only one packet and one neighbour",
                     "use FRR 9 or later, or the OSPF database",
                 )
+            # Adjacencies of the routers of this level.
             level_number = int(first_number(level.get("id"), where, "levels: id") or 0)
             routers = _routers(level.get("lsps", []), where, states)
             if not routers:
@@ -181,6 +182,11 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
 def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
     """Return the name of a packet's router or network, and its fragment number, from an LSP ID such
     as ``0000.0000.0001.00-00``.
+
+    Args:
+        packet: JSON of the packet.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
     """
     identity = packet.get("lsp")
     text = text_of(

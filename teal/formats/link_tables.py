@@ -374,6 +374,7 @@ def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
     with_capacity = [record for record in records if record.capacity]
     if not with_capacity:
         return []
+    # Capacities far from the median.
     median = statistics.median(float(record.capacity or 0.0) for record in with_capacity)
     outliers = [
         f"{record.field} ({record.capacity:g})"
@@ -383,6 +384,7 @@ def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
     warnings = [
         (f"capacities {_OUTLIER_FACTOR:g} times off their median, {median:g} Gbit/s", outliers)
     ]
+    # A median that is implausible for Gbit/s, with the first row as example.
     if median > _MAX_PLAUSIBLE_MEDIAN_GBPS:
         remedy = "if they are not Gbit/s, use --attributes capacity_unit=bit/s or Mbit/s"
         warnings.append(

@@ -212,6 +212,7 @@ def notes_on_attributes(
         names: names of the used attributes.
         also: further used attributes.
     """
+    # Unused attributes, apart from those that state whether a link is up.
     links = [entry for entry in links if isinstance(entry, dict)]
     used = {
         *_ENDS,
@@ -231,6 +232,7 @@ def notes_on_attributes(
         if unused
         else ()
     )
+    # Values of status attributes that mean neither up nor down.
     unknown = [value for link in links for value in out_of_service(link, names.status)[1]]
     return notes + unknown_status(where, unknown)
 
@@ -241,7 +243,14 @@ def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
-    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None for none."""
+    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None if it has no
+    position, or an implausible one.
+
+    Args:
+        node: JSON entry of the node.
+        where: name of the file, for messages.
+        field: the node, for messages.
+    """
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
         x, y = (number(value, where, field) for value in node["pos"])
     elif "lon" in node and "lat" in node:

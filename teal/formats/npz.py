@@ -101,12 +101,14 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
                 if field not in stored:
                     expected = "the arrays " + ", ".join(_FIELDS)
                     raise InputError(where, field, expected, ", ".join(stored.files))
+            # Names and times, which are small; a single number is an array without dimensions.
             ends = [
                 [str(name) for name in np.atleast_1d(stored[side]).tolist()]
                 for side in ("sources", "targets")
             ]
             timestamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
             interval_s = int(stored["interval_s"]) if "interval_s" in stored else 0
+        # Rates, and errors of damaged files of any kind.
         rates = _rates(path, content_hash)
     except (
         ValueError,
@@ -180,6 +182,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         for field, values in header_fields.items():
             with archive.open(f"{field}.npy", "w") as stream:
                 npy.write_array(stream, values, allow_pickle=False)
+        # Rates in chunks of matrices, after the header of the whole array.
         with archive.open("rates.npy", "w", force_zip64=True) as stream:
             shape = (traffic.num_matrices, traffic.num_demands)
             npy.write_array_header_1_0(

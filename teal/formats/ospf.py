@@ -122,6 +122,7 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
                     f'use vtysh -c "{COMMAND}"',
                 )
             _add_router(entry, where, f"area {name}[{index}]", states)
+        # An area has links if it has added adjacencies.
         if len(states.adjacencies) > num_earlier:
             areas_with_links.append(name)
     if len(areas_with_links) > 1:
@@ -267,6 +268,7 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                         f"a link has the type {kind!r}, but only point-to-point links are read",
                         "configure ipv6 ospf6 network point-to-point",
                     )
+                # Adjacency to the neighbour.
                 metric = first_number(link.get("metric"), where, f"{field}: metric")
                 if metric is None:
                     raise InputError.invalid(where, f"{field}: metric", "the link has no metric")

@@ -40,7 +40,7 @@ class RateFile:
             position = position + num_written
 
     def read(self, row: int) -> FloatArray:
-        """Return one row, (D,)."""
+        """Return the rates of one matrix, (D,), as float64."""
         return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(
             np.float64
         )
@@ -62,7 +62,7 @@ class RateArray:
         self.values[row : row + len(values)] = values
 
     def read(self, row: int) -> FloatArray:
-        """Return one row, (D,)."""
+        """Return the rates of one matrix, (D,), as a view of the array."""
         return self.values[row]
 
 

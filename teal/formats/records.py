@@ -386,6 +386,7 @@ def topology_from_records(
     # Build arrays over the E directed links and N nodes; optional ones are None if no link or node
     # has the attribute.
     directed_links = collector.links
+    # (E, 2) source and target indices.
     ends = np.array([link.ends for link in directed_links], dtype=np.int32).reshape(-1, 2)
     unknown_position = (math.nan, math.nan)
     has_te_metrics = any(link.te_metric for link in directed_links)
@@ -404,6 +405,7 @@ def topology_from_records(
         origin=where,
         notes=notes + collector.notes(),
         metric=_metric_array(directed_links, list(node_index), where),
+        # Attributes that some link or node has.
         te_metric=np.array([link.te_metric for link in directed_links], dtype=np.int64)
         if has_te_metrics
         else None,
@@ -520,7 +522,9 @@ _CAPACITY_REMEDY = (
 
 
 def _check_capacity(capacity: float, field: str, where: str) -> None:
-    """Raise InputError for a capacity that is not positive and finite."""
+    """Raise InputError for a capacity in Gbit/s that is not positive and finite, with the location
+    ``field`` in the file ``where``.
+    """
     if math.isinf(capacity) and capacity > 0:
         raise InputError.invalid(
             where,
@@ -606,7 +610,14 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 
 
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
-    """Return the default capacity, Gbit/s; raise InputError about the link if there is none."""
+    """Return the default capacity, Gbit/s; raise InputError about a link without a capacity if
+    there is none.
+
+    Args:
+        record: the link.
+        default_capacity: Gbit/s; None refuses links without a capacity.
+        where: file or name, for messages.
+    """
     if default_capacity is None:
         names = record.other_attributes
         among = f" among the attributes {', '.join(names)}" if names else ""

@@ -203,6 +203,7 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
                 raise InputError(where, f"line {line}", expected, repr(text[:80]))
             num_remaining = int(parts[1])
             is_header = True
+    # The file must not end within a section or before one.
     if num_remaining or pending_sections:
         missing = (
             f"{num_remaining} more entries of {section}"

@@ -267,6 +267,7 @@ def _used_columns(table: CellTable) -> list[bool]:
     Raises:
         InputError: no column ``name``, or a used column twice.
     """
+    # The column name is required.
     normalised = [plain_heading(name) for name in table.header]
     if "name" not in normalised:
         raise InputError(
@@ -278,6 +279,7 @@ def _used_columns(table: CellTable) -> list[bool]:
     is_used_column = [
         name in _COLUMNS or _ALGORITHM_SID.fullmatch(name) is not None for name in normalised
     ]
+    # Each used column occurs once.
     duplicates = [
         name
         for name, is_used in zip(normalised, is_used_column, strict=True)
@@ -358,8 +360,16 @@ def _parse_address(text: str, where: str, field: str) -> str:
 
 
 def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
-    """Parse the first and last label of a segment routing global block, ``16000`` or
-    ``16000-23999``; defaults for an empty cell.
+    """Parse the first and last label of a segment routing global block (SRGB).
+
+    Args:
+        text: ``16000`` or ``16000-23999``; "" for the default start.  Without a last label the
+            block ends at the largest MPLS label.
+        where: name of the file, for messages.
+        field: the cell, for messages.
+
+    Raises:
+        InputError: another text, or labels out of range.
     """
     first, dash, last = text.partition("-")
     start = _parse_integer(first.strip(), where, field) if text else SRGB_BASE
@@ -371,7 +381,13 @@ def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
 
 
 def _parse_integer(text: str, where: str, field: str) -> int | None:
-    """Parse an integer >= 0; None for an empty cell."""
+    """Parse a cell with an integer >= 0; None for an empty cell.
+
+    Args:
+        text: text of the cell.
+        where: name of the file, for messages.
+        field: the cell, for messages.
+    """
     if not text:
         return None
     # Spreadsheets write integers as 1.0.

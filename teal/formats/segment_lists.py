@@ -38,6 +38,7 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
         policies: the policies, over node and link indices.
     """
     names = topology.node_names
+    # Members for transit traffic and a flexible algorithm are present only if they apply.
     return {
         "format": FORMAT,
         "topology": topology.name,

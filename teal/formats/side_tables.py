@@ -263,6 +263,7 @@ def _column_indices(
     Raises:
         InputError: a repeated column, or an unsupported unit.
     """
+    # Each heading belongs to the first declared column that it names.
     indices: dict[str, int] = {}
     units: dict[str, str] = {}
     for index, text in enumerate(table.header):
@@ -278,6 +279,7 @@ def _column_indices(
                     f"two columns have this name: {duplicates}",
                     "keep one",
                 )
+            # A unit in the heading must suit the content of the column.
             if unit and not _accepts_unit(column.kind, unit):
                 raise InputError.invalid(
                     table.where,

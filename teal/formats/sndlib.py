@@ -79,6 +79,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
             text = link.findtext(f"{_NAMESPACE}{module}/{_NAMESPACE}capacity")
             if text is not None and (capacity is None or capacity == 0):
                 capacity = number(text, where, f"{field}: capacity") * unit
+        # Node names of the link; latencies come from the coordinates.
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
         links.append(LinkRecord(ends[0], ends[1], capacity, None, field))
     return topology_from_records(
@@ -177,6 +178,11 @@ class _Archive:
 def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
     """Parse one matrix from each XML file of an archive or folder.
 
+    Args:
+        path: path of the archive or folder.
+        topology: network with the node names.
+        progress: show a progress bar.
+
     Raises:
         InputError: an unreadable archive, an invalid file, or two files of one time.
     """
@@ -191,6 +197,7 @@ def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
         total=num_files,
         disable=not progress,
     )
+    # Collect the matrices by time.
     for name, content in members:
         matrix = _read_matrix(name, content, where, index, topology)
         archive.intervals.append(matrix.interval_s)
@@ -216,6 +223,7 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
         for file in sorted(path.rglob("*.xml")):
             yield file.name, file.read_bytes()
         return
+    # XML files of the archive, in any compression, up to a maximum size.
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:

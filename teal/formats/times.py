@@ -98,11 +98,18 @@ def seconds_of_texts(
 
 
 def seconds_of(value: Any, where: str, field: str) -> float:
-    """Convert one time, a number or a text, to seconds since 1970.
+    """Convert one time to seconds since 1970.
+
+    Args:
+        value: number or its text, in seconds, milliseconds, microseconds or nanoseconds since 1970;
+            or an ISO 8601 text, in UTC if it has no zone.
+        where: name of the file, for messages.
+        field: name of the value, for messages.
 
     Raises:
         InputError: not a time from 1990 to 2100.
     """
+    # A number, in the unit in which it is a time from 1990 to 2100.
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -112,6 +119,7 @@ def seconds_of(value: Any, where: str, field: str) -> float:
             if _MIN_TIME * per_second <= number < _MAX_TIME * per_second:
                 return number / per_second
         raise InputError(where, field, _EXPECTED, repr(value))
+    # An ISO 8601 text.
     try:
         time = datetime.fromisoformat(str(value).strip())
     except ValueError:

@@ -104,6 +104,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
         if origin is not None:
             source = int(origin[1])
             continue
+        # Trips "target : rate", separated by semicolons.
         for trip in filter(None, map(str.strip, line.split(";"))):
             match = _TRIP.fullmatch(trip)
             try:
@@ -167,6 +168,7 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
             f"the gzip file is truncated or damaged: {error}",
             "download it again",
         ) from None
+    # Separate the header from the other lines.
     keys = dict[str, str]()
     lines = list[tuple[int, str]]()
     for line_number, text in enumerate(texts, 1):

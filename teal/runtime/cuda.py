@@ -56,6 +56,7 @@ def missing() -> str | None:
         return f"numba.cuda ({error}); pip install 'teal-te[cuda]'"
     if SIMULATED:
         return None
+    # The package, then GPU and driver, then a kernel as a test.
     if not _compiler_version():
         return (
             "numba-cuda (Numba's built-in CUDA target does not suffice); pip install "
@@ -85,6 +86,7 @@ def _compile_empty_kernel() -> None:
     cuda.jit("void()")(_empty_kernel)
 
 
+# Compiled to test the compiler.
 def _empty_kernel() -> None:
     return None
 

@@ -56,7 +56,7 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """Whether the deadline has passed or was expired early."""
         return self.remaining_s <= 0
 
     def share(self, fraction: float) -> Deadline:

@@ -51,6 +51,7 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
         received.append(signal_number)
         act()
 
+    # Only the main thread may set handlers; restore the previous ones afterwards.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -459,10 +459,12 @@ class _CompilationReport(Announcer):
             if not self._depth:
                 self._begin = time.perf_counter()
             self._depth += 1
+            # The first message comes after a second, further ones in intervals of five.
             elapsed_s = self._seconds + time.perf_counter() - self._begin
             if elapsed_s > _SILENT_S and (
                 not self._last or time.perf_counter() - self._last > _MIN_MESSAGE_INTERVAL_S
             ):
+                # The first message names the cache folder, later ones the number of kernels.
                 cache_folder = folder()
                 cache_text = (
                     "not stored, since there is no writable cache folder"

@@ -62,6 +62,6 @@ class LruCache(Generic[_K, _V]):
             return list(self._values.values())
 
     def clear(self) -> None:
-        """Remove all values."""
+        """Remove all values from the cache."""
         with self._lock:
             self._values.clear()

@@ -70,7 +70,14 @@ def gap_text(gap: float) -> str:
 
 
 def _significant(value: float, digits: int, rounding: str) -> str:
-    """Format a number with ``digits`` significant digits, rounded up or down; NaN as ``-``."""
+    """Return a number as text with ``digits`` significant digits, rounded up or down; NaN becomes
+    ``-``.
+
+    Args:
+        value: the number.
+        digits: number of significant digits.
+        rounding: ROUND_CEILING or ROUND_FLOOR of the module decimal.
+    """
     if not math.isfinite(value):
         return "-" if math.isnan(value) else f"{value:g}"
     exact = Decimal(value)
@@ -86,8 +93,13 @@ def _significant(value: float, digits: int, rounding: str) -> str:
 
 
 def _percent(share: float, decimals: int, rounding: str) -> str:
-    """Format a fraction in per cent, rounded up or down, with more decimals if it would otherwise
-    be printed as 100% without being 1.
+    """Return a fraction as text in per cent, rounded up or down, with more decimals if it would
+    otherwise be printed as 100% without being 1.
+
+    Args:
+        share: the fraction.
+        decimals: minimum number of decimals.
+        rounding: ROUND_CEILING or ROUND_FLOOR of the module decimal.
     """
     if not math.isfinite(share):
         return "-"
