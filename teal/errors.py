@@ -23,7 +23,7 @@ class InputError(TealError):
 
     Args:
         where: file, name or option with the fault.
-        field: field of it that is wrong; ``""`` for the whole.
+        field: wrong field of it; ``""`` for the whole.
         expected: accepted values.
         actual: value that was read.
     """

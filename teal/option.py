@@ -27,8 +27,9 @@ class Option:
         words: accepted words; () for a number.
         above_low: whether the lower limit is exclusive.
         below_high: whether the upper limit is exclusive.
-        base: value that corresponds to 0% if the message may suggest a fraction for a percentage: 0
-            for a share, 1 for a factor; None for no suggestion.
+        base: number that means 0%, 0 for a share and 1 for a factor of growth.  For a number that
+            looks like a percentage, the message suggests base + number / 100; None for no
+            suggestion.
     """
 
     name: str

@@ -495,10 +495,10 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     protection = _protection(instance, groups)
     num_unprotected = int(protection.unprotected(problem.under(protection).program).sum())
-    kind = "cable" if protect == _CABLES else "group"
+    group_word = "cable" if protect == _CABLES else "group"
     notify(
-        f"guarantees survive the failure of any one of {len(groups)} {kind}s; {num_unprotected:,} "
-        "demands cannot be protected"
+        f"guarantees survive the failure of any one of {len(groups)} {group_word}s; "
+        f"{num_unprotected:,} demands cannot be protected"
     )
     return dataclasses.replace(instance, protection=protection)
 

@@ -247,6 +247,7 @@ def _remove_incomplete_line(path: Path) -> None:
             f"the folder has no interrupted run (no {path.name})",
             "drop --resume to start a new run",
         )
+    # Read blocks from the end to the start until one has a newline.
     with path.open("r+b") as stream:
         end = stream.seek(0, os.SEEK_END)
         while end:

@@ -123,16 +123,16 @@ def _assign_functions(
     # Group the points (rate, value) by owner.
     points: dict[_Key, list[tuple[float, float]]] = {}
     first_location: dict[_Key, str] = {}
-    kinds: set[str] = set()
-    for where, key, kind, rate, value in rows:
+    measures: set[str] = set()
+    for where, key, measure, rate, value in rows:
         _check_names(where, key, topology, classes)
-        kinds.add(kind)
+        measures.add(measure)
         first_location.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
-    if not points or len(kinds) > 1:
+    if not points or len(measures) > 1:
         problem = (
             "some points are by rate, others by share of the demand"
-            if kinds
+            if measures
             else "the file has no points"
         )
         raise InputError.invalid(file, "functions", problem, "give points by rate, or by share")
@@ -164,7 +164,7 @@ def _assign_functions(
             )
         function_of_demand[demand] = index
     return BandwidthFunctions.of_points(
-        list(points.values()), function_of_demand, by_share=kinds == {"share"}
+        list(points.values()), function_of_demand, by_share=measures == {"share"}
     )
 
 
@@ -210,9 +210,9 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
         # Any numbers are accepted here; they are validated with the whole function.
         source, target, name = map(row.text, _NAMES)
-        kind = present[0]
-        point = row.number(kind, minimum=-math.inf), row.number("value", minimum=-math.inf)
-        yield row.where, (source, target, name), kind, *point
+        measure = present[0]
+        point = row.number(measure, minimum=-math.inf), row.number("value", minimum=-math.inf)
+        yield row.where, (source, target, name), measure, *point
 
 
 def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
@@ -242,7 +242,7 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
         where = f"{file}, function {index}"
         source, target, name = (str(function.get(field, "")) for field in _NAMES)
         # Points by share of the demand, or by rate.
-        kind, points = (
+        measure, points = (
             ("share", function["shares"])
             if "shares" in function
             else ("rate", function.get("points"))
@@ -255,8 +255,8 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
             yield (
                 where,
                 (source, target, name),
-                kind,
-                _number(rate, where, kind),
+                measure,
+                _number(rate, where, measure),
                 _number(value, where, "value"),
             )
 

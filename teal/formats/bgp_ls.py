@@ -217,12 +217,12 @@ class _Updates:
         withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
         # Nodes, whose withdrawal is ignored, and links.
         for nlri in _nlris(update):
-            kind = nlri["ls-nlri-type"]
-            if kind in _NODES and id(nlri) not in withdrawn:
+            nlri_type = nlri["ls-nlri-type"]
+            if nlri_type in _NODES and id(nlri) not in withdrawn:
                 router = self._exabgp_router(nlri.get("node-descriptors"))
                 self._update_node(router, attribute.get("node-name"), attribute.get("node-flags"))
             # Links, each with the attributes of the update.
-            if kind in _LINKS:
+            if nlri_type in _LINKS:
                 ends = (
                     self._exabgp_router(nlri.get("local-node-descriptors")),
                     self._exabgp_router(nlri.get("remote-node-descriptors")),

@@ -191,8 +191,9 @@ def _mean_rates(
 ) -> FloatArray:
     """Return the (D,) mean rates of the gravity model, with mean 1.
 
-    rate_d = (send_s receive_t factor_d)^p of pair d = (s, t), with log-normal masses and factors.
-    The power p makes the largest tenth of the rates a fraction ``top`` of their sum.
+    The rate of pair d from node s to node t is (send_s receive_t factor_d)^p, with log-normal
+    masses send and receive of the nodes and log-normal factors of the pairs.  The power p makes the
+    largest tenth of the rates a fraction ``top`` of their sum.
 
     Args:
         rng: generator of the random numbers (written).

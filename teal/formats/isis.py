@@ -207,9 +207,9 @@ def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_Reach]:
     ones.
     """
     return [
-        _parse_reach(entry, rank, where, f"{field}: {kind}[{index}]")
-        for kind, rank in _METRIC_RANKS.items()
-        for index, entry in enumerate(objects_of(packet.get(kind) or [], where, f"{field}: {kind}"))
+        _parse_reach(entry, rank, where, f"{field}: {key}[{index}]")
+        for key, rank in _METRIC_RANKS.items()
+        for index, entry in enumerate(objects_of(packet.get(key) or [], where, f"{field}: {key}"))
     ]
 
 

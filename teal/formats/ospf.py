@@ -197,10 +197,10 @@ def _add_link(
         field: location in the file, for messages.
         states: collector of adjacencies, networks and notes (written).
     """
-    kind = str(link.get("linkType", ""))
-    if _STUB.search(kind):
+    link_type = str(link.get("linkType", ""))
+    if _STUB.search(link_type):
         return
-    if _VIRTUAL.search(kind):
+    if _VIRTUAL.search(link_type):
         states.note_count(
             [f"{router} - {link.get('neighborRouterId')}"], "Virtual links are ignored"
         )
@@ -258,14 +258,15 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
             ):
                 field = f"{router}: lsaDescription[{link_index}]"
-                kind = str(link.get("type", ""))
-                if _VIRTUAL.search(kind):
+                link_type = str(link.get("type", ""))
+                if _VIRTUAL.search(link_type):
                     continue
-                if kind != "Point-To-Point":
+                if link_type != "Point-To-Point":
                     raise InputError.invalid(
                         where,
                         field,
-                        f"a link has the type {kind!r}, but only point-to-point links are read",
+                        f"a link has the type {link_type!r}, but only point-to-point links are "
+                        "read",
                         "configure ipv6 ospf6 network point-to-point",
                     )
                 # Adjacency to the neighbour.

@@ -247,7 +247,12 @@ def read_routers(path: Path) -> Routers:
 
 
 class _LargestSid(NamedTuple):
-    """Largest index of a node segment in a table, and the row that has it."""
+    """Largest index of a node segment in a table, and the row that has it.
+
+    Attributes:
+        sid: the index; 0 for none.
+        field: the row, for messages.
+    """
 
     sid: int = 0
     field: str = ""

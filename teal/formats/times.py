@@ -84,11 +84,13 @@ def seconds_of_texts(
     """
     import pandas as pd
 
+    # All texts are numbers, or all are ISO 8601.
     numbers = pd.to_numeric(texts, errors="coerce")
     if numbers.notna().all():
         return seconds_of_numbers(numbers.to_numpy(dtype=np.float64), where, field)
     timestamps = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     seconds = naive_times(timestamps).astype("datetime64[ns]").astype(np.int64) / 1e9
+    # Report the first text that is no time from 1990 to 2100.
     invalid = np.flatnonzero(timestamps.isna() | ~((seconds >= _MIN_TIME) & (seconds < _MAX_TIME)))
     if len(invalid):
         row = int(invalid[0])

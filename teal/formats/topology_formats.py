@@ -76,10 +76,10 @@ class TopologyFormat:
 
 @refuses_faults("a network in the format of its suffix")
 def _read(
-    path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes
+    path: Path, file_format: TopologyFormat, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
     """Read a network by the reader of a format, whose Python errors become InputError."""
-    return form.read(path, default_capacity, attributes)
+    return file_format.read(path, default_capacity, attributes)
 
 
 def register_topology_format(name: str, form: TopologyFormat, *, replace: bool = False) -> None:
@@ -98,26 +98,26 @@ def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> 
         written: only those of formats that can be written.
         with_failures: only those of formats that can express failed links.
     """
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
     matching = [
         file_format
-        for file_format in forms
+        for file_format in formats
         if (file_format.write or not written) and (file_format.holds_failures or not with_failures)
     ]
-    return tuple(suffix for form in matching for suffix in form.suffixes)
+    return tuple(suffix for matching_format in matching for suffix in matching_format.suffixes)
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
     """Return the format of a file by its name, or by its content; None for an unknown one."""
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
     matching = [
-        (suffix, form)
-        for form in forms
-        for suffix in form.suffixes
+        (suffix, file_format)
+        for file_format in formats
+        for suffix in file_format.suffixes
         if path.name.lower().endswith(suffix)
     ]
     if not matching:
-        return next((form for form in forms if form.recognises(path)), None)
+        return next((file_format for file_format in formats if file_format.recognises(path)), None)
     return max(matching, key=lambda match: len(match[0]))[1]
 
 

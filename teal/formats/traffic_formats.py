@@ -45,9 +45,9 @@ class TrafficFormat:
 
 
 @refuses_faults("traffic in the format of its suffix")
-def _read(path: Path, form: TrafficFormat, topology: Topology) -> TrafficMatrices:
+def _read(path: Path, file_format: TrafficFormat, topology: Topology) -> TrafficMatrices:
     """Read matrices by the reader of a format, whose Python errors become InputError."""
-    return form.read(path, topology)
+    return file_format.read(path, topology)
 
 
 _FORMATS: Registry[TrafficFormat] = Registry(
@@ -73,6 +73,15 @@ def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = F
 
 def traffic_format(path: Path) -> TrafficFormat | None:
     """Return the format of a file by its name, or by its content; None for an unknown one."""
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
-    by_name = next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
-    return by_name or next((form for form in forms if form.recognises(path)), None)
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
+    by_name = next(
+        (
+            file_format
+            for file_format in formats
+            if path.name.lower().endswith(file_format.suffixes)
+        ),
+        None,
+    )
+    return by_name or next(
+        (file_format for file_format in formats if file_format.recognises(path)), None
+    )

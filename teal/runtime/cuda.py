@@ -108,6 +108,7 @@ def cuda_kernel(function: _F) -> Any:
     kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(
         function
     )
+    # Replace the access to numba-cuda's index of cached files; the simulator has none.
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None:
         for name in ("_load_index", "_save_index"):

@@ -44,8 +44,8 @@ class LruCache(Generic[_K, _V]):
             return self._values.pop(key, None)
 
     def keep(self, key: _K, value: _V) -> None:
-        """Insert or replace a value as the most recently used one, and evict beyond the
-        capacity.
+        """Insert or replace a value as the most recently used one, and evict the least recently
+        used values beyond the capacity.
         """
         with self._lock:
             # Evicted values are freed after the lock is released, since that may take long.

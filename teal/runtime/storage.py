@@ -100,6 +100,7 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         OSError: the error of the block; a full disk names ``path`` instead of the temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A hidden file with a random name in the same folder, so that replacing is atomic.
     random = secrets.token_hex(_RANDOM_BYTES)
     name = str(path.parent / f".{path.name}.{random}{path.suffix}")
     try:
