@@ -59,7 +59,7 @@ class Option:
         return is_below_high and (value > low if self.above_low else value >= low)
 
     def check(self, value: float, actual: object = None) -> None:
-        """Raise InputError for a number outside the range.
+        """Raise InputError for a number outside the option's limits.
 
         The message suggests the fraction if the number looks like a percentage: 0.8 for 80.
 

@@ -110,7 +110,7 @@ def register(
     replace: bool,
     reserved: Iterable[str] = (),
 ) -> None:
-    """Add an entry to a registry.
+    """Add a named entry to a registry, unless another entry has the name.
 
     Args:
         registry: the registry to extend.
@@ -154,7 +154,7 @@ class Registry(Generic[_Entry]):
     def add(
         self, name: str, entry: _Entry, *, replace: bool = False, reserved: Iterable[str] = ()
     ) -> None:
-        """Register an entry in this process.
+        """Add a named entry to the registry in this process.
 
         Args:
             name: name of the entry.

@@ -47,7 +47,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chart:
-    """Chart of several series.
+    """Chart as data: its series, and the texts and scales of its axes.
 
     Attributes:
         name: name of the chart's image file, without suffix.

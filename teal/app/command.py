@@ -86,7 +86,7 @@ Run = Callable[[Any, Notify], Outcome]
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Command of the command line.
+    """Command of the command line: its settings and the function that runs it.
 
     Attributes:
         settings: dataclass of its settings, whose docstrings are its ``--help``.

@@ -262,7 +262,7 @@ class Instance:
         return (*(() if self.weight is None else (self.weight,)), *functions)
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
-        """Build the float64 program of B matrices.
+        """Build the program of B matrices on the instance's network, in float64.
 
         Args:
             demand: (B, D) Gbit/s.

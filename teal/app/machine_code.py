@@ -134,10 +134,10 @@ def main() -> None:
     # Compile for the levels, and report number and size of the files.
     levels = arguments.level or (possible[:1] if arguments.best else possible)
     begin = time.perf_counter()
-    num_forms = make(levels, arguments.task or (), arguments.work, arguments.out)
+    num_kernels = make(levels, arguments.task or (), arguments.work, arguments.out)
     size_mib = sum(file.stat().st_size for file in arguments.out.iterdir()) / 2**20
     print(
-        f"{num_forms} compiled kernels, {size_mib:.1f} MiB, in {time.perf_counter() - begin:.0f} "
+        f"{num_kernels} compiled kernels, {size_mib:.1f} MiB, in {time.perf_counter() - begin:.0f} "
         f"s: {arguments.out}"
     )
 

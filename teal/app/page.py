@@ -169,7 +169,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Section of the page about one network.
+    """Section of an HTML page about one network: its table, charts and map.
 
     Attributes:
         title: name of the network, with that of the traffic if the page has several sections of one

@@ -312,7 +312,7 @@ class RoundsProgress:
         self._rounds = 0
 
     def __call__(self, column_round: ColumnRound, matrix: str = "") -> None:
-        """Report a round of column generation.
+        """Count a round of column generation, and print it if the last message is old enough.
 
         Args:
             column_round: added paths and gap of the round.

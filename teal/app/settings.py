@@ -61,7 +61,7 @@ class PathConfig:
 
     @property
     def choice(self) -> PathChoice | None:
-        """Options of column generation; None for a fixed number of paths.
+        """Options of column generation from ``num_paths``; None for a fixed number of paths.
 
         Raises:
             InputError: neither a number nor auto with its options.

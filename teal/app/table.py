@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """Cell of a table.
+    """Text of a table's cell, with its sort key and alignment.
 
     Attributes:
         text: displayed text.
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Column of a table.
+    """Column of a table: its heading, and how a record's value is read and formatted.
 
     Attributes:
         label: heading, with the unit.
@@ -101,7 +101,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """Table of records.
+    """Table with a row for each record, for printing and files.
 
     Attributes:
         title: heading in the terminal, Markdown and LaTeX; pages have their own headings.
@@ -143,7 +143,7 @@ class Table:
         return dataclasses.replace(self, columns=(self.columns[0], *names, *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
-        """Rename the records.
+        """Return the table with renamed records.
 
         Args:
             labels: new name by present name, for the first column and others that name records;

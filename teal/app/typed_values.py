@@ -19,7 +19,7 @@ _MAX_SHOWN = 80
 
 
 class SettingTypeError(ValueError):
-    """A setting does not accept a value.
+    """Error about a value that a setting does not accept.
 
     Args:
         expected: description of the accepted values.

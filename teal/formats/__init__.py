@@ -153,7 +153,7 @@ class FileSettings(Protocol):
 
 
 class TopologySettings(FileSettings, Protocol):
-    """Settings of a command that reads a network."""
+    """Settings of a command that reads a network, with the network's file or name."""
 
     @property
     def topology(self) -> str:
@@ -264,7 +264,7 @@ def load_traffic(
 def _load_named_traffic(
     text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
 ) -> TrafficMatrices:
-    """Load traffic matrices from a file, folder or name.
+    """Load the traffic matrices of a file, folder or name, in Gbit/s.
 
     Args:
         text: name of a file or folder, a pattern of Repetita files, or ``gravity:...``.

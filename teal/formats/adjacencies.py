@@ -60,7 +60,7 @@ class Adjacency(NamedTuple):
 
 @dataclasses.dataclass
 class LinkStates:
-    """Content of a link-state database.
+    """Adjacencies and routers of a link-state database, and notes about reading it.
 
     Attributes:
         adjacencies: adjacencies between routers and broadcast networks.

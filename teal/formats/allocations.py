@@ -656,7 +656,7 @@ class MatrixFile:
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
-        """Write B rows.
+        """Append the rows of B matrices to the file.
 
         Args:
             rows: B dataclasses of one type, whose fields are columns.

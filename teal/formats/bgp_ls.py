@@ -85,7 +85,7 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
 
 
 class _Updates:
-    """Links and routers after a sequence of updates.
+    """Collector of the links and routers that a sequence of BGP-LS updates results in.
 
     Args:
         where: name of the file, for messages.
@@ -168,7 +168,7 @@ class _Updates:
                     self.read_gobgp(part)
 
     def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
-        """Store the node or link of a path of GoBGP.
+        """Store the router or link that a path of GoBGP announces, or withdraw the link.
 
         Args:
             path: JSON object of the path.
@@ -266,7 +266,7 @@ class _Updates:
         is_withdrawn: bool,
         attributes: dict[str, Any],
     ) -> None:
-        """Store or withdraw a link.
+        """Store an announced link, or remove a withdrawn one.
 
         Args:
             ends: names of source and target, each a router or broadcast network.
@@ -406,7 +406,7 @@ class _Updates:
 
 
 def _link_key(link: _Link) -> tuple[str, str, float]:
-    """Return source, target and protocol rank of a link."""
+    """Return source, target and protocol rank of a link, which its IPv4 and IPv6 copies share."""
     return link.adjacency.source, link.adjacency.target, link.adjacency.rank
 
 

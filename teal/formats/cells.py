@@ -30,7 +30,7 @@ _SUFFIXED = re.compile(r"(.*)_([a-z]+)")
 
 @dataclasses.dataclass(frozen=True)
 class CellTable:
-    """Table of texts.
+    """Table of a file or a frame whose cells are texts.
 
     Attributes:
         where: name of the file, for messages.
@@ -154,7 +154,7 @@ def cells_of_frame(frame: Any, where: str) -> CellTable:
 def read_cells(
     path: Path, is_header: Callable[[list[str]], bool] | None = None, sheet: str = ""
 ) -> CellTable:
-    """Read a .csv, .tsv or .xlsx file.
+    """Read the table of a .csv, .tsv or .xlsx file as texts.
 
     Args:
         path: path of the file.

@@ -139,7 +139,7 @@ class _Links:
         where: str,
         field: str,
     ) -> None:
-        """Append the directed links of a cable of the file.
+        """Append the directed links of a cable to the records, or to those of its bridge.
 
         Args:
             link: parsed entry of the link.
@@ -179,7 +179,7 @@ class _Links:
             self.records += directions
 
     def notes(self, where: str) -> tuple[str, ...]:
-        """Return notes on the parts that are not read."""
+        """Return notes on the links and variables of the file that were not read; () for none."""
         notes: tuple[str, ...] = ()
         if self.num_skipped:
             notes += (f"{self.num_skipped} links do not connect two nodes and are skipped.",)

@@ -106,7 +106,7 @@ def read_graphml(
 def _record(
     ends: tuple[str, str], data: dict[str, Any], names: Attributes, unit: float, where: str
 ) -> LinkRecord:
-    """Build the record of an edge.
+    """Build the link record of an edge, with its capacity in Gbit/s.
 
     Args:
         ends: names of its nodes.

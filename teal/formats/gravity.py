@@ -46,7 +46,7 @@ _DAILY_AMPLITUDE = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Gravity:
-    """Options of the generator.
+    """Options of the generator of traffic matrices.
 
     Attributes:
         seed: seed of all random numbers.

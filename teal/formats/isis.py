@@ -106,7 +106,7 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
 
 
 class _Reach(NamedTuple):
-    """Neighbour in a link-state packet.
+    """Statement of a link-state packet about one neighbour.
 
     Attributes:
         identity: system ID or host name of the neighbour, and pseudonode number.
@@ -222,7 +222,7 @@ def _has_expired(packet: dict[str, Any]) -> bool:
 
 
 def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _Reach:
-    """Parse a neighbour of a packet.
+    """Parse the statement of a link-state packet about one neighbour.
 
     Args:
         entry: JSON of the neighbour.

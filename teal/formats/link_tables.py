@@ -183,7 +183,7 @@ def _from_cells(
 
 @dataclasses.dataclass
 class _Rows:
-    """Link records of a table, and rows for warnings.
+    """Link records of a table, and descriptions of its doubtful rows for warnings.
 
     Attributes:
         state_columns: cells of each status column, by its heading.
@@ -310,7 +310,7 @@ def _record(
     header: tuple[str, ...],
     has_failed: bool,
 ) -> LinkRecord:
-    """Build the link record of a row.
+    """Build the link record of a row, with its cells converted to Gbit/s and ms.
 
     Args:
         cell: cell of each used column, by the name of its attribute; "" for an empty one.

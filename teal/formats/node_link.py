@@ -168,7 +168,7 @@ def _nodes(
 def _record(
     link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> LinkRecord:
-    """Build the record of a link.
+    """Build the link record of an entry of node-link JSON, with its capacity in Gbit/s.
 
     Args:
         link: JSON entry of the link.
@@ -238,7 +238,9 @@ def notes_on_attributes(
 
 
 def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first of these attributes that is present; None for none."""
+    """Return the value of the first of these attributes that a JSON object has; None if it has none
+    of them.
+    """
     return next((part[name] for name in names if part.get(name) is not None), None)
 
 

@@ -67,7 +67,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
 
 
 class _Fields(NamedTuple):
-    """Arrays of a file.
+    """Arrays of a .npz file of traffic.
 
     Attributes:
         ends: names of the D sources, and of the D targets.

@@ -44,7 +44,7 @@ _SWAP = str.maketrans(",.", ".,")
 
 
 class Decimal(enum.Enum):
-    """Decimal sign of a number."""
+    """Sign between the integer and the decimals of a number: a point or a comma."""
 
     POINT = "."
     COMMA = ","

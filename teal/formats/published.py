@@ -31,7 +31,7 @@ _MAX_BYTES = 4 << 30
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """File of a publisher.
+    """File at a publisher's address, with its checksum.
 
     Attributes:
         url: address; its last part is the name of the file.

@@ -30,7 +30,7 @@ _DEFAULT_LATENCY_MS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class LinkRecord:
-    """Link of a file, with converted units.
+    """Link as a file describes it, with capacity and latency in the project's units.
 
     Attributes:
         source: name of the node where it starts.
@@ -497,7 +497,7 @@ class _LinkCollector:
         ]
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on repeated cables, dropped links and assumed capacities."""
+        """Return notes on repeated cables, dropped links and assumed capacities; () for none."""
         notes: tuple[str, ...] = ()
         if self.repeated:
             notes += (
@@ -539,7 +539,7 @@ def _check_capacity(capacity: float, field: str, where: str) -> None:
 
 
 class _DirectedLink(NamedTuple):
-    """Validated directed link.
+    """Directed link with valid values, between node indices.
 
     Attributes:
         ends: node indices of source and target.

@@ -35,8 +35,8 @@ _US_PER_MS = 1000
 
 
 def is_rfc8345(document: Any) -> bool:
-    """Return whether a JSON document has RFC 8345 networks, all or one (RESTCONF of
-    ``.../network=ID``).
+    """Return whether a JSON document has networks of RFC 8345: all networks of a server, or one of
+    them, as RESTCONF returns it for ``.../network=ID``.
     """
     return isinstance(document, dict) and (ROOT in document or _SINGLE_ROOT in document)
 

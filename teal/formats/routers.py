@@ -50,7 +50,7 @@ _COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor", "overload"
 
 @dataclasses.dataclass(frozen=True)
 class Router:
-    """Router of the table.
+    """Router with its names and attributes, as a row of the table of routers gives them.
 
     Attributes:
         name: name in the network.
@@ -83,7 +83,7 @@ class Router:
 
 
 class Routers(Mapping[str, Router]):
-    """Routers of a table, by name.
+    """Mapping from names to the routers of a table, which also resolves their aliases.
 
     Args:
         routers: routers in the order of the table.
@@ -206,7 +206,7 @@ class Routers(Mapping[str, Router]):
 
 
 def read_routers(path: Path) -> Routers:
-    """Read a table of routers.
+    """Read the table of routers in a .csv or .xlsx file.
 
     Raises:
         InputError: a missing file, no column ``name``, or an invalid cell.

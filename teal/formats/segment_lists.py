@@ -105,7 +105,11 @@ def write_policies(
 
 
 def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
-    """Read the policies of a file.
+    """Read segment routing policies from a JSON file.
+
+    Args:
+        path: path of the file.
+        topology: network with the node names and links.
 
     Raises:
         InputError: a missing file, another format, an unknown node, a list that does not end at its

@@ -58,7 +58,7 @@ class Kind(enum.Enum):
 
 
 class Column(NamedTuple):
-    """Column of a side table.
+    """Declaration of a column that a side table may have.
 
     Attributes:
         name: lower-case name.
@@ -78,7 +78,7 @@ TARGET = Column("target", required=True, aliases=("to",))
 
 
 class Row(NamedTuple):
-    """Row of a side table.
+    """Non-empty row of a side table, with its values in the project's units.
 
     Attributes:
         where: file and line, for messages.
@@ -89,11 +89,17 @@ class Row(NamedTuple):
     values: dict[str, Any]
 
     def text(self, name: str) -> str:
-        """Return the text of a column; "" for an empty cell or a missing column."""
+        """Return the text of this row in the column ``name``; "" for an empty cell or a missing
+        column.
+        """
         return self.values.get(name) or ""
 
     def node(self, name: str, topology: Topology) -> int:
-        """Return the index of the node in a column.
+        """Return the index of the node that this row names in a column.
+
+        Args:
+            name: name of the column.
+            topology: network with the node names and aliases.
 
         Raises:
             InputError: an unknown node.
@@ -106,7 +112,7 @@ class Row(NamedTuple):
         return index[node]
 
     def number(self, name: str, *, minimum: float | None = None) -> float:
-        """Return the number of a column.
+        """Return the number of this row in a column.
 
         Args:
             name: name of the column.
@@ -125,7 +131,7 @@ class Row(NamedTuple):
 
 
 def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
-    """Read the rows of a side table.
+    """Read the non-empty rows of a side table, with values in the project's units.
 
     Args:
         source: path of a .csv, .tsv or .xlsx file, or a pandas frame.

@@ -160,7 +160,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
 
 @dataclasses.dataclass
 class _Archive:
-    """Matrices of an archive.
+    """Traffic matrices of an archive, and messages about its files without demands.
 
     Attributes:
         rows: by time: pair codes source * N + target of the demands, ascending, and their Gbit/s.

@@ -76,7 +76,7 @@ _Batch = tuple[Int64Array, Int64Array, FloatArray]
 
 @dataclasses.dataclass(frozen=True)
 class _TableSource:
-    """Table of a file or a frame.
+    """Traffic table of a file or a frame, whose rows are read in batches.
 
     Attributes:
         where: name of the file, for messages.
@@ -222,7 +222,7 @@ def read_table(
     class_order: Sequence[str] = (),
     unit: str = "",
 ) -> TrafficMatrices:
-    """Read a CSV or Parquet table.
+    """Read the traffic matrices of a CSV or Parquet table.
 
     Args:
         path: path of the file.
@@ -247,7 +247,7 @@ def read_table(
 def read_frame(
     frame: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
-    """Read a pandas frame with the columns of a table.
+    """Read the traffic matrices of a pandas frame that has the columns of a table.
 
     Args:
         frame: the frame.
@@ -576,7 +576,7 @@ class _InvalidRows:
         self._row += rows
 
     def add(self, is_invalid: BoolArray, expected: str, describe: Callable[[int], str]) -> None:
-        """Collect the invalid rows of the batch.
+        """Collect the rows of the present batch that are invalid.
 
         Args:
             is_invalid: whether each row is invalid.
@@ -596,7 +596,7 @@ class _InvalidRows:
             self._messages.append(f"{line}: {describe(row)}")
 
     def check(self) -> None:
-        """Raise InputError if any row is invalid."""
+        """Raise InputError, naming the first invalid rows, if any row is invalid."""
         if self._count:
             remainder = (
                 f" and {self._count - len(self._messages):,} more"

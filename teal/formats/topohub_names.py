@@ -24,7 +24,7 @@ PREFIX = "topohub:"
 
 
 def topohub_folder(where: str, field: str) -> Traversable:
-    """Return the folder of the package's files, with a subfolder per group.
+    """Return the folder of the network files in the package topohub, with a subfolder per group.
 
     Raises:
         InputError: the package is not installed; the message names ``where`` and ``field``.

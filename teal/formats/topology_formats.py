@@ -35,7 +35,7 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TopologyFormat:
-    """File format of networks.
+    """File format of networks: its suffixes, reader and writer.
 
     Attributes:
         suffixes: lower-case endings of file names; the longest matching ending of all formats wins.
@@ -59,7 +59,7 @@ class TopologyFormat:
     def topology(
         self, path: Path, default_capacity: float | None, attributes: Attributes
     ) -> Topology:
-        """Read a network.
+        """Read the network of a file in this format.
 
         Args:
             path: path of the file.
@@ -83,7 +83,12 @@ def _read(
 
 
 def register_topology_format(name: str, form: TopologyFormat, *, replace: bool = False) -> None:
-    """Register a format in this process.
+    """Register a file format of networks in this process.
+
+    Args:
+        name: name of the format.
+        form: the format.
+        replace: whether to replace an existing format of that name.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.

@@ -18,7 +18,7 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TrafficFormat:
-    """File format of traffic matrices.
+    """File format of traffic matrices: its suffixes and reader.
 
     Attributes:
         suffixes: lower-case endings of file names.
@@ -63,7 +63,12 @@ _FORMATS: Registry[TrafficFormat] = Registry(
 
 
 def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = False) -> None:
-    """Register a format in this process.
+    """Register a file format of traffic matrices in this process.
+
+    Args:
+        name: name of the format.
+        form: the format.
+        replace: whether to replace an existing format of that name.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.

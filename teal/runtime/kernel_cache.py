@@ -489,7 +489,7 @@ class _CompilationReport(Announcer):
                 self._seconds += time.perf_counter() - self._begin
 
     def close(self) -> None:
-        """Print the final message, if there was one before."""
+        """Print the number of compiled kernels and their time, if there was a message before."""
         if self._last:
             self._notify(f"compiled {self._kernels} kernels in {self._seconds:.1f} s")
 

@@ -57,7 +57,7 @@ _VALUE_TYPES = (
 
 
 class Processor(NamedTuple):
-    """Compilation target.
+    """Processor for which machine code is compiled, as LLVM describes it.
 
     Attributes:
         triple: architecture, vendor and operating system, as LLVM names them.
@@ -97,7 +97,12 @@ def fingerprint(
 
 
 def fingerprint_of(kernel_hash: bytes, target: Processor | None = None) -> str:
-    """Return the fingerprint of a kernel with a known :func:`content_hash`."""
+    """Return the hexadecimal fingerprint of a kernel for a processor.
+
+    Args:
+        kernel_hash: result of :func:`content_hash` for the kernel.
+        target: compilation target; None for :func:`processor`.
+    """
     return hashlib.sha256(machine_fingerprint(target).encode() + kernel_hash).hexdigest()
 
 

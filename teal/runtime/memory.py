@@ -101,7 +101,7 @@ def describe(num_bytes: int) -> str:
 
 
 def require(operation: str, needed: int, remedy: str, device: torch.device | None = None) -> None:
-    """Raise InputError if there is not enough free memory.
+    """Raise InputError unless an operation fits into the free memory.
 
     Args:
         operation: name of the operation, for the message.

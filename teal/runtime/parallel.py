@@ -226,7 +226,7 @@ class _LoadSample:
     """Last sample of the machine's load.
 
     Attributes:
-        until: time of the next sample.
+        until: time of the next sample by ``time.monotonic()``.
         is_taken: whether other threads used all cores.
     """
 

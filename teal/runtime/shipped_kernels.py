@@ -36,7 +36,7 @@ _LEVELS: dict[str, dict[str, frozenset[str]]] = {
 
 
 def levels() -> list[str]:
-    """Return the levels that this machine supports, the best first."""
+    """Return the names of the processor levels that this machine supports, the best first."""
     features = {name for name, is_present in llvm.get_host_cpu_features().items() if is_present}
     machine_levels = _LEVELS.get(platform.machine(), {})
     return [level for level, required in machine_levels.items() if required <= features]

@@ -318,7 +318,7 @@ def json_value(value: Any) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Parse JSON strictly.
+    """Parse a JSON text, refusing repeated members of objects.
 
     Raises:
         ValueError: invalid JSON, or a repeated member of an object, of which :func:`json.loads`

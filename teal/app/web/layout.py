@@ -116,7 +116,10 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
 
 
 def _projected(coordinates: FloatArray) -> FloatArray:
-    """Return (N, 2) coordinates with longitudes scaled by cos(mean latitude)."""
+    """Return the coordinates (N, 2) with longitudes scaled by cos(mean latitude), so that distances
+    in both directions have about the same scale; NaN stays NaN.
+    """
+    # Coordinates beyond 90 are not degrees.
     latitude = np.nanmean(coordinates[:, 1])
     shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
     return coordinates * [shrink, 1.0]
