@@ -373,7 +373,7 @@ def save_traffic(
         exact: write rates to a .npz file in float64 instead of float32.
 
     Raises:
-        InputError: another suffix.
+        InputError: another suffix, or traffic with classes and a .npz file.
     """
     path = Path(path)
     match path.suffix.lower():

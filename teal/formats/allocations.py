@@ -527,6 +527,7 @@ def read_splits(
         InputError: another format, an invalid path or split, or classes on one side only.
     """
     splits = np.zeros(paths.leaf.shape)
+    # Match the stored paths of each demand d with its candidates k by their links.
     for d, path_splits in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {
             tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0
@@ -686,7 +687,7 @@ class MatrixFile:
 def _path_columns(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> dict[str, Any]:
-    """Return the Arrow columns source, target, k, nodes and links of R paths.
+    """Return the Arrow columns source, target, k, nodes and links of R paths, by their names.
 
     Args:
         topology: network with the names.
@@ -698,9 +699,11 @@ def _path_columns(
 
     names = pa.array(topology.node_names)
     link_names = pa.array(topology.link_names())
+    # (R, 2) source and target of each path.
     ends = paths.pairs[demand_index]
     path_links = links_along(topology, paths, demand_index, k)
 
+    # Arrow lists of names, one for each path: starts (R + 1,) and concatenated values.
     def list_array(starts: Int64Array, values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
 

@@ -370,7 +370,7 @@ def topology_from_records(
             directions.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s of links without a capacity; None refuses them.
-        notes: notes of the reader; notes on dropped links and assumed capacities are added.
+        notes: notes about the file; those on dropped links and assumed capacities are added.
         no_transit: names of nodes that carry no transit traffic.
 
     Raises:

@@ -195,6 +195,7 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
     if hasattr(value, "py_func"):
         yield name, repr(getattr(value, "targetoptions", ()))
         yield from dependencies(value.py_func, visited)
+    # A Python function, and constants: numbers, texts, tuples, arrays.
     elif isinstance(value, types.FunctionType):
         yield from dependencies(value, visited)
     elif value is None or isinstance(value, _VALUE_TYPES):
@@ -205,6 +206,7 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
             yield from _value_dependencies(f"{name}[{position}]", entry, visited)
     elif isinstance(value, np.ndarray):
         yield name, content_key(value)
+    # A class of named tuples: its name and fields.
     elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
         yield name, f"{value.__module__}.{value.__qualname__}{value._fields}"
     elif isinstance(value, types.ModuleType):
