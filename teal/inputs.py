@@ -352,6 +352,7 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
     from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
     from teal.runtime.storage import check_out_file
 
+    # Check the output file before reading.
     check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)

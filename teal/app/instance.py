@@ -176,8 +176,11 @@ class _LoadSearch:
         self._state: pdhg.PdhgState | None = None
 
     def median_served_fraction(self, log_factor: float) -> float:
-        """Return the median over the matrices of optimal flow / demand, with all demands times
-        exp(log_factor).
+        """Return the median over the matrices of optimal total flow / total demand, with all
+        demands times exp(log_factor).
+
+        Raises:
+            SolverError: the deadline has passed, or the certified gap of an optimum is above 1%.
         """
         problem = self._unscaled.with_demand(self._unscaled.demand * math.exp(log_factor))
         result = pdhg.solve(

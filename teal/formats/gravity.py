@@ -202,8 +202,9 @@ def _mean_rates(
         top: fraction of the volume in the largest tenth of the demands.
     """
     # Logarithms of the masses, (N,), and of the rates for p = 1, (D,).
-    send, receive = rng.standard_normal((2, num_nodes))
-    log_rates = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    log_send, log_receive = rng.standard_normal((2, num_nodes))
+    log_rates = log_send[pairs[:, 0]] + log_receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    # Number of the largest tenth of the rates, and logarithms of all, largest first, at most 0.
     num_top = max(1, round(len(pairs) / 10))
     sorted_logs = np.sort(log_rates - log_rates.max())[::-1]
     # Bisection for the power p in [0, 64]: the fraction of the largest tenth increases with p.  60

@@ -141,10 +141,11 @@ def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topo
 def _table_text(topology: Topology) -> str:
     """Return a network as CSV text with a row per directed link.
 
-    Columns for metrics, affinities, costs, status and one-way links are present if some link needs
-    them.
+    Beside ends, capacity and latency it has columns for metrics, affinities, costs, one-way links
+    and status if the network needs them.
     """
     frame = topology.to_frame().drop(columns="link")
+    # Metrics, affinities and costs, if some link has them; names of affinities are joined by ";".
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
     for field in ("metric", "te_metric", "affinity", "cost"):
         if any(field in link_attributes for link_attributes in attributes):
@@ -155,11 +156,13 @@ def _table_text(topology: Topology) -> str:
                 else values
             )
     one_way = topology.one_way_links()
-    # With so many one-way links, a reader would take rows for cables: mark the direction.
+    # If at least half of the links are one-way, reading the table would take rows for cables, so
+    # that a column states the direction.
     if 2 * len(one_way) >= topology.num_links:
         frame["one_way"] = [
             "yes" if link in set(one_way) else "no" for link in range(topology.num_links)
         ]
+    # Failed links have capacity 0.
     if (topology.capacity <= 0).any():
         frame["status"] = np.where(topology.capacity > 0, "up", "down")
     return str(frame.to_csv(index=False))
