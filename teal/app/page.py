@@ -201,8 +201,8 @@ class Section:
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:
-    """Write an HTML page.  It includes all scripts, such as Plotly's (4.5 MB), and loads nothing
-    from the network.
+    """Write an HTML page that includes all scripts, such as Plotly's (4.5 MB), so that it loads
+    nothing from the network.
 
     Args:
         path: path of the file.

@@ -328,8 +328,9 @@ class _Updates:
             self.where,
             f"{self.location}: delay",
         )
-        # Among several protocols, the one with the smallest number has precedence.
         bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
+        # In order: source, target, metric, interface, rank, capacity, TE metric, affinities and
+        # latency.  The rank gives the protocol with the smallest number precedence.
         return Adjacency(
             *ends,
             1.0 if metric is None else metric,

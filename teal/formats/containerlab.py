@@ -307,6 +307,7 @@ def _records(
         name = attributes.capacity
         (capacity_text,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
         capacity = gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")
+        # In order: source, target, capacity, latency, location, names of labels, and metric.
         yield LinkRecord(
             source,
             target,

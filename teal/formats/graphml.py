@@ -127,6 +127,8 @@ def _record(
     is_overloaded = any(
         is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
     )
+    # In order: source, target, capacity, latency, location, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         *ends,
         _capacity(data, names, unit, where, field),

@@ -336,6 +336,8 @@ def _record(
     if capacity is not None and members is not None:
         capacity *= members
     is_overloaded = is_true(cell.get("overload"), where, f"{field}: overload")
+    # In order: source, target, capacity, latency, row, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         cell["source"],
         cell["target"],
@@ -406,12 +408,14 @@ def alike(names: list[str]) -> list[str]:
     # Names without accents, with "-" for every separator.
     normalised = list[str]()
     for name in names:
+        # Letters without combining accents.
         letters = "".join(
             character
             for character in unicodedata.normalize("NFKD", name)
             if not unicodedata.combining(character)
         )
         normalised.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
+    # Pair each name with the first one of the same key.
     for keys in (
         [name.casefold() for name in normalised],
         [name.translate(_GLYPHS) for name in normalised],

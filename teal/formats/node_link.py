@@ -186,6 +186,8 @@ def _record(
     capacity = value(names.capacity)
     has_failed = out_of_service(link, names.status)[0]
     used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
+    # In order: source, target, capacity, latency, location, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         str(link["source"]),
         str(link["target"]),

@@ -340,6 +340,8 @@ def _parse_router(
         if name
     ]
     aliases = dict.fromkeys([*names, loopback] if loopback else names)
+    # In order: name, aliases, loopback, SID, start of the label block, site, vendor, SIDs of
+    # flexible algorithms, and whether the router is overloaded.
     router = Router(
         cell["name"],
         tuple(aliases),

@@ -79,8 +79,9 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
             text = link.findtext(f"{_NAMESPACE}{module}/{_NAMESPACE}capacity")
             if text is not None and (capacity is None or capacity == 0):
                 capacity = number(text, where, f"{field}: capacity") * unit
-        # Node names of the link; latencies come from the coordinates.
+        # Node names of the link.
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
+        # No latency: it follows from the coordinates.
         links.append(LinkRecord(ends[0], ends[1], capacity, None, field))
     return topology_from_records(
         path.stem,

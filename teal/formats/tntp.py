@@ -130,7 +130,7 @@ def _warn_of_total(text: str, total: float, where: str) -> None:
     file.
 
     Args:
-        text: total in the file; other texts than a number are ignored.
+        text: total that the file states; a text that is not a number is ignored.
         total: sum of the trips.
         where: name of the file, for messages.
     """
