@@ -24,8 +24,8 @@ _core_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name of this package, or of a package that an entry point in the group
-    ``teal.packages`` announces.
+    """Return the object with a public name, ``teal.NAME``: of this package, or of a package that an
+    entry point in the group ``teal.packages`` announces.
     """
     try:
         return _core_attribute(name)

@@ -112,14 +112,22 @@ def with_old_names(
 
 
 def with_old_attributes(cls: _Class) -> _Class:
-    """Decorate a class: add properties with the deprecated names of its attributes."""
+    """Decorate a class: add properties with the deprecated names of its attributes in
+    :data:`ATTRIBUTES`, which warn and read the current ones.
+    """
     for old_name, new_name in ATTRIBUTES[cls.__name__].items():
         setattr(cls, old_name, property(_read_by(cls.__name__, old_name, new_name)))
     return cls
 
 
 def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
-    """Return a getter that warns about a deprecated name and reads the current attribute."""
+    """Return a getter that warns about a deprecated name and reads the current attribute.
+
+    Args:
+        owner: name of the class.
+        old_name: deprecated name of the attribute.
+        new_name: current name of the attribute.
+    """
 
     def read(instance: Any) -> Any:
         message = f"{owner}.{old_name} is deprecated: use {new_name}"
@@ -130,7 +138,9 @@ def _read_by(owner: str, old_name: str, new_name: str) -> Callable[[Any], Any]:
 
 
 def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Decorate a function: accept deprecated names of its keyword arguments, with a warning."""
+    """Decorate a function: accept the deprecated names of its keyword arguments in
+    :data:`KEYWORDS`, with a warning.
+    """
     name = function.__name__
     new_names = KEYWORDS[name]
 

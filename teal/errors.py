@@ -23,7 +23,7 @@ class InputError(TealError):
 
     Args:
         where: file, name or option with the fault.
-        field: field of it that is wrong; ``""`` for the whole.
+        field: wrong field of it; ``""`` for the whole.
         expected: accepted values.
         actual: value that was read.
     """
@@ -48,12 +48,18 @@ class InputError(TealError):
         return error
 
     def relocated(self, where: str, field: str = "") -> InputError:
-        """Return the same fault at another location."""
+        """Return an error with the same fault at another location.
+
+        Args:
+            where: file, name or option with the fault.
+            field: field of it that is wrong; ``""`` for the whole.
+        """
         error = type(self)(where, field, self.expected, self.actual)
         error._set_message(where, field, self._fault)
         return error
 
     def _set_message(self, where: str, field: str, fault: str) -> None:
+        """Set location and message of the error: ``WHERE: FIELD: FAULT``."""
         self.where = where
         self.field = field
         self._fault = fault

@@ -142,6 +142,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     """
     from teal.formats import topology_of
 
+    # Facts about the network, and those for --json only.
     topology = topology_of(config)
     num_cables = len(topology.cables())
     names = topology.link_names()
@@ -154,6 +155,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
         if len(capacities) > len(common)
         else ""
     )
+    # Printed lines.
     lines = [
         f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
         f"{num_cables:,} cables",
@@ -163,6 +165,7 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
     if topology.metric is not None:
         lines.append(f"IGP metrics: {topology.metric.min()} to {topology.metric.max()}")
     lines.append(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
+    # The outcome; --json has isolated nodes and one-way links by name.
     return Outcome(
         text="\n".join([*lines, *topology.doubts(), *topology.notes]),
         data={
@@ -180,7 +183,9 @@ def topology_outcome(config: TopologyConfig, _: Notify) -> Outcome:
 
 
 def convert_topology_outcome(config: TopologyConvertConfig, notify: Notify) -> Outcome:
-    """Run `teal topology convert`: write a network in another format."""
+    """Run `teal topology convert`: write a network in another format, and name the parts that this
+    format omits.
+    """
     from teal.formats import left_out_of, save_topology, topology_of
     from teal.formats.topology_formats import topology_suffixes
     from teal.runtime.storage import check_out_file
@@ -250,7 +255,9 @@ def get_outcome(config: TopologyGetConfig, _: Notify) -> Outcome:
 
 
 def _catalogue_outcome(with_traffic: bool) -> Outcome:
-    """List the published networks, or those with traffic."""
+    """Return the outcome of a download without a name: a line for each published network, or only
+    for those with traffic matrices.
+    """
     from teal.formats.published import CATALOGUE
 
     entries = {
@@ -284,6 +291,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
     low, median, high = np.quantile(totals, [0.0, 0.5, 1.0])
     # Largest ratio of a node's mean traffic to the capacity of its links.
     node_load, node = busiest_node(topology, traffic.pairs, mean)
+    # Printed lines.
     name = topology.node_names[node]
     lines = [
         describe_traffic(traffic),
@@ -301,6 +309,7 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
         )
     lines += [f"missing matrices: {gap.missing} after {gap.after}" for gap in traffic.gaps]
     lines += [f"skipped: {line}" for line in traffic.skipped]
+    # The outcome; totals in Gbit/s, shares as fractions.
     return Outcome(
         text="\n".join(lines),
         data={
@@ -319,7 +328,9 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
 
 
 def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
-    """Run `teal traffic convert` or `teal traffic generate`: write matrices in another format."""
+    """Run `teal traffic convert` or `teal traffic generate`: write the matrices to the output file,
+    and report their number.
+    """
     traffic = run_convert(config)
     return Outcome(
         text=f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands",
@@ -332,7 +343,8 @@ def convert_outcome(config: TrafficConvertConfig, _: Notify) -> Outcome:
 
 
 def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
-    """Load or generate the matrices, and write them.
+    """Load or generate the traffic matrices of the settings, write them to the output file, and
+    return them.
 
     Raises:
         InputError: invalid settings, or an output file that must not be replaced.
@@ -340,6 +352,7 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
     from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
     from teal.runtime.storage import check_out_file
 
+    # Check the output file before reading.
     check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
     topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)

@@ -17,7 +17,7 @@ from teal.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of a command or a request.
+    """Option of a command or a request: its name, help text and accepted values.
 
     Attributes:
         name: name of the option.
@@ -27,8 +27,9 @@ class Option:
         words: accepted words; () for a number.
         above_low: whether the lower limit is exclusive.
         below_high: whether the upper limit is exclusive.
-        base: value that corresponds to 0% if the message may suggest a fraction for a percentage: 0
-            for a share, 1 for a factor; None for no suggestion.
+        base: number that means 0%, 0 for a share and 1 for a factor of growth.  For a number that
+            looks like a percentage, the message suggests base + number / 100; None for no
+            suggestion.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """Text of the accepted range, for messages."""
+        """Description of the accepted numbers, for messages: ``a number in [0, 1)``."""
         if self.high is None:
             return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
         return (
@@ -51,14 +52,14 @@ class Option:
         )
 
     def allows(self, value: float) -> bool:
-        """Return whether a number is in the range."""
+        """Return whether a number is within the option's limits."""
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         is_below_high = value < high if self.below_high else value <= high
         return is_below_high and (value > low if self.above_low else value >= low)
 
     def check(self, value: float, actual: object = None) -> None:
-        """Raise InputError for a number outside the range.
+        """Raise InputError for a number outside the option's limits.
 
         The message suggests the fraction if the number looks like a percentage: 0.8 for 80.
 
@@ -79,8 +80,8 @@ class Option:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The range as keyword arguments of a request model's field (``ge``, ``gt``, ``le``,
-        ``lt``).
+        """Limits of the option as keyword arguments of a request model's field: ``ge`` or ``gt``
+        and ``le`` or ``lt``; {} without limits.
         """
         limits = {
             "gt" if self.above_low else "ge": self.low,
@@ -178,7 +179,9 @@ DEVICE = Option(
 
 
 def field_options(config: type[Any]) -> dict[str, Option]:
-    """Return the option of each annotated field of a settings class."""
+    """Return the option of each field of a settings class that is annotated with one, by the name
+    of the field.
+    """
     hints = typing.get_type_hints(config, include_extras=True)
     options = {
         name: [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)]
@@ -188,10 +191,11 @@ def field_options(config: type[Any]) -> dict[str, Option]:
 
 
 def check_options(config: Any) -> None:
-    """Raise InputError for a number outside its option's range; None is accepted.
+    """Raise InputError if a number in the settings is outside the limits of its option; None is
+    accepted.
 
     Args:
-        config: settings.
+        config: dataclass of settings whose fields are annotated with options.
     """
     for name, option in field_options(type(config)).items():
         value = getattr(config, name)

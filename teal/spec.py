@@ -57,7 +57,9 @@ class Spec:
         }
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
-        """Parse the value of an option to the type of its default."""
+        """Return the value of the option ``key``, parsed to the type of its default; raise
+        InputError for another text.
+        """
         text = self.options[key]
         if isinstance(default, bool):
             if text.lower() in _TRUE + _FALSE:
@@ -108,7 +110,7 @@ def register(
     replace: bool,
     reserved: Iterable[str] = (),
 ) -> None:
-    """Add an entry to a registry.
+    """Add a named entry to a registry, unless another entry has the name.
 
     Args:
         registry: the registry to extend.
@@ -152,7 +154,7 @@ class Registry(Generic[_Entry]):
     def add(
         self, name: str, entry: _Entry, *, replace: bool = False, reserved: Iterable[str] = ()
     ) -> None:
-        """Register an entry in this process.
+        """Add a named entry to the registry in this process.
 
         Args:
             name: name of the entry.
@@ -171,7 +173,7 @@ class Registry(Generic[_Entry]):
         register(self._registered, self._what, name, entry, replace=replace, reserved=taken_names)
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
+        """Return the names of all entries of the registry, sorted."""
         return sorted({*self._registered, *_entry_points(self._group)})
 
     def __contains__(self, name: str) -> bool:
@@ -189,7 +191,11 @@ class Registry(Generic[_Entry]):
             return self._load(name)
 
     def _load(self, name: str) -> _Entry:
-        """Return the object of an entry point, imported at the first call."""
+        """Return the object of the entry point with this name, imported at the first call.
+
+        Raises:
+            InputError: no entry point has the name.
+        """
         if name not in self._loaded:
             entry_point = _entry_points(self._group).get(name)
             if entry_point is None:

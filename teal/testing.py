@@ -113,6 +113,7 @@ def cabled_topology(seed: int, nodes: int = 6) -> Topology:
         nodes: number of nodes.
     """
     rng = np.random.default_rng(seed)
+    # Links of each pair of nodes, which is connected with a random probability.
     links: list[tuple[int, int, float]] = []
     density = rng.uniform(0.3, 0.7)
     for i in range(nodes):

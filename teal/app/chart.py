@@ -47,7 +47,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chart:
-    """Chart of several series.
+    """Chart as data: its series, and the texts and scales of its axes.
 
     Attributes:
         name: name of the chart's image file, without suffix.
@@ -80,7 +80,7 @@ class Chart:
 
     @property
     def y_range(self) -> tuple[float, float] | None:
-        """Range of the vertical axis; None to fit it to the values."""
+        """Lower and upper end of the vertical axis, in per cent; None to fit it to the values."""
         return _SHARE_RANGE if self.shows_shares else None
 
 
@@ -98,7 +98,7 @@ class Styles:
     schemes: tuple[str, ...]
 
     def number(self, scheme: str) -> int:
-        """Return the index of a scheme."""
+        """Return the index of a scheme in the order in which styles are assigned, from 0."""
         return self.schemes.index(scheme)
 
     def colour(self, scheme: str) -> str:
@@ -106,7 +106,9 @@ class Styles:
         return COLOURS[self.number(scheme) % len(COLOURS)]
 
     def width(self, scheme: str) -> float:
-        """Return the line width of a scheme, pixels."""
+        """Return the line width of a scheme in pixels: each is narrower than the one before, down
+        to a minimum.
+        """
         return max(_NARROWEST, _WIDEST - _NARROWER * self.number(scheme))
 
     def pick(self, scheme: str, looks: Sequence[str]) -> str:
@@ -132,5 +134,6 @@ def distribution(scheme: str, values: FloatArray) -> Series:
     # Indices of at most MAX_POINTS sorted values, and the percentage of values up to each.
     drawn = spread(np.arange(len(values)), MAX_POINTS)
     percentage = 100 * (drawn + 1) / max(1, len(values))
+    # Each value has two points: the lower and the upper end of its step.
     steps = np.concatenate([[0.0], np.repeat(percentage, 2)[:-1]]) if len(drawn) else percentage
     return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())

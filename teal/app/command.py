@@ -46,6 +46,7 @@ def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
     """Return a rate-limited ``notify``: it drops messages less than ``every_s`` seconds after the
     previous printed one, or after this call.
     """
+    # Time of the last printed message.
     last = time.perf_counter()
 
     def progress(text: str) -> None:
@@ -85,7 +86,7 @@ Run = Callable[[Any, Notify], Outcome]
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Command of the command line.
+    """Command of the command line: its settings and the function that runs it.
 
     Attributes:
         settings: dataclass of its settings, whose docstrings are its ``--help``.
@@ -110,7 +111,7 @@ class Command:
     formerly: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
     def outcome(self, settings: Any, notify: Notify) -> Outcome:
-        """Run the command."""
+        """Run the command with its settings and return its outcome; ``notify`` prints progress."""
         run: Run = EntryPoint("", self.run, "").load() if isinstance(self.run, str) else self.run
         return run(settings, notify)
 
@@ -136,7 +137,9 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> int:
 
 
 def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
-    """Print tables, as wide as the terminal, or in full width to a file or pipe."""
+    """Print tables: in a terminal as wide as it is; to a file or pipe in full width, or 80
+    characters wide unless ``wide``.
+    """
     from rich.console import Console
 
     for table in (each_table.of_terminal() for each_table in tables):

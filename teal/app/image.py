@@ -36,8 +36,12 @@ _MARK_LETTERS = 8
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
-    """Set the ticks of a logarithmic axis to ``subs`` times powers of ten, written as 0.01, 10,
-    2000.
+    """Set the ticks of a logarithmic matplotlib axis to multiples of powers of ten, and write them
+    as plain numbers, such as 0.01, 10 and 2000.
+
+    Args:
+        axis: the axis (written).
+        subs: multiples of each power of ten that have a tick.
     """
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
@@ -89,7 +93,9 @@ def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
 
 
 def _shortened(text: str, letters: int) -> str:
-    """Shorten a text to at most ``letters`` characters by an ellipsis in its middle."""
+    """Return a text of at most ``letters`` characters: a longer one gets an ellipsis in its
+    middle.
+    """
     if len(text) <= letters:
         return text
     head_length = (letters - 1) // 2
@@ -98,7 +104,7 @@ def _shortened(text: str, letters: int) -> str:
 
 
 def _literal(text: str) -> str:
-    """Escape dollar signs, between which matplotlib would read formulas."""
+    """Return a text with dollar signs escaped, between which matplotlib would read formulas."""
     return text.replace("$", r"\$")
 
 
@@ -132,6 +138,7 @@ def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -
                 linewidths=0.6,
                 zorder=3,
             )
+        # Lines, with marks for the kind "marked".
         case _:
             (line,) = axes.plot(
                 x,
@@ -152,6 +159,7 @@ def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None
         path: path of the file; its suffix decides the format.
         rows: name and charts of each network.
     """
+    # A grid of axes with as many columns as the longest row.
     columns = max(len(charts) for _, charts in rows)
     figure = Figure(
         figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * len(rows)), layout="constrained"
@@ -204,6 +212,7 @@ def save_charts(
             for chart in network_charts
             for suffix in _FORMATS
         }
+    # Check the names of all files before any is written.
     check(folder, list(chart_of_file))
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in chart_of_file.items():

@@ -135,8 +135,13 @@ def _bisect_factor(search: _LoadSearch, unscaled: Problem, target_fraction: floa
 
     ``low`` and ``high`` bracket the logarithm of the factor: the served fraction is at least the
     target at ``low`` and at most the target at ``high``.
+
+    Args:
+        search: computes the served fraction at a factor.
+        unscaled: total-flow problem of B matrices at factor 1.
+        target_fraction: total flow over total demand, in (0, 1).
     """
-    # Start at the load at which even splits just fill the busiest link.
+    # Start at the factor at which even splits just fill the busiest link, in the median.
     low = high = -math.log(float(unscaled.utilisation(unscaled.even_splits).amax(1).median()))
     # Bracket: double the load until too little is served, halve it until enough is served.
     while search.median_served_fraction(high) > target_fraction:
@@ -171,8 +176,11 @@ class _LoadSearch:
         self._state: pdhg.PdhgState | None = None
 
     def median_served_fraction(self, log_factor: float) -> float:
-        """Return the median over the matrices of optimal flow / demand, with all demands times
-        exp(log_factor).
+        """Return the median over the matrices of optimal total flow / total demand, with all
+        demands times exp(log_factor).
+
+        Raises:
+            SolverError: the deadline has passed, or the certified gap of an optimum is above 1%.
         """
         problem = self._unscaled.with_demand(self._unscaled.demand * math.exp(log_factor))
         result = pdhg.solve(
@@ -182,6 +190,7 @@ class _LoadSearch:
             max_iterations=_MAX_ITERATIONS,
             warm_start=self._state,
         )
+        # A result at the deadline, or one with a large gap, is of no use.
         if self._end.is_over:
             raise SolverError(
                 "--calibrate: the load factor was not found before the deadline; use a longer "
@@ -249,14 +258,14 @@ class Instance:
 
     @property
     def value_arrays(self) -> tuple[FloatArray, ...]:
-        """Weights (D,) and arrays of the bandwidth functions, for cache keys; () where all demands
-        have the same value.
+        """Arrays that give the demands different values, for cache keys: the weights (D,), and the
+        slopes and piece ends (D, C) of the bandwidth functions, each if there are any.
         """
         functions = () if self.functions is None else (self.functions.slope, self.functions.end)
         return (*(() if self.weight is None else (self.weight,)), *functions)
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
-        """Build the float64 program of B matrices.
+        """Build the program of B matrices on the instance's network, in float64.
 
         Args:
             demand: (B, D) Gbit/s.
@@ -331,7 +340,7 @@ def load_instance(
         InputError: invalid user input.
         SolverError: the factor of --calibrate was not found in time.
     """
-    # Report an unavailable device before anything is read.
+    # An unavailable device is an error before anything is read.
     _check_device(config)
     topology, traffic = load_network(config.topology, config.traffic, config, notify, on_topology)
     return instance_of(topology, select(traffic), config, notify, deadline)
@@ -345,7 +354,9 @@ def _check_device(config: ProgramConfig) -> None:
 
 
 def _device_of(config: ProgramConfig, paths: PathSet) -> torch.device:
-    """Return the device of the settings; for ``auto`` the one with the shorter predicted time."""
+    """Return the torch device of the settings; for ``auto`` the one with the shorter predicted
+    solve time over these paths.
+    """
     if config.device != "auto":
         return pick_device(config.device)
     return pick_device("auto" if suits_gpu(config, paths, torch.get_num_threads()) else "cpu")
@@ -379,7 +390,7 @@ def instance_of(
         traffic: its matrices, Gbit/s.
         config: settings of the program and of the candidate paths.
         notify: prints a message.
-        deadline: seconds for all computations.
+        deadline: seconds from now for all computations.
 
     Raises:
         InputError: invalid settings.
@@ -420,7 +431,8 @@ def instance_of(
     paths = of_classes(config, topology, traffic, pair_paths)
     paths_s += time.perf_counter() - begin
     _notify_of_paths(paths, notify)
-    # Paths for demands that have none without a failure, then protection against failures.
+    # A path for each demand without candidates that the network without failures connects, then
+    # protection against failures.
     instance = Instance(
         topology,
         traffic,
@@ -449,7 +461,9 @@ def _notify_of_paths(paths: PathSet, notify: Callable[[str], None]) -> None:
 
 
 def _latency_limits(config: ProgramConfig, traffic: TrafficMatrices) -> FloatArray | None:
-    """Return the (D,) upper limit of each demand's path latency, ms; None for no limits."""
+    """Return the (D,) upper limit of each demand's path latency, ms, by its class; None for no
+    limits.
+    """
     limits = assignments(config.latency_limits, "--latency-limits")
     if traffic.classes is None or not limits:
         return None
@@ -463,6 +477,7 @@ def _protection(instance: Instance, groups: Sequence[Sequence[int]]) -> Protecti
         instance: instance without protection.
         groups: indices of the links of each group that fails as a whole.
     """
+    # The protection depends on the paths only, so that one matrix of zeros suffices.
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     return Protection.of(problem.ops, instance.topology.num_links, groups)
 
@@ -478,14 +493,15 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     Raises:
         InputError: an invalid file, or groups that the program cannot be protected against.
     """
+    # Guaranteed flows depend on the paths only: the program has one matrix of zeros.
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
     protection = _protection(instance, groups)
     num_unprotected = int(protection.unprotected(problem.under(protection).program).sum())
-    kind = "cable" if protect == _CABLES else "group"
+    group_word = "cable" if protect == _CABLES else "group"
     notify(
-        f"guarantees survive the failure of any one of {len(groups)} {kind}s; {num_unprotected:,} "
-        "demands cannot be protected"
+        f"guarantees survive the failure of any one of {len(groups)} {group_word}s; "
+        f"{num_unprotected:,} demands cannot be protected"
     )
     return dataclasses.replace(instance, protection=protection)
 
@@ -548,9 +564,16 @@ def given_weights(
     Objectives that need weights, such as weighted_flow, have random ones by default; max_min has
     weights only if the settings name some.
 
+    Args:
+        config: the settings.
+        topology: the network.
+        traffic: its D demands.
+        notify: prints a message with the origin of the weights.
+
     Raises:
         InputError: weights for an objective without weights, or invalid weights.
     """
+    # Refuse weights for other objectives.
     objective = Objective(config.objective)
     accepts_weights = objective.rules.needs_weight or objective.name in (
         ObjectiveName.WEIGHTED_FLOW,
@@ -565,6 +588,7 @@ def given_weights(
                 "use weighted_flow, max_min, or a fair objective with weight=given",
             )
         return None
+    # NAME=WEIGHT,... are weights of classes; other texts are random:... or the name of a table.
     if "=" in config.weights and not config.weights.startswith(f"{_RANDOM}:"):
         return _weights_of_classes(config.weights, traffic)
     text = config.weights or (_DEFAULT_WEIGHTS if objective.rules.needs_weight else "")
@@ -575,7 +599,11 @@ def given_weights(
 
 
 def _weights_of_classes(text: str, traffic: TrafficMatrices) -> FloatArray:
-    """Return the (D,) weights of the demands from weights of their classes, ``NAME=WEIGHT,...``.
+    """Return the (D,) weights of the demands from weights of their classes.
+
+    Args:
+        text: ``NAME=WEIGHT,...`` with every class of the traffic.
+        traffic: the demands.
 
     Raises:
         InputError: demands without classes, or a class without a finite weight above 0.
@@ -598,7 +626,9 @@ def _weights_of_classes(text: str, traffic: TrafficMatrices) -> FloatArray:
 
 
 def describe_traffic(traffic: TrafficMatrices) -> str:
-    """Describe the traffic in one line: number of matrices and demands, times, and gaps."""
+    """Return a description of the traffic in one line: numbers of matrices and demands, times, and
+    gaps.
+    """
     num_missing = sum(gap.missing for gap in traffic.gaps)
     parts = [f"{traffic.num_matrices} matrices of {traffic.num_demands} demands"]
     parts.append(f"{traffic.timestamps[0]} to {traffic.timestamps[-1]}")
@@ -677,6 +707,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     require_once(rows, pairs, "each source and target")
     for row, pair in zip(rows, pairs, strict=True):
         weights[pair] = row.number("weight")
+    # (D,) weights of the demands, which all need one.
     weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
@@ -725,13 +756,17 @@ def _cached_calibration(
 
 
 def rows_of(instance: Instance, split: str) -> Int64Array:
-    """Return the matrix indices of ``train``, ``validation``, ``test`` or ``all``."""
+    """Return the (n,) indices of the instance's matrices of a split: ``train``, ``validation``,
+    ``test``, or ``all``.
+    """
     all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
     return all_rows if split == "all" else getattr(instance.split, split)
 
 
 def instance_key(instance: Instance) -> str:
-    """Return the content hash of network, traffic, paths, weights and bandwidth functions."""
+    """Return the hexadecimal SHA-256 of an instance's network, traffic, paths, weights and
+    bandwidth functions.
+    """
     network_keys = (
         instance.topology.content_key(),
         instance.traffic.content_key(),

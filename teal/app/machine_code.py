@@ -1,10 +1,10 @@
 """Build the compiled kernels that come with the package: ``python -m teal.app.machine_code``.
 
 For each processor level (:mod:`teal.runtime.shipped_kernels`), tasks of :mod:`teal.app.warm_up`
-compile the kernels in processes in which Numba compiles for that level.  A form is a kernel
-compiled for given argument types.  Forms stay in a working folder, so that a second run compiles
-only changed kernels.  The forms that the tasks load are copied to the package, with a manifest.
-This machine must support the instructions of a level, since its kernels are called.
+compile the kernels in processes in which Numba compiles for that level.  A specialisation is a
+kernel compiled for given argument types.  Specialisations stay in a working folder, so that a
+second run compiles only changed kernels.  Those that the tasks load are copied to the package, with
+a manifest.  This machine must support the instructions of a level, since its kernels are called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from teal.runtime import shipped_kernels
 
-# Working folder with the forms of earlier runs.
+# Working folder with the compiled kernels of earlier runs.
 WORK = Path(__file__).parents[2] / "build" / "machine_code"
 _CALL = """
 import sys
@@ -37,11 +37,11 @@ def make(levels: Sequence[str], tasks: Sequence[str], work: Path, out: Path) -> 
     Args:
         levels: names of processor levels that this machine supports.
         tasks: names of tasks of :mod:`teal.app.warm_up`; () for all.
-        work: working folder with the forms of earlier runs.
+        work: working folder with the compiled kernels of earlier runs.
         out: output folder; its present content is removed.
 
     Returns:
-        Number of written forms.
+        Number of written files of compiled kernels, one for each specialisation.
     """
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -54,13 +54,19 @@ def make(levels: Sequence[str], tasks: Sequence[str], work: Path, out: Path) -> 
 
 
 def _compiled_files(level: str, tasks: Sequence[str], work: Path) -> list[Path]:
-    """Compile the kernels of the tasks for one level; return the files of the forms that the tasks
-    load, and the tasks' markers.
+    """Compile the kernels of the tasks for one level; return the files of the specialisations that
+    the tasks load, and the tasks' markers.
 
-    A kernel that only other kernels call is part of their forms, and needs no file.
+    A kernel that only other kernels call is part of their machine code, and needs no file.
+
+    Args:
+        level: name of the processor level.
+        tasks: names of tasks; () for all.
+        work: working folder of the level.
     """
     kernel_folder = work / "kernels"
-    # Compile missing forms.  A second run then loads all forms, which updates their times.
+    # Compile missing specialisations.  A second run then loads all of them, which updates the
+    # modification times of their files; others are left over from earlier versions.
     _call(level, tasks, work)
     compiled_at = time.time()
     time.sleep(_CLOCK_S)
@@ -74,7 +80,13 @@ _CLOCK_S = 0.1
 
 
 def _call(level: str, tasks: Sequence[str], work: Path) -> None:
-    """Call the kernels of the tasks in a process that compiles missing forms for a level."""
+    """Call the kernels of the tasks in a process that compiles missing ones for a level.
+
+    Args:
+        level: name of the processor level.
+        tasks: names of tasks; () for all.
+        work: working folder of the level, which becomes Numba's cache folder.
+    """
     for marker in (work / "kernels").glob("*.done"):
         marker.unlink()
     level_environment = {
@@ -107,6 +119,7 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=shipped_kernels.FOLDER, help="output folder of the package"
     )
+    # Refuse levels that this machine does not support.
     arguments = parser.parse_args()
     possible = shipped_kernels.levels()
     for level in arguments.level or ():
@@ -118,12 +131,13 @@ def main() -> None:
         shutil.rmtree(arguments.out, ignore_errors=True)
         print("no compiled kernels: there is no processor level for this machine")
         return
+    # Compile for the levels, and report number and size of the files.
     levels = arguments.level or (possible[:1] if arguments.best else possible)
     begin = time.perf_counter()
-    num_forms = make(levels, arguments.task or (), arguments.work, arguments.out)
+    num_kernels = make(levels, arguments.task or (), arguments.work, arguments.out)
     size_mib = sum(file.stat().st_size for file in arguments.out.iterdir()) / 2**20
     print(
-        f"{num_forms} compiled kernels, {size_mib:.1f} MiB, in {time.perf_counter() - begin:.0f} "
+        f"{num_kernels} compiled kernels, {size_mib:.1f} MiB, in {time.perf_counter() - begin:.0f} "
         f"s: {arguments.out}"
     )
 

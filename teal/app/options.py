@@ -36,6 +36,7 @@ def with_options(
         kind: dataclass of the options.
     """
 
+    # The decorated function takes network and traffic, and keyword arguments for the options.
     def decorate(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
@@ -69,6 +70,7 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
     Raises:
         InputError: an unknown name, an invalid value, or a missing required option.
     """
+    # Convert each value to the type of its field, which may be given by an old name.
     hints = get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     values = dict[str, Any]()
@@ -90,6 +92,7 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
         except SettingTypeError as error:
             option = f"--{name.replace('_', '-')}"
             raise InputError(option, "", error.expected, error.actual) from None
+    # Options without a default must be given.
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         is_required = field.default is field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:

@@ -40,16 +40,20 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
         chart: series and axes.
         styles: colour and marks of each scheme.
     """
+    # Legend, below the plot at first; positions are fractions of the plot's height, margins pixels.
     legend: dict[str, Any] = {"orientation": "h", "y": -0.22, "yanchor": "top"}
     top_margin = 28
     if chart.x_scale == "category":
         # The legend is above the plot, since long names are below it.
         legend |= {"y": 1.02, "yanchor": "bottom"}
         top_margin = 56
+    # Vertical axis, with the range of the chart if it has one.
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
+    # The legend names a scheme once: its small points only if it has no mean.
     has_mean = {series.scheme for series in chart.series if series.kind == "mean"}
+    # The hover text has one point of a chart with points, else all lines at one x.
     return {
         "data": [
             _trace(
@@ -74,7 +78,7 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
 
 
 def _x_axis(chart: Chart) -> dict[str, Any]:
-    """Return Plotly's settings of the horizontal axis."""
+    """Return Plotly's settings of the horizontal axis of a chart, a dict for JSON."""
     x_axis: dict[str, Any] = {
         "title": {"text": chart.x_label},
         "type": _AXIS_TYPES[chart.x_scale],
@@ -156,7 +160,7 @@ def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> d
 
 
 def _safe(text: str) -> str:
-    """Escape a text for Plotly, which interprets some HTML."""
+    """Return a text with & and < escaped, since Plotly interprets some HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
@@ -165,7 +169,7 @@ _ASSETS = Path(__file__).parent / "assets"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Section of the page about one network.
+    """Section of an HTML page about one network: its table, charts and map.
 
     Attributes:
         title: name of the network, with that of the traffic if the page has several sections of one
@@ -197,8 +201,8 @@ class Section:
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:
-    """Write an HTML page.  It includes all scripts, such as Plotly's (4.5 MB), and loads nothing
-    from the network.
+    """Write an HTML page that includes all scripts, such as Plotly's (4.5 MB), so that it loads
+    nothing from the network.
 
     Args:
         path: path of the file.

@@ -73,9 +73,14 @@ def first_paths(config: PathConfig, topology: Topology, pairs: IntArray | None) 
 
 
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
-    """Return the paths of ``pairs``, (D, 2), computed or read from the file of the settings.
+    """Return the paths of each pair of nodes, computed or read from the file of the settings.
 
-    Where the settings ask for column generation, these are the paths that it starts from.
+    If the settings ask for column generation, these are the paths from which it starts.
+
+    Args:
+        config: the settings.
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
 
     Raises:
         InputError: a file of paths for other pairs or another network.
@@ -224,10 +229,14 @@ def _notify_of_choice(
 
 
 def _choice_seconds(end: Deadline) -> float:
-    """Return the time limit of column generation, seconds: at most half of the remaining time.
+    """Return the time limit of column generation in seconds: 300, or at most half of the remaining
+    time.
 
-    A limit below the maximum is rounded down to a power of two: it is part of the cache key of
-    paths that it cuts short, so that another run with a similar deadline finds them.
+    A limit below 300 is rounded down to a power of two: it is part of the cache key of paths that
+    it cuts short, so that another run with a similar deadline finds them.
+
+    Args:
+        end: deadline of all computations for the network.
     """
     if end.remaining_s >= 2 * _MAX_CHOICE_S:
         return _MAX_CHOICE_S
@@ -248,6 +257,7 @@ def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:
     demand = demand[demand.sum(1) > 0]
     if traffic.classes is None:
         return demand
+    # Add up the demands of all classes between the same nodes.
     pair_rows = _pair_rows(traffic.pairs, paths.pairs)
     summed = np.zeros((len(demand), paths.num_demands))
     np.add.at(summed.T, pair_rows, demand.T)
@@ -273,14 +283,16 @@ def _pair_rows(pairs: IntArray, unique_pairs: IntArray) -> Int64Array:
 
 
 def proven(gap_all_paths: float) -> float:
-    """Return a certified gap, or NaN for one of at least 1, which the trivial bound 0 of a
-    minimisation certifies, too.
+    """Return a certified relative gap unchanged if it is below 1, else NaN: the trivial bound 0 on
+    a minimum certifies a gap of 1 without any proof of value.
     """
     return gap_all_paths if gap_all_paths < 1 else math.nan
 
 
 def describe_gap_over_all_paths(gap_all_paths: float) -> str:
-    """Describe the gap to the optimum over all paths in one line; NaN means that it is unknown."""
+    """Return a description of the relative gap to the optimum over all paths in one line; NaN means
+    that the gap is unknown.
+    """
     if math.isnan(gap_all_paths):
         return "gap to the optimum over all paths unknown: no useful dual bound yet"
     return f"gap to the optimum over all paths {100 * gap_all_paths:.3f}%"
@@ -296,10 +308,11 @@ class RoundsProgress:
 
     def __init__(self, notify: Callable[[str], None], every_s: float) -> None:
         self._progress = seldom(notify, every_s)
+        # Number of reported rounds.
         self._rounds = 0
 
     def __call__(self, column_round: ColumnRound, matrix: str = "") -> None:
-        """Report a round of column generation.
+        """Count a round of column generation, and print it if the last message is old enough.
 
         Args:
             column_round: added paths and gap of the round.

@@ -31,7 +31,7 @@ def network(
     Args:
         problem: problem of B matrices.
         allocation: allocation of the problem; None to draw the network alone.
-        row: index of the drawn matrix, 0 to B - 1.
+        row: index of the matrix whose utilisation is drawn, 0 to B - 1.
         ax: axes to draw into; None for new ones.
 
     Raises:
@@ -111,6 +111,7 @@ def gap_over_time(
                 color=COLOURS[index % len(COLOURS)],
                 label=name,
             )
+    # Logarithmic axes with plain numbers.
     ax.set(xscale="log", yscale="log", xlabel="time (ms)", ylabel="certified gap (%)")
     plain_log_axis(ax.xaxis, subs=(1.0, 2.0, 5.0))
     plain_log_axis(ax.yaxis)

@@ -57,6 +57,7 @@ def inputs_of(settings: Any) -> dict[str, str]:
 
     Inputs are existing paths and matches of patterns in the fields of a dataclass, except ``out``.
     """
+    # Each text or path of a field, or of its tuple, may be a file, a folder or a pattern.
     hashes: dict[str, str] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -69,7 +70,9 @@ def inputs_of(settings: Any) -> dict[str, str]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return versions of packages, processor, number of threads, and GPU, for a manifest."""
+    """Return a description of this machine for a manifest, a dict for JSON: versions of packages,
+    processor, numbers of cores and threads, and GPU.
+    """
     # Imported here: torch is slow to load, and other functions of this module do not need it.
     import torch
 
@@ -91,6 +94,9 @@ def describe_machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
+    """Return the model name of the processor, or what Python knows of it where Linux's
+    ``/proc/cpuinfo`` lacks it.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -110,19 +116,20 @@ _CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
 
 
 class Entries(Protocol):
-    """Results of a run so far, as JSON objects of several kinds."""
+    """Results of a run so far: lists of JSON objects, each list under a name, its kind."""
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a kind, in the order in which they were added."""
+        """Yield the entries of the list ``kind``, in the order in which they were added."""
         ...
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry, of values that JSON can represent."""
+        """Append an entry, whose values JSON can represent, to the list ``kind``."""
         ...
 
 
 def require_same(entries: Entries, content: str, where: str) -> None:
-    """Raise InputError unless the run's input equals that of the interrupted run; record it.
+    """Raise InputError unless the run's input equals that of the interrupted run; then record its
+    hash in ``entries``.
 
     Args:
         entries: entries of the run (written).
@@ -149,11 +156,13 @@ class MemoryEntries:
         self._entries: dict[str, list[dict[str, Any]]] = {}
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Iterate over the entries of a kind, in the order in which they were added."""
+        """Return an iterator over the entries of the list ``kind``, in the order in which they were
+        added.
+        """
         return iter(self._entries.get(kind, ()))
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append a copy of an entry."""
+        """Append a copy of an entry to the list ``kind``."""
         self._entries.setdefault(kind, []).append(dict(entry))
 
 
@@ -196,10 +205,11 @@ class Journal:
             self.header = header
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a kind from the file, in the order in which they were added.
+        """Yield the entries of the list ``kind`` from the file, in the order in which they were
+        added.
 
         Args:
-            kind: name of the kind; not ``settings``, which the first line uses.
+            kind: name of the list; not ``settings``, with which the first line begins.
         """
         start = f'{{"{kind}": '
         with self.path.open(encoding="utf-8") as stream:
@@ -208,7 +218,9 @@ class Journal:
                     yield json.loads(line)[kind]
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry, of values that JSON can represent, and force it to the disk."""
+        """Append an entry, whose values JSON can represent, to the list ``kind``, and force it to
+        the disk.
+        """
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({kind: dict(entry)}) + "\n")
             stream.flush()
@@ -225,7 +237,9 @@ def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remove_incomplete_line(path: Path) -> None:
-    """Truncate the file after its last newline, which is searched for from the end."""
+    """Truncate a journal after its last newline, which is searched for from the end; raise
+    InputError if there is no such file.
+    """
     if not path.is_file():
         raise InputError.invalid(
             str(path.parent),
@@ -233,6 +247,7 @@ def _remove_incomplete_line(path: Path) -> None:
             f"the folder has no interrupted run (no {path.name})",
             "drop --resume to start a new run",
         )
+    # Read blocks from the end to the start until one has a newline.
     with path.open("r+b") as stream:
         end = stream.seek(0, os.SEEK_END)
         while end:
@@ -247,7 +262,9 @@ def _remove_incomplete_line(path: Path) -> None:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """Return the first line of a journal: ``settings``, ``inputs`` and ``machine``."""
+    """Return the first line of a journal, a JSON object with ``settings``, ``inputs`` and
+    ``machine``; raise InputError for another file.
+    """
     try:
         with path.open(encoding="utf-8") as stream:
             header = json.loads(stream.readline())
@@ -265,7 +282,12 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 
 def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Raise InputError if a setting differs from that of the interrupted run."""
+    """Raise InputError if a setting differs from that of the interrupted run.
+
+    Args:
+        old: settings of the interrupted run, by field.
+        new: settings of this run, by field.
+    """
     for field in {**old, **new}:
         if field not in _CHANGEABLE_SETTINGS and old.get(field) != new.get(field):
             expected = f"the setting of the interrupted run, {old.get(field, 'not set')!r}"
@@ -291,7 +313,9 @@ _Config = TypeVar("_Config")
 
 
 def save_settings(config: Any) -> None:
-    """Write the settings of a run into its folder ``config.out``."""
+    """Write the settings of a run, a dataclass, to ``settings.json`` in its folder ``config.out``,
+    with ``resume`` false.
+    """
     config.out.mkdir(parents=True, exist_ok=True)
     with atomic_file(config.out / SETTINGS) as temporary:
         values = dataclasses.asdict(config) | {"resume": False}
@@ -324,6 +348,7 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
             raise InputError.invalid(
                 str(file), "", f"the settings of a run cannot be read: {error}"
             ) from None
+        # Convert the JSON values to the types of the fields.
         hints = get_type_hints(kind, include_extras=False)
         try:
             return kind(**{field: typed(hints[field], value) for field, value in values.items()})

@@ -21,12 +21,13 @@ _MAX_PATHS = 255
 
 
 class PathChoice(NamedTuple):
-    """Options of column generation for training matrices (``--num-paths auto:gap=...,most=...``).
+    """Options of column generation, in which paths are added for some training matrices
+    (``--num-paths auto:gap=...,most=...``).
 
     Attributes:
-        gap: certified gap to the optimum over all paths at which it stops.
-        most: maximum number of paths of a demand; of the added paths, those with the largest flow
-            in some training matrix remain.
+        gap: certified relative gap to the optimum over all paths at which it stops.
+        max_paths: maximum number of paths of a demand; of the added paths, those with the largest
+            flow in some training matrix remain.
     """
 
     gap: float
@@ -35,7 +36,7 @@ class PathChoice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathConfig:
-    """Candidate paths."""
+    """Settings of the candidate paths: their number, method and weight."""
 
     num_paths: int | str = "auto"
     """K, maximum number of candidate paths of a demand; or auto:gap=0.01,most=8: starting with 4
@@ -60,7 +61,7 @@ class PathConfig:
 
     @property
     def choice(self) -> PathChoice | None:
-        """Options of column generation; None for a fixed number of paths.
+        """Options of column generation from ``num_paths``; None for a fixed number of paths.
 
         Raises:
             InputError: neither a number nor auto with its options.
@@ -82,13 +83,13 @@ class PathConfig:
 
     @property
     def first_paths(self) -> int:
-        """Number of paths of a demand before column generation."""
+        """Number of candidate paths of a demand before column generation adds any."""
         return self.num_paths if isinstance(self.num_paths, int) else FIRST_PATHS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CandidateConfig(PathConfig):
-    """Candidate paths, computed or read."""
+    """Settings of candidate paths that are computed, or read from a file."""
 
     paths: Path | None = None
     """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method,
@@ -97,7 +98,7 @@ class CandidateConfig(PathConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """The objective."""
+    """Settings of the objective and of its weights."""
 
     objective: str = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow:epsilon=0.5 (a Gbit/s on a path has the
@@ -120,7 +121,7 @@ class ObjectiveConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CalibratedConfig:
-    """Scaling of the demands."""
+    """Setting that scales the demands."""
 
     calibrate: float | None = None
     """Share in (0, 1): multiply all demands by one factor so that the optimal total flow serves
@@ -129,7 +130,7 @@ class CalibratedConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassConfig:
-    """Priority classes of the demands, and their latency limits."""
+    """Settings of the priority classes of the demands, and of their latency limits."""
 
     classes: str = ""
     """Priority classes, the highest first: gold,silver,bronze names those of the traffic's column
@@ -142,7 +143,7 @@ class ClassConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateConfig):
-    """The program to solve."""
+    """Settings of the program to solve, and of the device that solves it."""
 
     functions: Path | None = None
     """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of
@@ -156,18 +157,24 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
 
     @property
     def cpu_alone(self) -> str:
-        """Name of the part of the program that needs the CPU; "" if it can run on a GPU."""
+        """Text for messages that names the part of the program which needs the CPU; "" if the
+        program can run on a GPU.
+        """
         is_on_cpu = Objective(self.objective).rules.may_have_no_allocation
         return f"the objective {self.objective}" if is_on_cpu else ""
 
     @property
     def prefers_gpu(self) -> bool:
-        """Whether a GPU is used also for small networks."""
+        """Whether ``--device auto`` selects an available GPU also for small networks; false unless
+        a subclass overrides it.
+        """
         return False
 
     @property
     def chooses_paths(self) -> bool:
-        """Whether column generation may add paths for the traffic before it is solved."""
+        """Whether column generation may add paths for the traffic before it is solved; true unless
+        a subclass overrides it.
+        """
         return True
 
     def __post_init__(self) -> None:
@@ -185,7 +192,7 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyFileConfig:
-    """Options for reading the file of a network."""
+    """Settings for reading the file of a network."""
 
     default_capacity: float | None = None
     """Capacity of links without a capacity in the file, Gbit/s; default: such a file is refused."""
@@ -206,7 +213,7 @@ class TopologyFileConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficFileConfig(TopologyFileConfig):
-    """Options for reading the files of a network and its traffic."""
+    """Settings for reading the files of a network and its traffic."""
 
     traffic_unit: str = ""
     """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
@@ -214,7 +221,7 @@ class TrafficFileConfig(TopologyFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkConfig(TrafficFileConfig):
-    """A network and its traffic."""
+    """Settings that name a network and its traffic."""
 
     topology: Annotated[str, TOPOLOGY]
     traffic: str
@@ -226,13 +233,13 @@ class NetworkConfig(TrafficFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramFileConfig(ProgramConfig, TrafficFileConfig):
-    """The program, and options for reading the files of a network and its traffic."""
+    """Settings of the program, and for reading the files of a network and its traffic."""
 
 
 # Dataclass fields begin with those of the last base, so that --help begins with the required ones.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig(ProgramFileConfig, NetworkConfig):
-    """A network, its traffic, and what to optimise."""
+    """Settings of a network, its traffic, and the program to solve."""
 
 
 def assignments(text: str, option: str) -> dict[str, float]:
@@ -352,7 +359,8 @@ _SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str, option: str = "--time-budget") -> float:
-    """Parse a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90`` into seconds.
+    """Parse a duration such as ``500ms``, ``90s``, ``10m`` or ``1h30m`` into seconds; a number
+    without a unit is in seconds.
 
     Args:
         text: the duration.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Cell(NamedTuple):
-    """Cell of a table.
+    """Text of a table's cell, with its sort key and alignment.
 
     Attributes:
         text: displayed text.
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Column of a table.
+    """Column of a table: its heading, and how a record's value is read and formatted.
 
     Attributes:
         label: heading, with the unit.
@@ -61,17 +61,19 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether its cells are sorted and aligned as numbers."""
+        """Whether the cells of the column are sorted and aligned as numbers."""
         return self.show is not None or self.text is not None
 
     def of(self, record: Any) -> Any:
-        """Return the value of a record in this column."""
+        """Return the value of a record in this column: the record's attribute, or the result of the
+        column's function.
+        """
         return (
             self.value(record) if callable(self.value) else operator.attrgetter(self.value)(record)
         )
 
     def cell(self, record: Any) -> Cell:
-        """Return the cell of a record in this column."""
+        """Return the cell of a record in this column: its displayed text and its sort key."""
         value = self.of(record)
         text = (
             self.text(record)
@@ -88,7 +90,10 @@ class Column:
         return Cell(text, sort, self.is_number)
 
     def is_shown(self, records: Iterable[Any]) -> bool:
-        """Return whether the column is required, or some record has a value."""
+        """Return whether the table of these records has the column: it is not optional, or some
+        record has a value in it.
+        """
+        # NaN differs from itself.
         return not self.optional or any(
             value not in (None, "") and value == value for value in map(self.of, records)
         )
@@ -96,7 +101,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Table:
-    """Table of records.
+    """Table with a row for each record, for printing and files.
 
     Attributes:
         title: heading in the terminal, Markdown and LaTeX; pages have their own headings.
@@ -113,12 +118,15 @@ class Table:
     caption: str = ""
 
     def __post_init__(self) -> None:
+        """Drop the optional columns in which no record has a value."""
         columns = tuple(column for column in self.columns if column.is_shown(self.records))
         object.__setattr__(self, "columns", columns)
 
     @property
     def by_heading(self) -> dict[str, Column]:
-        """The columns after the first one, by their headings in lower case without line breaks."""
+        """Dictionary of the columns after the first one, by their headings in lower case without
+        line breaks.
+        """
         return {" ".join(column.label.lower().split()): column for column in self.columns[1:]}
 
     def with_columns(self, headings: Sequence[str]) -> Table:
@@ -135,7 +143,7 @@ class Table:
         return dataclasses.replace(self, columns=(self.columns[0], *names, *columns))
 
     def labelled(self, labels: Mapping[str, str]) -> Table:
-        """Rename the records.
+        """Return the table with renamed records.
 
         Args:
             labels: new name by present name, for the first column and others that name records;
@@ -143,6 +151,7 @@ class Table:
         """
         first, *later_columns = self.columns
 
+        # A column that shows the new names of the records.
         def labelled(column: Column) -> Column:
             def label(record: Any) -> str:
                 name = str(column.of(record))
@@ -157,11 +166,13 @@ class Table:
 
     @property
     def lines(self) -> list[list[Cell]]:
-        """Cells of each record, in the order of the columns."""
+        """Rows of the table: the cells of each record, in the order of the columns."""
         return [[column.cell(record) for column in self.columns] for record in self.records]
 
     def texts(self) -> list[list[str]]:
-        """Return the headings, then the texts of each record, up to ``shown`` records."""
+        """Return the rows of the table as texts: the headings, then the displayed texts of each
+        record, up to ``shown`` records.
+        """
         lines = self.lines[: self.shown]
         return [
             [column.label for column in self.columns],
@@ -173,6 +184,7 @@ class Table:
         from rich.markup import escape
         from rich.table import Table as TerminalTable
 
+        # Columns; only the first one is wrapped, others are cut.
         headings, *lines = self.texts()
         table = TerminalTable(
             title=escape(self.title), title_justify="left", caption_justify="left"
@@ -183,6 +195,7 @@ class Table:
                 justify="right" if column.is_number else "left",
                 overflow="ellipsis" if index else "fold",
             )
+        # Rows, and a caption, which tells whether rows are missing.
         for line in lines:
             table.add_row(*map(escape, line))
         if self.caption:
@@ -195,6 +208,7 @@ class Table:
 
     def markdown(self) -> str:
         """Return the table in Markdown (GitHub, MkDocs), after a paragraph with its title."""
+        # Cells without line breaks and column separators.
         rows = (
             (" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in self.texts()
         )
@@ -206,10 +220,11 @@ class Table:
 
     def latex(self) -> str:
         """Return the table in LaTeX, for the package booktabs, with its title as the caption."""
-        kinds = "".join("r" if column.is_number else "l" for column in self.columns)
+        alignments = "".join("r" if column.is_number else "l" for column in self.columns)
         headings, *lines = (" & ".join(map(_latex, row)) + r" \\" for row in self.texts())
+        # A floating table with its caption above it.
         caption = rf"\caption{{{_latex(self.title)}}}"
-        columns = rf"\begin{{tabular}}{{{kinds}}}"
+        columns = rf"\begin{{tabular}}{{{alignments}}}"
         return "\n".join(
             [
                 r"\begin{table}",
@@ -229,7 +244,13 @@ class Table:
 
 
 def writers(tables: Iterable[Table], name: str) -> dict[str, Callable[[Path], None]]:
-    """Return functions that write tables to a path, by file name: ``name.md`` and ``name.tex``."""
+    """Return functions that write tables in Markdown and LaTeX to a path, by the names of the
+    files.
+
+    Args:
+        tables: the tables, written one below the other.
+        name: name of the files without suffix.
+    """
     written_tables = list(tables)
     texts = {
         f"{name}.md": map(Table.markdown, written_tables),
@@ -257,6 +278,7 @@ def csv_writer(tables: Sequence[Table]) -> Callable[[Path], None]:
 
 
 def _write(file: Path, text: str) -> None:
+    """Write a text to a file as UTF-8."""
     file.write_text(text, encoding="utf-8")
 
 
@@ -279,4 +301,5 @@ _LATEX_ESCAPES = {
 
 
 def _latex(text: str) -> str:
+    """Return a text with the characters escaped that LaTeX would interpret."""
     return "".join(_LATEX_ESCAPES.get(letter, letter) for letter in text)

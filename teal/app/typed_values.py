@@ -19,7 +19,7 @@ _MAX_SHOWN = 80
 
 
 class SettingTypeError(ValueError):
-    """A setting does not accept a value.
+    """Error about a value that a setting does not accept.
 
     Args:
         expected: description of the accepted values.
@@ -41,12 +41,13 @@ def typed(hint: Any, value: Any) -> Any:
     an enumeration, and a single value as a tuple.
 
     Args:
-        hint: annotation of the field.
-        value: the value.
+        hint: type annotation of the setting.
+        value: the value from the caller or the file.
 
     Raises:
         SettingTypeError: a value of another type, or not one of the setting's choices.
     """
+    # Composed annotations.
     origin = get_origin(hint)
     if origin is Annotated:
         return typed(get_args(hint)[0], value)
@@ -56,6 +57,7 @@ def typed(hint: Any, value: Any) -> Any:
         return _parse_choice(get_args(hint), value)
     if origin is tuple:
         return _parse_tuple(get_args(hint), value)
+    # Enumerations, numbers, texts and paths; other classes accept their instances only.
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
             return hint(_parse_choice([member.value for member in hint], value))
@@ -67,17 +69,20 @@ def typed(hint: Any, value: Any) -> Any:
     return value
 
 
-def _parse_union(kinds: Iterable[Any], value: Any) -> Any:
-    """Convert a value to the first type of a union that accepts it."""
-    if value is None and type(None) in kinds:
+def _parse_union(hints: Iterable[Any], value: Any) -> Any:
+    """Convert a value to the first type of a union that accepts it; raise SettingTypeError if none
+    does.
+    """
+    if value is None and type(None) in hints:
         return None
+    # Descriptions of the values that the types accept, for the message.
     expected: list[str] = []
-    for kind in kinds:
-        if kind is type(None):
+    for hint in hints:
+        if hint is type(None):
             expected.append("None")
             continue
         try:
-            return typed(kind, value)
+            return typed(hint, value)
         except SettingTypeError as error:
             expected.append(error.expected)
     raise SettingTypeError(" or ".join(dict.fromkeys(expected)), value)
@@ -94,22 +99,29 @@ def _parse_choice(words: Iterable[Any], value: Any) -> Any:
     raise SettingTypeError("one of: " + ", ".join(map(str, choices)), value)
 
 
-def _parse_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """Convert a sequence, or a single value, to a tuple of these types; ``(kind, ...)`` is a tuple
-    of any length.
+def _parse_tuple(hints: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Convert a sequence, or a single value, to a tuple.
+
+    Args:
+        hints: types of the entries; (type, Ellipsis) for a tuple of any length.
+        value: the sequence or value.
+
+    Raises:
+        SettingTypeError: None, a mapping, a data frame, or an entry of the wrong type.
     """
     if value is None or isinstance(value, Mapping) or hasattr(value, "columns"):
         raise SettingTypeError("a value, or a list of them", value)
     is_single = isinstance(value, str | os.PathLike) or not isinstance(value, Iterable)
     entries = [value] if is_single else list(value)
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(typed(kinds[0], entry) for entry in entries)
-    if len(entries) != len(kinds):
-        raise SettingTypeError(f"{len(kinds)} values", value)
-    return tuple(typed(kind, entry) for kind, entry in zip(kinds, entries, strict=True))
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        return tuple(typed(hints[0], entry) for entry in entries)
+    if len(entries) != len(hints):
+        raise SettingTypeError(f"{len(hints)} values", value)
+    return tuple(typed(hint, entry) for hint, entry in zip(hints, entries, strict=True))
 
 
 def _bool(value: Any) -> bool:
+    """Convert a truth value of Python or NumPy; numbers and texts are refused."""
     # NumPy's type bool_ is not a subclass of bool.
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
         return bool(value)
@@ -117,11 +129,12 @@ def _bool(value: Any) -> bool:
 
 
 def _is_truth_value(value: Any) -> bool:
+    """Return whether a value is a truth value of Python or NumPy, which is no number here."""
     return isinstance(value, bool) or type(value).__name__ == "bool_"
 
 
 def _int(value: Any) -> int:
-    """Convert an integer, an integral float, or a decimal text; truth values are refused."""
+    """Convert an integer, an integral float, or a decimal text to int; truth values are refused."""
     if not _is_truth_value(value):
         if isinstance(value, numbers.Integral):
             return int(value)
@@ -133,7 +146,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    """Convert a number or a text; truth values and NaN are refused."""
+    """Convert a number, or the text of one, to float; truth values and NaN are refused."""
     is_number = isinstance(value, numbers.Real) and not _is_truth_value(value)
     if is_number or isinstance(value, str):
         try:
@@ -146,7 +159,7 @@ def _float(value: Any) -> float:
 
 
 def _str(value: Any) -> str:
-    """Convert a text, a path or a finite number; truth values are refused."""
+    """Convert a text, a path or a finite number to str; truth values are refused."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, os.PathLike):
@@ -160,6 +173,7 @@ def _str(value: Any) -> str:
 
 
 def _path(value: Any) -> Path:
+    """Convert a text or a path to Path."""
     if isinstance(value, str | os.PathLike):
         return Path(value)
     raise SettingTypeError("the path of a file or folder", value)

@@ -57,7 +57,9 @@ _IMPORT = b"from teal.runtime.parallel import"
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:
-    """Register a function as a task, with its name in words."""
+    """Register a function as a task, named like the function with spaces for underscores; return
+    the function.
+    """
     _TASKS[function.__name__.strip("_").replace("_", " ")] = function
     return function
 
@@ -66,6 +68,7 @@ def _task(function: Callable[[], None]) -> Callable[[], None]:
 # in opposite orders, so that neither waits for the other.
 @_task
 def _engine() -> None:
+    """Call the kernels of PDHG for one matrix, and of the bound over all paths."""
     rehearse(1, torch.float32)
     problem = three_nodes()
     all_paths_bound(problem, torch.ones_like(problem.capacity))
@@ -86,43 +89,53 @@ def _paths() -> None:
 
 @_task
 def _interior_points() -> None:
+    """Call the kernels of the interior-point method for programs that run on one thread."""
     interior.warm_up()
 
 
 @_task
 def _interior_points_for_large_networks() -> None:
+    """Call the kernels of the interior-point method for programs that run on all threads."""
     interior.warm_up(is_large=True)
 
 
 @_task
 def _column_generation() -> None:
+    """Call the kernels of the master program of column generation."""
     columns.rehearse_master()
 
 
 @_task
 def _engine_for_8_matrices() -> None:
+    """Call the kernels of PDHG for 8 matrices side by side, in float32."""
     rehearse(LANES[1], torch.float32)
 
 
 @_task
 def _engine_for_16_matrices() -> None:
+    """Call the kernels of PDHG for 16 matrices side by side, in float32."""
     rehearse(LANES[2], torch.float32)
 
 
 @_task
 def _engine_in_double_precision() -> None:
+    """Call the kernels of PDHG in float64, for every number of matrices side by side."""
     for width in lanes_of(torch.float64):
         rehearse(width, torch.float64)
 
 
 @_task
 def _engine_for_fair_shares() -> None:
+    """Call the kernels of PDHG for concave utilities, in float64."""
     for width in lanes_of(torch.float64):
         rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
 
 
 @_task
 def _scenarios() -> None:
+    """Call the kernels that solve scenarios together, for the maximum link utilisation and for the
+    CVaR of the total flow.
+    """
     for count in lanes_of(torch.float64):
         problem = three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count)
         solve_scenarios(problem, gap=1e-9, max_iterations=8)
@@ -131,29 +144,36 @@ def _scenarios() -> None:
 
 @_task
 def _samples() -> None:
+    """Call the kernels of PDHG that start from a sample of the demands, for one matrix."""
     rehearse(1, torch.float32, is_sampled=True)
 
 
 @_task
 def _samples_for_many_matrices() -> None:
+    """Call the kernels of PDHG that start from a sample of the demands, for several matrices side
+    by side.
+    """
     for width in LANES[1:]:
         rehearse(width, torch.float32, is_sampled=True)
 
 
 @_task
 def _samples_for_fair_shares() -> None:
+    """Call the kernels of PDHG that start from a sample of the demands, for concave utilities."""
     for width in lanes_of(torch.float64):
         rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, is_sampled=True)
 
 
 @_task
 def _paths_by_weight() -> None:
+    """Call the kernels of path computation for every method and weight of shortest paths."""
     topology = three_nodes().topology
     for method, weight in itertools.product(PathMethod, PathWeight):
         compute_paths(topology, method=method, weight=weight, cache=False)
 
 
 def _service() -> None:
+    """Call the kernels that the service needs for its requests."""
     # Imported by name, since the service imports this package.
     importlib.import_module(_SERVICE).warm_up_service()
 
@@ -164,22 +184,25 @@ if importlib.util.find_spec("fastapi") is not None:
 
 @_task
 def _price_gnn() -> None:
+    """Call the kernels of the scheme price-gnn."""
     _solve_by("price-gnn")
 
 
 @_task
 def _flow_gnn() -> None:
+    """Call the kernels of the scheme teal, the flow GNN."""
     _solve_by("teal")
 
 
 def _solve_by(scheme: str) -> None:
+    """Solve a problem of three nodes by a scheme, which calls its kernels."""
     from teal.schemes import make_scheme
 
     make_scheme(scheme).solve(three_nodes())
 
 
 def all_tasks() -> tuple[str, ...]:
-    """Return the names of all tasks, which compile all kernels of the CPU."""
+    """Return the names of all tasks; together they compile all kernels of the CPU."""
     return tuple(_TASKS)
 
 
@@ -216,8 +239,9 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
 
 
 def missing(names: Sequence[str] = _FIRST) -> list[str]:
-    """Return the tasks whose kernels are compiled neither in the cache folder nor in the package;
-    [] without a cache folder, where compiled kernels would be lost.
+    """Return the names of the tasks whose kernels have yet to be compiled: they are neither in the
+    cache folder nor in the package.  Without a cache folder, where compiled kernels would be lost,
+    the result is [].
     """
     cache_folder = folder()
     return (
@@ -234,6 +258,7 @@ def is_warm(names: Sequence[str] = _FIRST) -> bool:
 
 
 def _is_done(task: str, cache_folder: Path | None) -> bool:
+    """Return whether the package or the cache folder, if there is one, has the marker of a task."""
     shipped_markers = (_marker(task, target) for target in shipped_kernels.processors())
     return any(map(shipped_kernels.has, shipped_markers)) or (
         cache_folder is not None and (cache_folder / _marker(task)).exists()
@@ -241,7 +266,7 @@ def _is_done(task: str, cache_folder: Path | None) -> bool:
 
 
 def run_task(name: str) -> None:
-    """Call the kernels of one task."""
+    """Call the kernels of the task with this name, which compiles the missing ones."""
     _TASKS[name]()
 
 
@@ -273,7 +298,9 @@ def _marker(task: str, target: Processor | None = None) -> str:
 
 @functools.cache
 def _sources(target: Processor | None) -> str:
-    """Return a content hash of a processor and of all source files with kernels."""
+    """Return the hexadecimal SHA-256 of all source files with kernels and of a processor, None for
+    this machine's.
+    """
     package = Path(__file__).parents[1]
     sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
     return content_key(
@@ -282,7 +309,9 @@ def _sources(target: Processor | None) -> str:
 
 
 def run_warm_up(config: WarmUpConfig) -> None:
-    """Compile all kernels of the CPU, with a progress bar."""
+    """Compile all kernels of the CPU, in as many processes as the settings say, with a progress
+    bar.
+    """
     _run(all_tasks(), config.workers)
 
 
@@ -311,7 +340,12 @@ def compile_first(
 
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
-    """Compile all kernels before a service starts, so that no request waits for compilation."""
+    """Compile all kernels that have yet to be compiled, before a service starts, so that no request
+    waits for compilation.
+
+    Args:
+        notify: prints a message if there are any.
+    """
     names = missing(all_tasks())
     if names:
         notify(f"compiling all kernels for this machine, once: {len(names)} groups of kernels")
@@ -322,6 +356,7 @@ def compile_all_first(notify: Callable[[str], None]) -> None:
 
 
 def _run(names: Sequence[str], workers: int) -> None:
+    """Run the tasks ``names`` in ``workers`` processes (0: one per core), with a progress bar."""
     with progress_bar(total=len(names), desc="compiling", unit="part") as bar:
         for name in warm_up(names, workers=workers):
             bar.set_postfix_str(name, refresh=False)
@@ -329,6 +364,6 @@ def _run(names: Sequence[str], workers: int) -> None:
 
 
 def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
-    """Run `teal warm-up`."""
+    """Run `teal warm-up`: compile all kernels, and return a line that says so."""
     run_warm_up(config)
     return Outcome(text="all kernels are compiled for this machine", data={"compiled": True})

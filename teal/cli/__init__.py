@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _main(arguments)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Output that is still buffered goes nowhere.
+        # Output that is still buffered is discarded.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     return code
@@ -149,11 +149,12 @@ def _parse_settings(name: str, command: Command, arguments: list[str]) -> Any:
         InputError: an unknown option, or an invalid value.
         SystemExit: another error, which tyro has printed.
     """
+    # The first word may be a value without its option; old names of options become present ones.
     if command.first_word and arguments and not arguments[0].startswith("-"):
         arguments = [f"--{command.first_word}", *arguments]
     arguments = [_current_option(command.settings, word) for word in arguments]
     check_options(name, COMMANDS, arguments)
-    # ``from`` is a keyword of Python.
+    # The field of --from is ``from_``, since ``from`` is a keyword of Python.
     arguments = [
         "--from_" if word == "--from" else word.replace("--from=", "--from_=", 1)
         for word in arguments
@@ -183,7 +184,7 @@ def _current_option(settings: type[Any], word: str) -> str:
 
 
 def _is_unread(stream: TextIO) -> bool:
-    """Return whether the reader of a pipe has closed it."""
+    """Return whether an output stream is a pipe whose reader has closed it."""
     poll = select.poll()
     poll.register(stream, select.POLLERR)
     return any(events & select.POLLERR for _, events in poll.poll(0))
@@ -191,7 +192,9 @@ def _is_unread(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _noted_warnings(notify: Notify) -> Iterator[None]:
-    """Print every :class:`InputWarning` of the block as a line, which ``--quiet`` does not hide."""
+    """Print every :class:`InputWarning` of the block as a line by ``notify``, which ``--quiet``
+    does not hide; other warnings are shown as before.
+    """
     with warnings.catch_warnings():
         show_others = warnings.showwarning
 
@@ -216,8 +219,8 @@ def _silent() -> Iterator[None]:
 
 
 def _command(arguments: list[str]) -> tuple[str, list[str]]:
-    """Split the arguments into the command's name, of one or two words, and the remaining words; ""
-    for the overview.
+    """Split the words of the command line into the name of the command, of one or two words, and
+    the remaining words; the name is "" if the overview of all commands is asked for.
 
     Raises:
         InputError: an unknown name.
@@ -251,17 +254,19 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
         arguments: words after its name.
 
     Returns:
-        The settings; tyro's marker for no defaults without ``--resume``, or if options of the
-        interrupted run are repeated.
+        The settings of that run.  In two cases tyro's marker for "no defaults": without
+        ``--resume``, and if the command line has options beside those of ``_WITH_RESUME``.
 
     Raises:
         InputError: the folder has no interrupted run.
     """
+    # Values of --OPTION=VALUE by option; "" for --OPTION VALUE.
     options = {
         word.partition("=")[0]: word.partition("=")[2]
         for word in arguments
         if word.startswith("--")
     }
+    # With any other option, all options are those of the command line.
     if "--resume" not in options or not set(options) <= _WITH_RESUME:
         return MISSING_NONPROP
     out = options.get("--out") or dict(itertools.pairwise(arguments)).get("--out")
@@ -281,6 +286,7 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
 
 
 def _overview() -> str:
+    """Return the text of ``teal --help``, with all commands by their groups."""
     groups: dict[str, dict[str, type[Any]]] = {}
     for name, command in COMMANDS.items():
         groups.setdefault(command.group, {})[name] = command.settings
@@ -288,7 +294,14 @@ def _overview() -> str:
 
 
 def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int:
-    """Compile the command's kernels, run it, and print its outcome; return the exit code."""
+    """Compile the command's kernels, run it, and print its outcome; return the exit code.
+
+    Args:
+        command: the command.
+        config: its settings.
+        notify: prints a message.
+        as_json: whether to print one JSON object instead of text.
+    """
     if command.kernels != "none":
         from teal.formats import check_topology_name
 

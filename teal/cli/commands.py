@@ -40,6 +40,7 @@ from teal.planning.settings import PlanConfig
 from teal.serving.settings import ServeConfig
 from teal.spec import Registry
 
+# Tasks of the kernels that solve several matrices side by side.
 _MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
 
 # `solve`, `certify` and `evaluate` compile kernels themselves, by network size and schemes.
@@ -90,8 +91,8 @@ _PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands
 
 
 def _all() -> tuple[dict[str, Command], dict[str, str]]:
-    """Return all commands by name; and by entry point of a distribution, the reason why its
-    commands are missing.
+    """Return two dictionaries: all commands by name; and the reasons why the commands of installed
+    distributions are missing, by the names of their entry points.
     """
     commands = dict[str, Command](_BUILT_IN)
     missing = dict[str, str]()

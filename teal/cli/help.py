@@ -80,14 +80,14 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     """
     # Type and description of each option, by the name of its field.
     width = _width()
-    kinds = typing.get_type_hints(config)
+    value_types = typing.get_type_hints(config)
     texts = _docstrings(config) | {
         name: option.text for name, option in field_options(config).items()
     }
     # Usage with the required options, and the description of the command.
     required_fields = [field for field in dataclasses.fields(config) if _is_required(field)]
     required = [
-        f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}"
+        f"--{_option(field)} {_metavar(value_types[field.name], is_required=True)}"
         for field in required_fields
     ]
     usage = textwrap.fill(
@@ -100,7 +100,7 @@ def command_help(name: str, config: type[Any], epilogue: str = "", *, has_all: b
     for title, fields in groups.items():
         lines += ["", f"{title}:"]
         for field in fields:
-            lines += _option_lines(field, kinds[field.name], texts.get(field.name, ""), width)
+            lines += _option_lines(field, value_types[field.name], texts.get(field.name, ""), width)
     if experts:
         names = ", ".join(f"--{_option(field)}" for field in experts)
         lines += [
@@ -151,6 +151,7 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
         "--help",
         "--help-all",
     }
+    # Words that begin with dashes must be options of the command.
     for argument in arguments:
         typed = argument.partition("=")[0].replace("_", "-")
         if typed.startswith("--") and typed not in option_names:
@@ -165,6 +166,7 @@ def check_options(name: str, commands: Mapping[str, Command], arguments: list[st
 
 
 def _width() -> int:
+    """Return the maximum characters of a line: those of the terminal, at most 100."""
     return min(_MAX_COLUMNS, shutil.get_terminal_size().columns)
 
 
@@ -174,6 +176,7 @@ def _option(field: dataclasses.Field[Any]) -> str:
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:
+    """Return whether the option of a field must be given, since it has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
@@ -188,6 +191,7 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
         if issubclass(config, base)
         for name in base.__annotations__
     }
+    # Group the fields, required ones first.
     groups: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
         title = (
@@ -195,6 +199,7 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
         )
         title = _EXPERTS if field.name in _FOR_EXPERTS and not _is_required(field) else title
         groups.setdefault(title, []).append(field)
+    # Order the groups: network and traffic, those of the settings, then the usual last ones.
     middle = [title for title in dict.fromkeys([*command_groups, *groups]) if title not in _LAST]
     order = dict.fromkeys([_FIRST, *middle, *_LAST])
     return {title: groups[title] for title in order if title in groups}
@@ -225,7 +230,13 @@ def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: in
 
 
 def _metavar(kind: Any, *, is_required: bool) -> str:
-    """Return the placeholder of an option's value in --help, such as INT, PATH or a|b."""
+    """Return the placeholder of an option's value in --help, such as INT, PATH or a|b; "" for a
+    flag.
+
+    Args:
+        kind: type annotation of the option.
+        is_required: whether the option must be given.
+    """
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         parts = [part for part in typing.get_args(kind) if part is not type(None)]
         return "|".join(_metavar(part, is_required=is_required) for part in parts)
@@ -243,6 +254,7 @@ def _metavar(kind: Any, *, is_required: bool) -> str:
 
 def _docstrings(config: type[Any]) -> dict[str, str]:
     """Return the docstring under each field, by its name, from a dataclass and its bases."""
+    # Parse the source of each class: the docstring of a field is the text after it.
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if not dataclasses.is_dataclass(base):
@@ -257,6 +269,9 @@ def _docstrings(config: type[Any]) -> dict[str, str]:
 
 
 def _paragraphs(text: str, width: int) -> Iterator[str]:
+    """Yield the lines of a text wrapped at ``width`` characters, with empty lines between its
+    paragraphs.
+    """
     for index, paragraph in enumerate(text.split("\n\n")):
         if index:
             yield ""
@@ -327,5 +342,8 @@ def completion(commands: Mapping[str, Any], words: Sequence[str]) -> str:
 
 
 def _options(config: Any) -> list[str]:
+    """Return the options of a command with dashes, those of all fields of its settings and two
+    common ones, for completion.
+    """
     names = [field.name.rstrip("_").replace("_", "-") for field in dataclasses.fields(config)]
     return [*(f"--{name}" for name in names), "--help", "--quiet"]

@@ -49,7 +49,7 @@ _EXPECTED_TRAFFIC = (
 
 
 def _expected_topology() -> str:
-    """Describe the accepted kinds of networks, for messages."""
+    """Return a description of the accepted files and names of networks, for messages."""
     return (
         "a table of links (.csv, .xlsx; columns separated by commas, semicolons or tabs), a "
         f"{', '.join(end for end in topology_suffixes() if end not in link_tables.SUFFIXES)} file, "
@@ -75,7 +75,9 @@ def check_topology_name(text: str) -> None:
 
 
 def _split_inner_name(text: Any) -> tuple[Any, str]:
-    """Split ``FILE#NAME`` into file and name; an existing file whose name has a # is not split."""
+    """Split ``FILE#NAME`` into file and name; the name is "" for a text without #, an object, or an
+    existing file whose own name has a #.
+    """
     if not isinstance(text, str | Path) or "#" not in str(text) or Path(text).is_file():
         return text, ""
     file, _, inside = str(text).rpartition("#")
@@ -109,11 +111,14 @@ def load_topology(
     Raises:
         InputError: an unknown file or name, or invalid content.
     """
+    # Options for the attributes: their names, or an inventory table, which is read after the
+    # network.
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
     if inventory.is_inventory(attributes):
         topology = load_topology(text, PENDING_CAPACITY, "", bidirectional, routers)
         return inventory.with_inventory(Path(attributes), topology, default_capacity)
+    # Read the network, add reverse links, and rename its nodes.
     text, inside = _split_inner_name(text)
     names = dataclasses.replace(parse_attributes(attributes), inside=inside)
     topology = _load_topology(text, default_capacity, names)
@@ -122,35 +127,37 @@ def load_topology(
 
 
 class FileSettings(Protocol):
-    """Settings for reading a network file."""
+    """Settings for reading a network file, as :func:`load_topology` takes them."""
 
     @property
     def default_capacity(self) -> float | None:
-        """Gbit/s of links without a capacity."""
+        """Capacity in Gbit/s of links without one in the file; None refuses such files."""
         ...
 
     @property
     def attributes(self) -> str:
-        """Names of the link attributes."""
+        """Names of the link attributes, ``capacity=bandwidth,...``, or the name of a table with the
+        capacities, latencies and costs of links; "" for the default names.
+        """
         ...
 
     @property
     def bidirectional(self) -> bool:
-        """Whether missing reverse links are added."""
+        """Whether missing reverse links are added to the network."""
         ...
 
     @property
     def routers(self) -> Path | None:
-        """Table of routers."""
+        """Path of the table of routers that renames the nodes; None for the names of the file."""
         ...
 
 
 class TopologySettings(FileSettings, Protocol):
-    """Settings of a command that reads a network."""
+    """Settings of a command that reads a network, with the network's file or name."""
 
     @property
     def topology(self) -> str:
-        """A file or name."""
+        """File of the network, or its name, as :func:`load_topology` takes them."""
         ...
 
 
@@ -257,7 +264,7 @@ def load_traffic(
 def _load_named_traffic(
     text: str, topology: Topology, progress: bool, unit: str, class_order: Sequence[str]
 ) -> TrafficMatrices:
-    """Load traffic matrices from a file, folder or name.
+    """Load the traffic matrices of a file, folder or name, in Gbit/s.
 
     Args:
         text: name of a file or folder, a pattern of Repetita files, or ``gravity:...``.
@@ -272,7 +279,8 @@ def _load_named_traffic(
             support.
     """
     path = Path(text).expanduser()
-    # Refuse options that the format does not support.
+    # Refuse options that the format does not support: only tables have classes, and only tables and
+    # .npz files leave the unit to the user.
     if class_order and path.suffix.lower() not in (".csv", ".tsv", ".parquet"):
         raise InputError.invalid(
             "--classes",
@@ -365,7 +373,7 @@ def save_traffic(
         exact: write rates to a .npz file in float64 instead of float32.
 
     Raises:
-        InputError: another suffix.
+        InputError: another suffix, or traffic with classes and a .npz file.
     """
     path = Path(path)
     match path.suffix.lower():

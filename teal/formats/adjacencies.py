@@ -60,7 +60,7 @@ class Adjacency(NamedTuple):
 
 @dataclasses.dataclass
 class LinkStates:
-    """Content of a link-state database.
+    """Adjacencies and routers of a link-state database, and notes about reading it.
 
     Attributes:
         adjacencies: adjacencies between routers and broadcast networks.
@@ -130,7 +130,7 @@ def topology_of_states(path: Path, states: LinkStates, default_capacity: float |
 
 
 def _record(adjacency: Adjacency) -> LinkRecord:
-    """Build the link record of an adjacency; one of the largest metric is out of service."""
+    """Build the link record of an adjacency; a link of metric 2^24 - 1 is out of service."""
     return LinkRecord(
         adjacency.source,
         adjacency.target,
@@ -156,6 +156,8 @@ def _expand_networks(states: LinkStates) -> list[Adjacency]:
     for adjacency in states.adjacencies:
         if adjacency.source in states.networks:
             members.setdefault(adjacency.source, {})[adjacency.target] = None
+    # Replace each adjacency to a network by adjacencies to its other routers; these share an
+    # interface, which gets the name of the network.
     expanded: list[Adjacency] = []
     for adjacency in states.adjacencies:
         if adjacency.source in states.networks:
@@ -169,6 +171,7 @@ def _expand_networks(states: LinkStates) -> list[Adjacency]:
         expanded += [
             adjacency._replace(target=name, interface=adjacency.target) for name in neighbours
         ]
+    # Note networks whose links share an interface.
     for network, routers in members.items():
         if len(routers) >= _MIN_LAN_ROUTERS:
             states.notes.append(
@@ -244,7 +247,9 @@ def _select_level(over_networks: list[list[Adjacency]]) -> list[list[Adjacency]]
 
 
 def _merge(statements: list[Adjacency]) -> Adjacency:
-    """Return the statement with the smallest rank, with missing attributes from the others."""
+    """Merge statements about one link: return the one with the smallest rank, with attributes that
+    it lacks taken from the others.
+    """
     merged, *lower_ranked = sorted(
         statements, key=lambda adjacency: (adjacency.rank, adjacency.metric)
     )

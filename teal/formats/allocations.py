@@ -131,6 +131,7 @@ def _used_path_columns(
 
 
 def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of an allocation's JSON that precede its routers."""
     return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures)}
 
 
@@ -162,7 +163,7 @@ def _demands_by_router(
     has_demand = demand > 0
     # (D, K) whether a path has traffic.
     is_used = (splits > 0) & has_demand[:, None] & paths.mask
-    # (D,) class name of each demand.
+    # (D,) class name of each demand; None without classes.
     class_names = (
         None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
     )
@@ -334,7 +335,8 @@ def _link_names(links: list[Any], where: str) -> list[str]:
     parallel ones.
 
     Args:
-        links: objects with ``source`` and ``target``, in the order of the network's links.
+        links: JSON objects with node names ``source`` and ``target``, in the order of the
+            network's links.
         where: name of the file, for messages.
     """
     ends = [
@@ -464,7 +466,15 @@ def _required(expected_type: type, value: Any, where: str, field: str) -> Any:
 
 
 def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0") -> float:
-    """Parse a finite number >= 0; raise InputError for anything else."""
+    """Parse a finite number >= 0, such as a rate or a split ratio; raise InputError for anything
+    else.
+
+    Args:
+        value: JSON value; texts of numbers are accepted.
+        where: name of the file, for messages.
+        field: name of the value, for messages.
+        expected: description of the accepted values, for messages.
+    """
     try:
         amount = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -475,7 +485,14 @@ def amount_of(value: Any, where: str, field: str, expected: str = "a number >= 0
 
 
 def require_path(links: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> None:
-    """Raise InputError unless the links lead from the source of a demand to its target."""
+    """Raise InputError unless links form a path from the source of a demand to its target.
+
+    Args:
+        links: link indices in the order of the path.
+        topology: the network.
+        demand: source index, target index and class name.
+        where: file and demand, for messages.
+    """
     nodes = [demand[0], *(int(topology.link_target[link]) for link in links)]
     is_connected = all(
         int(topology.link_source[link]) == node for link, node in zip(links, nodes, strict=False)
@@ -510,6 +527,7 @@ def read_splits(
         InputError: another format, an invalid path or split, or classes on one side only.
     """
     splits = np.zeros(paths.leaf.shape)
+    # Match the stored paths of each demand d with its candidates k by their links.
     for d, path_splits in _stored_splits(allocation, topology, paths, where, classes).items():
         candidates = {
             tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0
@@ -557,6 +575,15 @@ def _stored_splits(
 ) -> dict[int, PathValues]:
     """Return, by demand index, the split ratio of each stored path (tuple of link indices).
 
+    Demands that are not stored are absent.
+
+    Args:
+        allocation: parsed file, of a network with the same names of links.
+        topology: the network.
+        paths: path set of the D demands, which decides their indices.
+        where: name of the file, for messages.
+        classes: classes of the demands; None for none.
+
     Raises:
         InputError: an invalid file, or demands with classes where there are none, or vice versa.
     """
@@ -577,7 +604,9 @@ def _stored_splits(
 
 
 def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand, int]:
-    """Return the index of each demand of a path set, by source index, target index and class."""
+    """Return the index of each demand of a path set, by (source index, target index, class name);
+    the class name is "" without classes.
+    """
     names = (
         [""] * len(paths.pairs)
         if classes is None
@@ -590,7 +619,14 @@ def demand_numbers(paths: PathSet, classes: DemandClasses | None) -> dict[Demand
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
-    """Write all candidate paths as Parquet."""
+    """Write all candidate paths as Parquet, a row per path: demand index, source, target, ``k``,
+    and the names of its nodes and links.
+
+    Args:
+        file: path of the file.
+        topology: network with the names.
+        paths: candidate paths, (D, K).
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -621,15 +657,17 @@ class MatrixFile:
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
-        """Write B rows.
+        """Append the rows of B matrices to the file.
 
         Args:
             rows: B dataclasses of one type, whose fields are columns.
-            shares: (B, D, K) split ratios or weights; None omits the column, then in all calls.
+            shares: (B, D, K) split ratios or weights; None for a file without this column, so that
+                all calls must then pass None.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        # Columns of the fields, then the D * K numbers of each row as a list.
         fields = column_names(rows[0])
         columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
         if shares is not None:
@@ -641,7 +679,7 @@ class MatrixFile:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Finish the file."""
+        """Complete the file after the last row; without any row no file exists."""
         if self._writer is not None:
             self._writer.close()
 
@@ -649,7 +687,7 @@ class MatrixFile:
 def _path_columns(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> dict[str, Any]:
-    """Return the Arrow columns source, target, k, nodes and links of R paths.
+    """Return the Arrow columns source, target, k, nodes and links of R paths, by their names.
 
     Args:
         topology: network with the names.
@@ -661,9 +699,11 @@ def _path_columns(
 
     names = pa.array(topology.node_names)
     link_names = pa.array(topology.link_names())
+    # (R, 2) source and target of each path.
     ends = paths.pairs[demand_index]
     path_links = links_along(topology, paths, demand_index, k)
 
+    # Arrow lists of names, one for each path: starts (R + 1,) and concatenated values.
     def list_array(starts: Int64Array, values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
 
@@ -695,7 +735,7 @@ class PathLinks(NamedTuple):
 def links_along(
     topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
 ) -> PathLinks:
-    """Return nodes and links along R paths.
+    """Return the nodes and links along R candidate paths, from source to target.
 
     A path is a leaf of the trie of paths; each trie node adds one link to the path of its parent.
     All paths are walked from their leaves towards the root at once, so that they are filled

@@ -108,30 +108,31 @@ def _assign_functions(
     """Assign a function to each demand: that of its nodes, else of its class, else of all demands.
 
     Args:
-        rows: location for messages, owner (source, target, class), kind (``rate`` or ``share``),
-            rate and value of each point of all functions.
+        rows: for each point of all functions: location for messages, owner (source, target,
+            class), meaning of the next number (``rate``, Gbit/s, or ``share`` of the demand), that
+            number, and the value.
         file: name of the file, for messages.
         topology: network with the node names.
         pairs: (D, 2) source and target of each demand.
         classes: classes of the demands; None for none.
 
     Raises:
-        InputError: no points, or points of both kinds; an unknown node or class; a function that is
-            not concave; a demand without a function.
+        InputError: no points, or some by rate and others by share; an unknown node or class; a
+            function that is not concave; a demand without a function.
     """
     # Group the points (rate, value) by owner.
     points: dict[_Key, list[tuple[float, float]]] = {}
     first_location: dict[_Key, str] = {}
-    kinds: set[str] = set()
-    for where, key, kind, rate, value in rows:
+    measures: set[str] = set()
+    for where, key, measure, rate, value in rows:
         _check_names(where, key, topology, classes)
-        kinds.add(kind)
+        measures.add(measure)
         first_location.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
-    if not points or len(kinds) > 1:
+    if not points or len(measures) > 1:
         problem = (
             "some points are by rate, others by share of the demand"
-            if kinds
+            if measures
             else "the file has no points"
         )
         raise InputError.invalid(file, "functions", problem, "give points by rate, or by share")
@@ -151,6 +152,7 @@ def _assign_functions(
         source = topology.node_names[source_node]
         target = topology.node_names[target_node]
         keys = ((source, target, name), (source, target, ""), ("", "", name), ("", "", ""))
+        # None if no owner matches the demand.
         index = next((function_index[key] for key in keys if key in function_index), None)
         if index is None:
             class_text = f" of class {name}" if name else ""
@@ -162,12 +164,20 @@ def _assign_functions(
             )
         function_of_demand[demand] = index
     return BandwidthFunctions.of_points(
-        list(points.values()), function_of_demand, by_share=kinds == {"share"}
+        list(points.values()), function_of_demand, by_share=measures == {"share"}
     )
 
 
 def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClasses | None) -> None:
-    """Raise InputError for an owner with an unknown node or class, or with one node only."""
+    """Raise InputError for an owner of a function with an unknown node or class, or with one node
+    only.
+
+    Args:
+        where: location of the function, for messages.
+        key: names of the owner's source, target and class; "" for any.
+        topology: network with the node names.
+        classes: classes of the demands; None for none.
+    """
     source, target, name = key
     if bool(source) != bool(target):
         raise InputError.invalid(
@@ -188,8 +198,9 @@ def _check_names(where: str, key: _Key, topology: Topology, classes: DemandClass
 
 
 def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each row of a table.
+    """Yield the points of all functions in a table: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     rows = read_side_table(file, _COLUMNS)
     for row in rows:
@@ -197,15 +208,17 @@ def _table_points(file: Path) -> Iterator[tuple[str, _Key, str, float, float]]:
         if len(present) != 1:
             expected = "rate or share, value; optional: source and target, or class"
             raise InputError(str(file), "columns", expected, ", ".join(row.values))
+        # Any numbers are accepted here; they are validated with the whole function.
         source, target, name = map(row.text, _NAMES)
-        kind = present[0]
-        point = row.number(kind, minimum=-math.inf), row.number("value", minimum=-math.inf)
-        yield row.where, (source, target, name), kind, *point
+        measure = present[0]
+        point = row.number(measure, minimum=-math.inf), row.number("value", minimum=-math.inf)
+        yield row.where, (source, target, name), measure, *point
 
 
 def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each point of JSON text.
+    """Yield the points of all functions in JSON text: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     try:
         functions = parsed_json(text)
@@ -217,8 +230,9 @@ def _json_points(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, 
 
 
 def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
-    """Yield location, owner (source, target, class), kind (``rate`` or ``share``), rate and value
-    of each point of parsed JSON.
+    """Yield the points of all functions in parsed JSON: location, owner (source, target, class),
+    meaning of the first number (``rate``, Gbit/s, or ``share`` of the demand), that number, and the
+    value.
     """
     if not isinstance(functions, list) or not all(
         isinstance(function, dict) for function in functions
@@ -227,7 +241,8 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
     for index, function in enumerate(functions):
         where = f"{file}, function {index}"
         source, target, name = (str(function.get(field, "")) for field in _NAMES)
-        kind, points = (
+        # Points by share of the demand, or by rate.
+        measure, points = (
             ("share", function["shares"])
             if "shares" in function
             else ("rate", function.get("points"))
@@ -240,13 +255,16 @@ def _object_points(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, 
             yield (
                 where,
                 (source, target, name),
-                kind,
-                _number(rate, where, kind),
+                measure,
+                _number(rate, where, measure),
                 _number(value, where, "value"),
             )
 
 
 def _number(value: Any, where: str, field: str) -> float:
+    """Parse a number from JSON; raise InputError, naming ``where`` and ``field``, for anything
+    else.
+    """
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -85,7 +85,7 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
 
 
 class _Updates:
-    """Links and routers after a sequence of updates.
+    """Collector of the links and routers that a sequence of BGP-LS updates results in.
 
     Args:
         where: name of the file, for messages.
@@ -119,7 +119,7 @@ class _Updates:
             if is_overloaded
         }
         links = self._links.values()
-        # Ends of the links in the IPv4 topology.
+        # (source, target) of the links in the IPv4 topology.
         standard_ends = {
             (link.adjacency.source, link.adjacency.target) for link in links if link.is_standard
         }
@@ -128,7 +128,8 @@ class _Updates:
         # Number of links with IPv4 addresses, by ends and protocol, without an IPv6 copy so far.
         num_ipv4_links = Counter(_link_key(link) for link in links if link.family == "4")
         for link in links:
-            # Drop duplicates.
+            # Drop duplicates: another topology's copy, or an IPv6 copy of an IPv4 link, of which
+            # there are at most as many as IPv4 links.
             adjacency = link.adjacency
             ends = adjacency.source, adjacency.target
             if not link.is_standard and ends in standard_ends:
@@ -152,7 +153,9 @@ class _Updates:
         return states
 
     def read_gobgp(self, document: Any) -> None:
-        """Read a document of GoBGP; ignore other documents."""
+        """Store the nodes and links of a JSON document of GoBGP, which may be a list of paths or
+        nest them; ignore other documents.
+        """
         if isinstance(document, list):
             for part in document:
                 self.read_gobgp(part)
@@ -165,7 +168,7 @@ class _Updates:
                     self.read_gobgp(part)
 
     def _read_path(self, path: dict[str, Any], nlri: dict[str, Any]) -> None:
-        """Store the node or link of a path of GoBGP.
+        """Store the router or link that a path of GoBGP announces, or withdraw the link.
 
         Args:
             path: JSON object of the path.
@@ -204,21 +207,22 @@ class _Updates:
         )
 
     def read_exabgp(self, document: Any) -> None:
-        """Read an update of ExaBGP; ignore other documents."""
-        # Attributes, and withdrawn objects.
+        """Store or withdraw the nodes and links of an update of ExaBGP; ignore other documents."""
+        # Attributes of all objects of the update, and the withdrawn objects by their id.
         update = _find_value(document, "update") or document
         if not isinstance(update, dict):
             return
         attributes = object_of(update.get("attribute"), self.where, f"{self.location}: attribute")
         attribute = object_of(attributes.get("bgp-ls"), self.where, f"{self.location}: bgp-ls")
         withdrawn = {id(nlri) for nlri in _nlris(update.get("withdraw"))}
-        # Nodes and links.
+        # Nodes, whose withdrawal is ignored, and links.
         for nlri in _nlris(update):
-            kind = nlri["ls-nlri-type"]
-            if kind in _NODES and id(nlri) not in withdrawn:
+            nlri_type = nlri["ls-nlri-type"]
+            if nlri_type in _NODES and id(nlri) not in withdrawn:
                 router = self._exabgp_router(nlri.get("node-descriptors"))
                 self._update_node(router, attribute.get("node-name"), attribute.get("node-flags"))
-            if kind in _LINKS:
+            # Links, each with the attributes of the update.
+            if nlri_type in _LINKS:
                 ends = (
                     self._exabgp_router(nlri.get("local-node-descriptors")),
                     self._exabgp_router(nlri.get("remote-node-descriptors")),
@@ -237,7 +241,13 @@ class _Updates:
                 )
 
     def _update_node(self, router: str, name: Any, flags: Any) -> None:
-        """Store the name of a router, and whether it has the overload bit (RFC 9552 5.3.1.1)."""
+        """Store the name of a router, and whether it has the overload bit (RFC 9552 5.3.1.1).
+
+        Args:
+            router: router ID.
+            name: JSON value of its name; empty or None to keep the stored name.
+            flags: JSON object of its flags, by their names; None to keep the stored bit.
+        """
         if name:
             self._names[router] = str(name)
         if flags is not None:
@@ -256,7 +266,7 @@ class _Updates:
         is_withdrawn: bool,
         attributes: dict[str, Any],
     ) -> None:
-        """Store or withdraw a link.
+        """Store an announced link, or remove a withdrawn one.
 
         Args:
             ends: names of source and target, each a router or broadcast network.
@@ -267,7 +277,8 @@ class _Updates:
             attributes: JSON values of ``metric``, ``bandwidth``, ``te_metric``, ``group`` and
                 optionally ``delay``.
         """
-        # Key of the link: ends, interface, protocol and topologies.
+        # Key of the link: ends, interface, protocol and topologies.  A link without a topology is
+        # in the IPv4 topology, as are those of the identifiers 0 (RFC 5120) and 2048.
         topologies = set(_scalars(descriptor, "multitopolog", "mtid"))
         is_standard = not topologies or bool(topologies & {"0", "2048"})
         protocol = str(_value(nlri, "protocolid", "protocol") or "")
@@ -307,8 +318,10 @@ class _Updates:
             attributes: JSON values of ``metric``, ``bandwidth`` (bytes a second), ``te_metric``,
                 ``group`` and optionally ``delay`` (microseconds).
         """
+        # Metrics; a missing IGP metric is 1, and a TE metric of 0 is none.
         metric = first_number(attributes["metric"], self.where, f"{self.location}: metric")
         te_metric = first_number(attributes["te_metric"], self.where, f"{self.location}: TE metric")
+        # Delay: a number, or an object with the number as a member.
         delay = attributes.get("delay")
         delay_us = first_number(
             delay.get("delay") if isinstance(delay, dict) else delay,
@@ -316,6 +329,8 @@ class _Updates:
             f"{self.location}: delay",
         )
         bandwidth = first_number(attributes["bandwidth"], self.where, f"{self.location}: bandwidth")
+        # In order: source, target, metric, interface, rank, capacity, TE metric, affinities and
+        # latency.  The rank gives the protocol with the smallest number precedence.
         return Adjacency(
             *ends,
             1.0 if metric is None else metric,
@@ -341,11 +356,15 @@ class _Updates:
         return frozenset(f"bit{bit}" for bit in range(number.bit_length()) if number >> bit & 1)
 
     def _gobgp_router(self, descriptor: Any) -> str:
+        """Return the name of the router or broadcast network in a node descriptor of GoBGP."""
         return self._end(
             _value(descriptor, "igprouterid") or _value(descriptor, "bgprouterid"), None, descriptor
         )
 
     def _exabgp_router(self, descriptors: Any) -> str:
+        """Return the name of the router or broadcast network in node descriptors of ExaBGP: one
+        object, or a list whose objects are merged.
+        """
         parts = descriptors if isinstance(descriptors, list) else [descriptors]
         descriptor: dict[str, Any] = {}
         for part in parts:
@@ -368,6 +387,7 @@ class _Updates:
             raise InputError.invalid(
                 self.where, self.location, f"no router ID in {repr(descriptors)[:80]}"
             )
+        # Split the router ID from the pseudonode number; number 0 is the router itself.
         name = str(router)
         pseudonode = "" if pseudonode_number in (None, "", 0, "0", "00") else str(pseudonode_number)
         for pattern in (_PSEUDONODE, _NETWORK_ID):
@@ -375,6 +395,7 @@ class _Updates:
             if match and not pseudonode:
                 name = match[1]
                 pseudonode = "" if match[2] == "00" else match[2]
+        # Record broadcast networks, which OSPF names by their router and its address.
         if _OSPF_NETWORK.fullmatch(name):
             self._networks.add(name)
             return name
@@ -386,11 +407,12 @@ class _Updates:
 
 
 def _link_key(link: _Link) -> tuple[str, str, float]:
-    """Return source, target and protocol rank of a link."""
+    """Return source, target and protocol rank of a link, which its IPv4 and IPv6 copies share."""
     return link.adjacency.source, link.adjacency.target, link.adjacency.rank
 
 
 def _normalise_key(key: Any) -> str:
+    """Return a JSON key in lower case, with letters and digits only."""
     return re.sub("[^a-z0-9]", "", str(key).lower())
 
 
@@ -418,6 +440,9 @@ def _flatten(value: Any) -> Iterator[str]:
 
 
 def _attribute_part(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    """Return the first JSON object under the key ``part`` (``node`` or ``link``) of some link-state
+    attributes of GoBGP; {} if there is none.
+    """
     for attribute in attributes:
         value = _value(attribute, part)
         if isinstance(value, dict):
@@ -427,7 +452,7 @@ def _attribute_part(attributes: list[dict[str, Any]], part: str) -> dict[str, An
 
 def _value(part: Any, *names: str) -> Any:
     """Return the value of the first key with one of these names, ignoring case, underscores and
-    hyphens.
+    hyphens; None if there is no such key with a non-empty value.
     """
     if isinstance(part, dict):
         for key, value in part.items():
@@ -437,7 +462,7 @@ def _value(part: Any, *names: str) -> Any:
 
 
 def _nlris(part: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects with a BGP-LS type in a document."""
+    """Yield all JSON objects in a document of ExaBGP, at any depth, that have a BGP-LS type."""
     if isinstance(part, dict):
         if "ls-nlri-type" in part:
             yield part

@@ -30,7 +30,7 @@ _SUFFIXED = re.compile(r"(.*)_([a-z]+)")
 
 @dataclasses.dataclass(frozen=True)
 class CellTable:
-    """Table of texts.
+    """Table of a file or a frame whose cells are texts.
 
     Attributes:
         where: name of the file, for messages.
@@ -54,18 +54,23 @@ class CellTable:
 
     @property
     def columns_text(self) -> str:
-        """Column names for messages; for a single column with a hint at separators."""
+        """The column names in one text for messages, with a hint at separators if a file has only
+        one column.
+        """
         names = ", ".join(self.header) or "none"
         if self.separator and len(self.header) == 1:
             return f"{names} (columns are separated by commas, semicolons or tabs)"
         return names
 
     def texts(self, column: int) -> list[str]:
-        """Return the cells of a column, "" for rows that are too short."""
+        """Return the cells of the column with this index, one per row; "" for rows that are too
+        short.
+        """
         return [row[column] if column < len(row) else "" for _, row in self.rows]
 
     def numbers(self, column: int) -> list[str]:
-        """Return the cells of a column with numbers in Python's notation.
+        """Return the cells of the column with this index, one per row, with all numbers in Python's
+        notation.
 
         Raises:
             InputError: decimal points and decimal commas in the column, or ambiguous numbers only.
@@ -77,7 +82,8 @@ class CellTable:
     def records(
         self, columns: Sequence[str], numeric: Collection[str] = ()
     ) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield location and cells by name of each non-empty row.
+        """Yield the location of each non-empty row, such as ``line 3``, and its cells by the names
+        in ``columns``.
 
         Args:
             columns: names of columns; missing ones are skipped.
@@ -148,7 +154,7 @@ def cells_of_frame(frame: Any, where: str) -> CellTable:
 def read_cells(
     path: Path, is_header: Callable[[list[str]], bool] | None = None, sheet: str = ""
 ) -> CellTable:
-    """Read a .csv, .tsv or .xlsx file.
+    """Read the table of a .csv, .tsv or .xlsx file as texts.
 
     Args:
         path: path of the file.
@@ -181,7 +187,11 @@ def read_cells(
 
 
 def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
-    """Return line number and cells of each non-empty row of a CSV file, and its separator."""
+    """Return line number and cells of each non-empty row of a CSV file, and its separator.
+
+    Raises:
+        InputError: a file that cannot be read, is not UTF-8, or is not CSV.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -199,6 +209,7 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
             "the file is not UTF-8 text: it has null characters",
             "save it as UTF-8",
         )
+    # Read the rows, each with the line at which it starts.
     lines = text.splitlines(keepends=True)
     separator = separator_of(lines[0]) if lines else ","
     reader = csv.reader(lines, delimiter=separator)
@@ -218,13 +229,21 @@ def _rows_of_csv(path: Path) -> tuple[list[tuple[int, list[str]]], str]:
 
 
 def separator_of(line: str) -> str:
-    """Return the most frequent of comma, semicolon and tab in a line, the column separator."""
+    """Return the column separator of a table: the most frequent of comma, semicolon and tab in this
+    line.
+    """
     return max(",;\t", key=line.count)
 
 
 def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
-    """Return row number and cells of each non-empty row of an Excel sheet; "" for the active
-    sheet.
+    """Return row number, from 1, and cells of each non-empty row of an Excel sheet.
+
+    Args:
+        path: path of the workbook.
+        sheet: name of the sheet; "" for the active one.
+
+    Raises:
+        InputError: openpyxl is not installed, a damaged workbook, or an unknown sheet.
     """
     try:
         import openpyxl
@@ -235,6 +254,7 @@ def _rows_of_workbook(path: Path, sheet: str) -> list[tuple[int, list[str]]]:
             "reading Excel files needs the package openpyxl, which is not installed",
             "run pip install openpyxl",
         ) from None
+    # Values of formulas, as stored by the last program that computed them.
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
         if sheet and sheet not in book.sheetnames:

@@ -19,12 +19,14 @@ from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key, file_key
 
-# Entries of an arc and of a commodity.
+# Entries of an arc (start, end, cost, capacity) and of a commodity (origin, destination, rate).
 _ARC_FIELDS = 4
 _COMMODITY_FIELDS = 3
 # Numbers of nodes, arcs and commodities.
 _HEADER_FIELDS = 3
+# Bytes from the start of a file that hold its first three lines.
 _HEADER_BYTES = 200
+# Maximum number of nodes, so that a damaged header does not create names without limit.
 _MAX_NODES = 1_000_000
 # Time and interval of matrices, since files have no times.
 _TIME = np.datetime64("2024-01-01T00:00:00", "s")
@@ -38,7 +40,9 @@ _MIN_RELATIVE_LATENCY = 1e-6
 
 
 def is_commalab(path: Path) -> bool:
-    """Return whether a file starts with three positive integers, on one line or on three lines."""
+    """Return whether a file starts with three positive integers, on one line or on three lines, as
+    the files of CommaLab do.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -52,7 +56,7 @@ def is_commalab(path: Path) -> bool:
 
 
 def read_commalab_topology(path: Path) -> Topology:
-    """Read the network of a file.
+    """Read the network of a CommaLab file; a cost of 1 is also a latency of 1 ms.
 
     Raises:
         InputError: an invalid file, or an error of :class:`teal.Topology`.
@@ -79,10 +83,11 @@ def read_commalab_topology(path: Path) -> Topology:
 
 
 def read_commalab_traffic(path: Path, topology: Topology) -> TrafficMatrices:
-    """Read the demands of a file as one matrix.
+    """Read the commodities of a CommaLab file as one traffic matrix in Gbit/s.
 
     Raises:
-        InputError: an invalid file, or unknown nodes.
+        InputError: an invalid file, a number of nodes other than the network's, or an invalid
+            commodity.
     """
     nodes, _, demands = _read(path)
     if nodes != topology.num_nodes:
@@ -110,12 +115,12 @@ def network_of_costs(
     Args:
         name: name of the network.
         where: name of the file, for messages.
-        nodes: N; names are 1 to N.
+        nodes: number of nodes N, which get the names 1 to N.
         ends: (E, 2) node numbers of each link, from 1.
         cost: (E,) cost of a Gbit/s.
         capacity: (E,) Gbit/s.
         no_transit: number of nodes without transit traffic: nodes 1 to ``no_transit``.
-        notes: notes of the reader about the file.
+        notes: further notes on the file, for the user.
 
     Raises:
         InputError: a number out of range, or an error of :class:`teal.Topology`.
@@ -124,8 +129,10 @@ def network_of_costs(
     if nodes > _MAX_NODES:
         raise InputError(where, "nodes", f"at most {_MAX_NODES:,}", nodes)
     _require_nodes(ends, nodes, where, "arc")
-    if not bool((np.isfinite(cost) & (cost >= 0)).all()):
-        raise InputError(where, "cost", "finite costs >= 0", float(cost.min(initial=np.nan)))
+    is_invalid = ~(np.isfinite(cost) & (cost >= 0))
+    if is_invalid.any():
+        first = int(is_invalid.argmax())
+        raise InputError(where, f"arc {first + 1}: cost", "a finite cost >= 0", float(cost[first]))
     # Drop self-loops.
     is_proper = ends[:, 0] != ends[:, 1]
     if not is_proper.all():
@@ -216,11 +223,14 @@ def _require_nodes(ends: FloatArray, nodes: int, where: str, kind: str) -> None:
 
 
 def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
-    """Read the numbers of a file.
+    """Read the numbers of a CommaLab file.
 
     Returns:
-        Number of nodes; arcs (E, 4): start, end, cost and capacity; commodities (n, 3): origin,
-        destination and rate.
+        Number of nodes; arcs (E, 4): start, end, cost and capacity (Gbit/s, -1 for no limit);
+        commodities (n, 3): origin, destination and rate (Gbit/s).  Nodes are numbered from 1.
+
+    Raises:
+        InputError: a word that is not a number, or another count of numbers than the header says.
     """
     where = str(path)
     try:
@@ -229,6 +239,7 @@ def _read(path: Path) -> tuple[int, FloatArray, FloatArray]:
         raise InputError.invalid(
             where, "", "not a multicommodity flow problem of CommaLab: it has more than numbers"
         ) from None
+    # Header, then the arcs, then the commodities.
     num_nodes, num_arcs, num_demands = (int(number) for number in numbers[:3])
     expected_size = 3 + _ARC_FIELDS * num_arcs + _COMMODITY_FIELDS * num_demands
     if len(numbers) != expected_size:

@@ -60,7 +60,7 @@ _NAME_LABEL = "teal-name"
 def read_containerlab(
     path: Path, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    """Read a topology.
+    """Read the network of a containerlab file.
 
     Args:
         path: path of the file.
@@ -74,7 +74,7 @@ def read_containerlab(
     where = str(path)
     document = _mapping(_read_yaml(path), where, "the file")
     topology = _mapping(document.get("topology"), where, "topology")
-    # Nodes: kinds, and names, which labels may override.
+    # Containerlab kind and name of each node; the label teal-name overrides the name.
     nodes = {
         name: _mapping(node, where, f"nodes: {name}")
         for name, node in _nodes(topology, where).items()
@@ -99,6 +99,7 @@ def read_containerlab(
     routers: dict[str, tuple[float, float] | None] = {
         names[name]: None for name, kind in kinds.items() if kind not in _BRIDGES
     }
+    # The network has the name of the lab, or that of the file.
     title = str(document.get("name") or path.name.split(".")[0])
     return topology_from_records(
         title,
@@ -138,7 +139,7 @@ class _Links:
         where: str,
         field: str,
     ) -> None:
-        """Append the directed links of a cable of the file.
+        """Append the directed links of a cable to the records, or to those of its bridge.
 
         Args:
             link: parsed entry of the link.
@@ -178,7 +179,7 @@ class _Links:
             self.records += directions
 
     def notes(self, where: str) -> tuple[str, ...]:
-        """Return notes on the parts that are not read."""
+        """Return notes on the links and variables of the file that were not read; () for none."""
         notes: tuple[str, ...] = ()
         if self.num_skipped:
             notes += (f"{self.num_skipped} links do not connect two nodes and are skipped.",)
@@ -239,7 +240,9 @@ def _nodes(topology: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
-    """Return the kind of a node: its own, that of its group, or the default."""
+    """Return the containerlab kind of a node: its own, that of its group, or the default; "" if
+    there is none.
+    """
     groups = _mapping(topology.get("groups"), where, "groups")
     group = _mapping(groups.get(str(node.get("group", ""))), where, "groups")
     defaults = _mapping(topology.get("defaults"), where, "defaults")
@@ -247,7 +250,16 @@ def _kind(node: dict[str, Any], topology: dict[str, Any], where: str) -> str:
 
 
 def _ends(ends: Any, where: str, field: str) -> list[str]:
-    """Return the node names of a link's ends, each written ``node:interface`` or as a mapping."""
+    """Return the node names of a link's ends, each written ``node:interface`` or as a mapping.
+
+    Args:
+        ends: YAML value of the link's ``endpoints``.
+        where: name of the file, for messages.
+        field: the link, for messages.
+
+    Raises:
+        InputError: another value.
+    """
     if not isinstance(ends, list) or not all(isinstance(end, str | dict) for end in ends):
         raise InputError(
             where, f"{field}: endpoints", "a list of node:interface", f"a {type(ends).__name__}"
@@ -274,6 +286,7 @@ def _records(
         InputError: an invalid label.
     """
 
+    # A label of the reverse direction defaults to that of the forward one.
     def text(name: str, prefix: str) -> str:
         label = labels.get(prefix + name, labels.get(name, ""))
         if not isinstance(label, str):
@@ -286,12 +299,15 @@ def _records(
         cell = text(name, prefix)
         return number(cell, where, f"{field}: {name}") if cell else None
 
+    # The forward direction, then the reverse one unless the label one-way excludes it.
     for prefix, (source, target) in (("", ends), (_REVERSE_PREFIX, ends[::-1])):
         if prefix and text(_ONE_WAY_LABEL, "").lower() in ("true", "yes"):
             return
+        # Capacity in Gbit/s; a capacity of 0 means that the link has failed.
         name = attributes.capacity
         (capacity_text,) = plain_numbers([text(name, prefix)], where, f"{field}: {name}")
         capacity = gbps(capacity_text, attributes.capacity_unit, where, f"{field}: {name}")
+        # In order: source, target, capacity, latency, location, names of labels, and metric.
         yield LinkRecord(
             source,
             target,
@@ -319,9 +335,11 @@ def _bridge_links(bridge: str, links: list[tuple[LinkRecord, ...]]) -> Iterator[
         bridge: name of the bridge.
         links: for each cable to the bridge, its directed links.
     """
+    # Join each link into the bridge with each link out of it on another cable.
     for first, second in itertools.permutations(links, 2):
         for outgoing, incoming in itertools.product(first, second):
             if outgoing.target == bridge == incoming.source:
+                # Unknown capacities do not limit the joined link.
                 capacities = [
                     record.capacity
                     for record in (outgoing, incoming)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# Bytes at the start of a file by which its format is recognised.
 _SNIFFED_BYTES = 2048
 _NETWORKX_READERS = {
     ".gml": "read_gml",
@@ -24,6 +25,7 @@ def advice(path: Path) -> str:
     """Return an instruction to convert an unsupported file of another program, such as a GML file;
     "" for an unknown format.
     """
+    # Formats that networkx reads, by suffix; then others, by their first bytes.
     reader = _NETWORKX_READERS.get(path.suffix.lower())
     if reader is not None:
         call = (
@@ -35,6 +37,7 @@ def advice(path: Path) -> str:
             head = stream.read(_SNIFFED_BYTES).decode("utf-8", errors="replace")
     except OSError:
         return ""
+    # Marks of SNDlib's native format, plans of WAE or MATE, DIMACS graphs, and tables.
     if "SNDlib" in head or ("NODES (" in head and "LINKS (" in head):
         return "download the network from SNDlib as XML (.xml)"
     lines = [line.strip() for line in head.splitlines() if line.strip()]

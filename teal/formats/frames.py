@@ -129,7 +129,9 @@ def traffic_from_object(
 
 
 def _levels_to_columns(frame: Any) -> Any:
-    """Return the frame with index levels that are named like table columns turned into columns."""
+    """Turn the index levels of a pandas frame into columns if all are named like columns of a
+    traffic table and the result has ``source`` and ``target``; else return the frame unchanged.
+    """
     levels = [str(name).strip().lower() for name in getattr(frame.index, "names", [])]
     column_names = {*_SOURCES, *_TARGETS, "timestamp", "time", "class", "endpoint"}
     if getattr(frame.columns, "nlevels", 1) > 1 or not levels or not set(levels) <= column_names:
@@ -140,9 +142,13 @@ def _levels_to_columns(frame: Any) -> Any:
 
 
 def _level_ends(index: Any, where: str) -> tuple[AnyArray, AnyArray]:
-    """Return the source names and target names of a MultiIndex with two levels.
+    """Return the source names and target names, (n,) each, of a MultiIndex with two levels.
 
     Levels named target and source are swapped; unnamed levels are source, target.
+
+    Args:
+        index: pandas index of n pairs.
+        where: kind of object, for messages.
 
     Raises:
         InputError: names of the levels that contradict their order.
@@ -203,7 +209,12 @@ def _from_array(value: FloatArray, topology: Topology) -> TrafficMatrices:
 
 
 def _require_empty_diagonal(rates: AnyArray, where: str) -> None:
-    """Raise InputError for demand from a node to itself."""
+    """Raise InputError if a node has demand to itself.
+
+    Args:
+        rates: Gbit/s of nodes to themselves, of any shape; NaN counts as 0.
+        where: kind of object, for messages.
+    """
     nonzero = rates[np.nan_to_num(rates) != 0]
     if len(nonzero):
         raise InputError.invalid(
@@ -215,15 +226,17 @@ def _require_empty_diagonal(rates: AnyArray, where: str) -> None:
 
 
 def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
-    """Build matrices from a frame without table columns: times by pairs of nodes, or a square of
-    nodes.
+    """Build matrices from a frame without table columns: a row per time and a column per pair of
+    nodes, or a row and a column per node.
     """
     where = "data frame"
+    # A row per time: the columns are pairs (a MultiIndex).
     columns = [cell_text(name) for name in frame.columns]
     if getattr(frame.columns, "nlevels", 1) == 2:
         sources, targets = _level_ends(frame.columns, where)
         times = _parse_times(frame.index.to_series(), where)
         return _matrices(sources, targets, _parse_rate_table(frame, where), times, topology, where)
+    # A row and a column per node: some rows and columns have names of nodes.
     index = topology.node_index()
     rows = [cell_text(name) for name in frame.index]
     if set(rows) & set(index) and set(columns) & set(index):
@@ -236,7 +249,9 @@ def _from_frame(frame: Any, topology: Topology) -> TrafficMatrices:
 
 
 def _parse_rate_table(frame: Any, where: str) -> FloatArray:
-    """Parse the cells of a frame into rates (rows, columns); NaN where a value is missing."""
+    """Parse the cells of a pandas frame into an array of its shape; NaN where a value is
+    missing.
+    """
     columns = [
         _parse_rates(frame.iloc[:, column].tolist(), where) for column in range(frame.shape[1])
     ]
@@ -257,6 +272,7 @@ def _from_square(
     """
     where = "data frame"
     rates = _parse_rate_table(frame, where)
+    # Transpose a frame whose rows are targets, by the names of its axes.
     row_axis = str(frame.index.name).strip().lower()
     column_axis = str(frame.columns.name).strip().lower()
     if row_axis in _TARGETS or column_axis in _SOURCES:
@@ -284,7 +300,7 @@ def _from_square(
 
 
 def _parse_times(column: Any, where: str) -> AnyArray:
-    """Parse (n,) times from a pandas series of times, numbers or texts.
+    """Parse a pandas series of times, numbers or texts into (n,) times, rounded down to seconds.
 
     Raises:
         InputError: a time before 1990 or after 2100.
@@ -321,13 +337,14 @@ def _matrices(
         InputError: an unknown node, a self-loop, a repeated pair, or a rate that is negative or not
             finite.
     """
-    # Drop self-loops without rates, which pandas creates when it groups by categories.
+    # Drop self-loops whose rates are all 0: pandas creates them when it groups by categories.
     is_empty = (np.nan_to_num(rates) == 0).all(0)
     is_loop = [str(a) == str(b) for a, b in zip(source, target, strict=True)]
     is_kept = ~(is_empty & np.array(is_loop, dtype=bool))
     source = source[is_kept]
     target = target[is_kept]
     rates = rates[:, is_kept]
+    # Refuse rates that are negative or not finite, and other self-loops.
     indices = _indices(source, target, topology, where)
     is_invalid = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (indices[0] == indices[1])
     if is_invalid.any():

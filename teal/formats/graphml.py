@@ -106,13 +106,13 @@ def read_graphml(
 def _record(
     ends: tuple[str, str], data: dict[str, Any], names: Attributes, unit: float, where: str
 ) -> LinkRecord:
-    """Build the record of an edge.
+    """Build the link record of an edge, with its capacity in Gbit/s.
 
     Args:
         ends: names of its nodes.
         data: its attributes.
         names: names of the attributes.
-        unit: Gbit/s in the unit of the capacity attribute.
+        unit: Gbit/s per unit of the capacity attribute.
         where: name of the file, for messages.
     """
     field = f"edge {ends[0]}-{ends[1]}"
@@ -122,10 +122,13 @@ def _record(
             number(data[attribute], where, f"{field}: {attribute}") if attribute in data else None
         )
 
+    # The IGP does not use a link with the overload attribute, so that it is out of service, too.
     has_failed = out_of_service(data, names.status)[0]
     is_overloaded = any(
         is_true(data.get(name), where, f"{field}: {name}") for name in OVERLOAD_NAMES
     )
+    # In order: source, target, capacity, latency, location, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         *ends,
         _capacity(data, names, unit, where, field),

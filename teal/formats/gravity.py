@@ -46,7 +46,7 @@ _DAILY_AMPLITUDE = 0.4
 
 @dataclasses.dataclass(frozen=True)
 class Gravity:
-    """Options of the generator.
+    """Options of the generator of traffic matrices.
 
     Attributes:
         seed: seed of all random numbers.
@@ -99,7 +99,8 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     options: dict[str, float] = parse_spec(text).parse_options(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
     model = Gravity(**options)  # type: ignore[arg-type]
     model.check(text)
-    # (D,) mean rates of all pairs, with mean 1 over the pairs; 0 at nodes without a link.
+    # (D,) factor mean_d of each pair, scaled so that the mean over the pairs is 1; 0 for pairs at
+    # nodes without a link.
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
     mean_rates = _mean_rates(rng, topology.num_nodes, pairs, model.top)
@@ -119,6 +120,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
             cycle = _cycle_factor(row * model.interval, peak_second)
             rates.write(row, (mean_rates * cycle * noise)[None])
 
+    # The cached rates are those of load 1, which all loads share.
     key = content_key(
         "gravity", _GENERATOR_VERSION, dataclasses.replace(model, load=1.0), topology.graph_key()
     )
@@ -150,7 +152,7 @@ def _noise_factors(model: Gravity, seed: int, num_pairs: int) -> Iterator[AnyArr
     """
     rng = np.random.default_rng(seed)
     state = rng.standard_normal(num_pairs, dtype=np.float32)
-    # This factor keeps the variance of the AR(1) process at 1.
+    # (D,) states z; this factor of the innovations keeps the variance of z at 1.
     innovation = np.float32(np.sqrt(1 - model.correlation**2))
     while True:
         # exp(s z - s^2 / 2) has mean 1.
@@ -189,8 +191,9 @@ def _mean_rates(
 ) -> FloatArray:
     """Return the (D,) mean rates of the gravity model, with mean 1.
 
-    rate_d = (send_s receive_t factor_d)^p of pair d = (s, t), with log-normal masses and factors.
-    The power p makes the largest tenth of the rates a fraction ``top`` of their sum.
+    The rate of pair d from node s to node t is (send_s receive_t factor_d)^p, with log-normal
+    masses send and receive of the nodes and log-normal factors of the pairs.  The power p makes the
+    largest tenth of the rates a fraction ``top`` of their sum.
 
     Args:
         rng: generator of the random numbers (written).
@@ -199,11 +202,13 @@ def _mean_rates(
         top: fraction of the volume in the largest tenth of the demands.
     """
     # Logarithms of the masses, (N,), and of the rates for p = 1, (D,).
-    send, receive = rng.standard_normal((2, num_nodes))
-    log_rates = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    log_send, log_receive = rng.standard_normal((2, num_nodes))
+    log_rates = log_send[pairs[:, 0]] + log_receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    # Number of the largest tenth of the rates, and logarithms of all, largest first, at most 0.
     num_top = max(1, round(len(pairs) / 10))
     sorted_logs = np.sort(log_rates - log_rates.max())[::-1]
-    # Bisection for the power p: the fraction of the largest tenth increases with it.
+    # Bisection for the power p in [0, 64]: the fraction of the largest tenth increases with p.  60
+    # halvings leave an interval below 1e-16.
     low = 0.0
     high = 64.0
     for _ in range(60):

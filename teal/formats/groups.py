@@ -41,7 +41,7 @@ _GROUP = Column("group", required=True)
 
 
 def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
-    """Return the link indices of each group, by name.
+    """Return the link indices of each shared-risk group of a file, ascending, by name of the group.
 
     Args:
         path: path of the file.
@@ -58,6 +58,7 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
             else "no such file"
         )
         raise InputError.invalid(where, "groups", problem, f"use {_EXPECTED}")
+    # Both directions of each cable of a group.
     groups: dict[str, set[int]] = {}
     for field, group, a, b in _rows(path):
         try:
@@ -75,7 +76,8 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
 
 
 def failing_links(file: str, topology: Topology) -> list[list[int]]:
-    """Return the link indices of each group in a file; without a file each cable is a group.
+    """Return the link indices of each group of links that fail together: the groups of a file, or
+    without a file each cable.
 
     Args:
         file: path of the file; ``""`` for none.
@@ -104,7 +106,9 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield location, group and the two nodes of each cable of a JSON file."""
+    """Yield location, name of the group, and names of the two nodes of each cable of a JSON
+    file.
+    """
     where = str(path)
     expected = '{"group": [["a", "b"], ...]}'
     try:
@@ -123,7 +127,9 @@ def _rows_of_json(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _rows_of_graphml(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield location, group and the two nodes of each edge's groups in a GraphML file."""
+    """Yield location, name of the group, and names of the two nodes, for each edge of a GraphML
+    file and each of its groups.
+    """
     graph, names = labelled_graph(path)
     for source, target, data in graph.edges(data=True):
         edge_groups = [part.strip() for part in str(data.get(ATTRIBUTE, "")).split(";")]

@@ -40,7 +40,9 @@ _VALUES = ("capacity", "latency", "cost")
 
 
 def is_inventory(attributes: str) -> bool:
-    """Return whether a text names a table instead of attributes."""
+    """Return whether the value of ``--attributes`` names an inventory table instead of
+    attributes.
+    """
     return Path(attributes).suffix.lower() in SUFFIXES and "=" not in attributes
 
 
@@ -94,6 +96,7 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
             f"the link {name} has no cost, but others have one",
             "give every link a cost, or none",
         )
+    # The network with the new values, and a note on assumed capacities.
     notes = topology.notes
     if len(without_capacity):
         notes += (
@@ -112,7 +115,9 @@ def with_inventory(path: Path, topology: Topology, default_capacity: float | Non
 def _rows_by_pair(
     rows: list[Row], topology: Topology
 ) -> tuple[dict[tuple[int, int], list[Row]], list[str]]:
-    """Group the rows by source and target index; also return the pairs with unknown nodes."""
+    """Group the rows by (source index, target index); also return descriptions of the rows with
+    unknown nodes, ``a - b``.
+    """
     index = topology.node_index()
     rows_of_pair: dict[tuple[int, int], list[Row]] = {}
     unknown: list[str] = []
@@ -142,6 +147,7 @@ def _apply_rows(
     """
     without_link = list[str]()
     for (source, target), rows in rows_of_pair.items():
+        # The rows of a pair are both directions of cables, unless the reverse pair has rows, too.
         directions = (
             [(source, target)]
             if (target, source) in rows_of_pair
@@ -163,7 +169,9 @@ def _costs_of(topology: Topology) -> FloatArray:
 
 
 def _links_between(topology: Topology, a: int, b: int) -> np.ndarray:
-    """Return the indices of the links from one node to another, in the order of the file."""
+    """Return the (n,) indices of the parallel links from node ``a`` to node ``b``, in the order of
+    the network's file.
+    """
     return np.flatnonzero((topology.link_source == a) & (topology.link_target == b))
 
 

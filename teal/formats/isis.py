@@ -84,6 +84,7 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
                     "this is the JSON of FRR 8, which has only one packet and one neighbour",
                     "use FRR 9 or later, or the OSPF database",
                 )
+            # Adjacencies of the routers of this level.
             level_number = int(first_number(level.get("id"), where, "levels: id") or 0)
             routers = _routers(level.get("lsps", []), where, states)
             if not routers:
@@ -105,7 +106,7 @@ def read_isis(document: dict[str, Any], path: Path, default_capacity: float | No
 
 
 class _Reach(NamedTuple):
-    """Neighbour in a link-state packet.
+    """Statement of a link-state packet about one neighbour.
 
     Attributes:
         identity: system ID or host name of the neighbour, and pseudonode number.
@@ -121,7 +122,7 @@ class _Reach(NamedTuple):
 
 
 class _Lsps:
-    """Link-state packets of a router or broadcast network.
+    """Content of all link-state packets of one router or broadcast network.
 
     Attributes:
         name: system ID or host name, and pseudonode number, 00 for a router.
@@ -167,6 +168,7 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
             )
         lsps = lsps_by_name.setdefault(name, _Lsps(name))
         lsps.has_first |= is_first
+        # The overload bit is the last of the flags ATT/P/OL in the first packet.
         lsps.is_overloaded |= (
             is_first and str(packet.get("attPOl", "")).rpartition("/")[2].strip() == "1"
         )
@@ -180,6 +182,11 @@ def _routers(packets: Any, where: str, states: LinkStates) -> list[_Lsps]:
 def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]:
     """Return the name of a packet's router or network, and its fragment number, from an LSP ID such
     as ``0000.0000.0001.00-00``.
+
+    Args:
+        packet: JSON of the packet.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
     """
     identity = packet.get("lsp")
     text = text_of(
@@ -196,11 +203,13 @@ def _identity(packet: dict[str, Any], where: str, field: str) -> tuple[str, str]
 
 
 def _neighbours(packet: dict[str, Any], where: str, field: str) -> list[_Reach]:
-    """Return the neighbours that a packet states, with wide and narrow metrics."""
+    """Return the neighbours that a packet states: those with wide metrics, then those with narrow
+    ones.
+    """
     return [
-        _parse_reach(entry, rank, where, f"{field}: {kind}[{index}]")
-        for kind, rank in _METRIC_RANKS.items()
-        for index, entry in enumerate(objects_of(packet.get(kind) or [], where, f"{field}: {kind}"))
+        _parse_reach(entry, rank, where, f"{field}: {key}[{index}]")
+        for key, rank in _METRIC_RANKS.items()
+        for index, entry in enumerate(objects_of(packet.get(key) or [], where, f"{field}: {key}"))
     ]
 
 
@@ -213,7 +222,15 @@ def _has_expired(packet: dict[str, Any]) -> bool:
 
 
 def _parse_reach(entry: dict[str, Any], rank: int, where: str, field: str) -> _Reach:
-    """Parse a neighbour of a packet; statements of other topologies than IPv4 get a larger rank."""
+    """Parse the statement of a link-state packet about one neighbour.
+
+    Args:
+        entry: JSON of the neighbour.
+        rank: precedence of its metric, 0 for wide and 1 for narrow; it is increased by 2 for
+            another topology than IPv4.
+        where: name of the file, for messages.
+        field: the neighbour, for messages.
+    """
     topology = str(entry.get("mtId", "")).lower()
     metric = first_number(entry.get("metric"), where, f"{field}: metric")
     if metric is None:
@@ -253,7 +270,7 @@ def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStat
         where: name of the file, for messages.
         states: collector of adjacencies, networks, overloaded routers and notes (written).
     """
-    # Router names by system ID, and vice versa.
+    # Router names by system ID, and vice versa; packets of routers have pseudonode number 00.
     routers = [lsps for lsps in level_lsps if lsps.name.endswith(".00")]
     name_of_identity = _router_names(routers, where, states)
     states.no_transit |= {lsps.name[:-3] for lsps in routers if lsps.is_overloaded}
@@ -277,6 +294,7 @@ def _add_level(level: int, level_lsps: list[_Lsps], where: str, states: LinkStat
             )
             if target is None or target == source:
                 continue
+            # Rank 1 is a narrow metric of the IPv4 topology.
             if is_router and reach.rank == 1 and reach.metric == _MAX_NARROW_METRIC:
                 saturated.append(f"{source} -> {target}")
             rank = reach.rank + LEVEL_RANK * level
@@ -310,6 +328,7 @@ def _router_names(routers: list[_Lsps], where: str, states: LinkStates) -> dict[
     Raises:
         InputError: host names that cannot be matched with system IDs.
     """
+    # Names without the pseudonode number ".00".
     names = [lsps.name[:-3] for lsps in routers]
     if all(map(_SYSTEM_ID.fullmatch, names)):
         return {name: name for name in names}

@@ -35,6 +35,7 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InputError.invalid(str(path), "", f"the file is not valid JSON: {error}") from None
+    # RFC 8345, then FRR's databases, then node-link data, which has nodes and links as keys.
     if rfc8345.is_rfc8345(document):
         require_attributes(attributes, (INSIDE,), "RFC 8345")
         return rfc8345.read_rfc8345(document, path, default_capacity, attributes.inside)
@@ -56,17 +57,21 @@ def read_json(path: Path, default_capacity: float | None, attributes: Attributes
 
 
 def _is_node_link(document: Any) -> bool:
+    """Return whether a JSON document has the nodes and links of networkx node-link data."""
     if not isinstance(document, dict):
         return False
     return "nodes" in document and ("links" in document or "edges" in document)
 
 
 def _description(document: Any) -> str:
-    """Describe the likely kind of an unsupported document, and how to convert it, for a message."""
+    """Return a description of an unsupported JSON document for a message: its likely origin, and
+    how to convert it.
+    """
     if not isinstance(document, dict):
         return f"a {type(document).__name__}"
     if not document:
         return "an empty object: FRR prints it if the daemon is not running or has no neighbours"
+    # Formats of other programs, by the keys of the document.
     if "adjacency" in document:
         return "adjacency data of networkx: write networkx.node_link_data(graph)"
     if "elements" in document:
@@ -78,6 +83,7 @@ def _description(document: Any) -> str:
         isinstance(link, dict) and {"src", "dst"} & set(link) for link in links
     ):
         return "links of ONOS: write nodes with id, and links with source, target and capacity"
+    # Documents that are not networks.
     if "status" in document and "data" in document:
         return "a response of Prometheus, for the option --counters"
     if document.get("type") == "FeatureCollection":

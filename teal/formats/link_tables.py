@@ -94,7 +94,7 @@ _MAX_PLAUSIBLE_MEDIAN_GBPS = 10_000.0
 
 
 def read_link_table(path: Path, default_capacity: float | None, attributes: Attributes) -> Topology:
-    """Read a network.
+    """Read a network from a table with a row per cable or per direction of a cable.
 
     Args:
         path: path of a .csv, .tsv or .xlsx file.
@@ -183,7 +183,7 @@ def _from_cells(
 
 @dataclasses.dataclass
 class _Rows:
-    """Link records of a table, and rows for warnings.
+    """Link records of a table, and descriptions of its doubtful rows for warnings.
 
     Attributes:
         state_columns: cells of each status column, by its heading.
@@ -293,7 +293,9 @@ def _notes(
 
 
 def _reverse(record: LinkRecord) -> LinkRecord:
-    """Return the record of a cable's reverse direction."""
+    """Return the record of a cable's reverse direction: source and target swapped, with the metric
+    of that direction.
+    """
     metric = record.metric if record.metric_back is None else record.metric_back
     return dataclasses.replace(
         record, source=record.target, target=record.source, metric=metric, metric_back=None
@@ -308,7 +310,7 @@ def _record(
     header: tuple[str, ...],
     has_failed: bool,
 ) -> LinkRecord:
-    """Build the link record of a row.
+    """Build the link record of a row, with its cells converted to Gbit/s and ms.
 
     Args:
         cell: cell of each used column, by the name of its attribute; "" for an empty one.
@@ -334,6 +336,8 @@ def _record(
     if capacity is not None and members is not None:
         capacity *= members
     is_overloaded = is_true(cell.get("overload"), where, f"{field}: overload")
+    # In order: source, target, capacity, latency, row, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         cell["source"],
         cell["target"],
@@ -351,7 +355,9 @@ def _record(
 
 
 def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
-    """Return descriptions of rows without a row of the reverse direction, matched one to one."""
+    """Return descriptions of the rows that have no row in the reverse direction; parallel links are
+    matched one to one.
+    """
     proper = [record for record in records if record.source != record.target]
     # Number of rows, not matched yet, whose reverse direction is (source, target).
     unmatched = Counter((record.target, record.source) for record in proper)
@@ -364,12 +370,13 @@ def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
 
 
 def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
-    """Return warnings about capacities that may have another unit, each with descriptions of its
-    rows.
+    """Return warnings about capacities that may have another unit: pairs of the text and
+    descriptions of the rows, which may be none.
     """
     with_capacity = [record for record in records if record.capacity]
     if not with_capacity:
         return []
+    # Capacities far from the median.
     median = statistics.median(float(record.capacity or 0.0) for record in with_capacity)
     outliers = [
         f"{record.field} ({record.capacity:g})"
@@ -379,6 +386,7 @@ def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]
     warnings = [
         (f"capacities {_OUTLIER_FACTOR:g} times off their median, {median:g} Gbit/s", outliers)
     ]
+    # A median that is implausible for Gbit/s, with the first row as example.
     if median > _MAX_PLAUSIBLE_MEDIAN_GBPS:
         remedy = "if they are not Gbit/s, use --attributes capacity_unit=bit/s or Mbit/s"
         warnings.append(
@@ -394,17 +402,20 @@ def alike(names: list[str]) -> list[str]:
     """Return descriptions ``'a' and 'b'`` of pairs of names that differ only by case, accents,
     separators, or similar characters (0 and O; 1, I and l).
     """
-    # Ordered set of pairs of similar names.
+    # Ordered set of pairs of similar names.  Names are similar if they have the same key: without
+    # case, or with characters that look alike replaced.
     similar = dict[tuple[str, str], None]()
     # Names without accents, with "-" for every separator.
     normalised = list[str]()
     for name in names:
+        # Letters without combining accents.
         letters = "".join(
             character
             for character in unicodedata.normalize("NFKD", name)
             if not unicodedata.combining(character)
         )
         normalised.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
+    # Pair each name with the first one of the same key.
     for keys in (
         [name.casefold() for name in normalised],
         [name.translate(_GLYPHS) for name in normalised],
@@ -496,7 +507,9 @@ def _require_once(table: CellTable, index: int) -> None:
 
 
 def _find_attribute(name: str, header: list[str], attributes: Attributes) -> int | None:
-    """Return the column index of an attribute, by its configured name or its default names."""
+    """Return the column index of an attribute, by its configured name or its default names; None if
+    there is no such column.
+    """
     column_name = getattr(attributes, name, name)
     aliases = _ALIASES.get(name, ()) if column_name == name else ()
     indices = (find_column(option, header) for option in (column_name, *aliases))

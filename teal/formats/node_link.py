@@ -135,7 +135,7 @@ def topology_from_node_link(
 def _nodes(
     entries: list[Any], where: str
 ) -> tuple[dict[str, tuple[float, float] | None], list[str]]:
-    """Parse the nodes.
+    """Parse the nodes of node-link JSON into positions and overload bits.
 
     Args:
         entries: JSON entries of the nodes.
@@ -168,7 +168,7 @@ def _nodes(
 def _record(
     link: dict[str, Any], names: Attributes, unit: float, where: str, field: str
 ) -> LinkRecord:
-    """Build the record of a link.
+    """Build the link record of an entry of node-link JSON, with its capacity in Gbit/s.
 
     Args:
         link: JSON entry of the link.
@@ -182,9 +182,12 @@ def _record(
         text = link.get(attribute)
         return None if text is None else number(text, where, f"{field}: {attribute}")
 
+    # Messages about a missing capacity name the attributes that have no other use.
     capacity = value(names.capacity)
     has_failed = out_of_service(link, names.status)[0]
     used = (*_ENDS, names.latency, names.metric, names.te_metric, names.affinity, names.cost)
+    # In order: source, target, capacity, latency, location, names of other attributes, metric, and
+    # whether the link is out of service.
     return LinkRecord(
         str(link["source"]),
         str(link["target"]),
@@ -211,6 +214,7 @@ def notes_on_attributes(
         names: names of the used attributes.
         also: further used attributes.
     """
+    # Unused attributes, apart from those that state whether a link is up.
     links = [entry for entry in links if isinstance(entry, dict)]
     used = {
         *_ENDS,
@@ -230,17 +234,27 @@ def notes_on_attributes(
         if unused
         else ()
     )
+    # Values of status attributes that mean neither up nor down.
     unknown = [value for link in links for value in out_of_service(link, names.status)[1]]
     return notes + unknown_status(where, unknown)
 
 
 def _first(part: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the first of these attributes that is present; None for none."""
+    """Return the value of the first of these attributes that a JSON object has; None if it has none
+    of them.
+    """
     return next((part[name] for name in names if part.get(name) is not None), None)
 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
-    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None for none."""
+    """Return a node's (longitude, latitude) from ``pos`` or ``lon`` and ``lat``; None if it has no
+    position, or an implausible one.
+
+    Args:
+        node: JSON entry of the node.
+        where: name of the file, for messages.
+        field: the node, for messages.
+    """
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
         x, y = (number(value, where, field) for value in node["pos"])
     elif "lon" in node and "lat" in node:
@@ -258,6 +272,7 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     Capacities are in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.
     ``multigraph`` lets networkx keep parallel links.
     """
+    # Nodes, with their positions and overload bits.
     names = topology.node_names
     nodes: list[dict[str, Any]] = []
     for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
@@ -268,6 +283,7 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
         if topology.no_transit is not None and topology.no_transit[len(nodes)]:
             node["overload"] = True
         nodes.append(node)
+    # Links, with metrics, affinities and costs where they have them; capacity 0 means failed.
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links: list[dict[str, Any]] = [

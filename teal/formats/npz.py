@@ -30,7 +30,11 @@ _FIELDS = ("rates", "timestamps", "sources", "targets")
 
 
 def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
-    """Read traffic matrices; pairs may have any order.
+    """Read the traffic matrices of a .npz file, whose pairs of nodes may have any order.
+
+    Args:
+        path: path of the file.
+        topology: network with the node names.
 
     Raises:
         InputError: not an .npz, a missing field or one of the wrong shape, an unknown node, a
@@ -63,7 +67,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
 
 
 class _Fields(NamedTuple):
-    """Arrays of a file.
+    """Arrays of a .npz file of traffic.
 
     Attributes:
         ends: names of the D sources, and of the D targets.
@@ -97,12 +101,14 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
                 if field not in stored:
                     expected = "the arrays " + ", ".join(_FIELDS)
                     raise InputError(where, field, expected, ", ".join(stored.files))
+            # Names and times, which are small; a single number is an array without dimensions.
             ends = [
                 [str(name) for name in np.atleast_1d(stored[side]).tolist()]
                 for side in ("sources", "targets")
             ]
             timestamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
             interval_s = int(stored["interval_s"]) if "interval_s" in stored else 0
+        # Rates, and errors of damaged files of any kind.
         rates = _rates(path, content_hash)
     except (
         ValueError,
@@ -122,7 +128,12 @@ def _read_fields(path: Path, content_hash: str) -> _Fields:
 
 
 def _pairs(fields: _Fields, topology: Topology, where: str) -> IntArray:
-    """Return (D, 2) node pairs in the order of the file.
+    """Return the (D, 2) source and target indices of the demands, in the order of the file.
+
+    Args:
+        fields: arrays of the file.
+        topology: network with the node names.
+        where: name of the file, for messages.
 
     Raises:
         InputError: an unknown node, or rates of the wrong shape.
@@ -156,6 +167,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         topology: network with the node names.
         dtype: NumPy type of the rates: ``<f4`` or ``<f8``.
     """
+    # Small arrays are written at once, the rates in chunks of matrices after their header.
     names = np.array(topology.node_names)
     header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
@@ -170,6 +182,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
         for field, values in header_fields.items():
             with archive.open(f"{field}.npy", "w") as stream:
                 npy.write_array(stream, values, allow_pickle=False)
+        # Rates in chunks of matrices, after the header of the whole array.
         with archive.open("rates.npy", "w", force_zip64=True) as stream:
             shape = (traffic.num_matrices, traffic.num_demands)
             npy.write_array_header_1_0(
@@ -180,7 +193,12 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: s
 
 
 class _Reordered:
-    """Rates with permuted demands: demand d is demand ``order[d]`` of ``rates``."""
+    """Rates with permuted demands.
+
+    Args:
+        rates: (T, D) rates in the order of the file.
+        order: (D,) column of ``rates`` for each demand.
+    """
 
     def __init__(self, rates: Rates, order: npt.NDArray[np.int64]) -> None:
         self._rates = rates
@@ -188,13 +206,16 @@ class _Reordered:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Numbers of matrices and demands, (T, D)."""
         return self._rates.shape
 
     def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Return the rates of the B matrices with the indices ``rows``, (B, D), in Gbit/s."""
         return self._rates.read(rows)[:, self._order]
 
 
 def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) -> None:
+    """Write the rates ``values``, (T, D), to a store matrix by matrix, as float64."""
     for row in range(len(values)):
         rates.write(row, values[row][None].astype(np.float64))
 

@@ -44,7 +44,7 @@ _SWAP = str.maketrans(",.", ".,")
 
 
 class Decimal(enum.Enum):
-    """Decimal sign of a number."""
+    """Sign between the integer and the decimals of a number: a point or a comma."""
 
     POINT = "."
     COMMA = ","
@@ -62,7 +62,9 @@ def _certain_decimal(number: str) -> Decimal | None:
 
 
 def _plain(number: str, decimal: Decimal) -> str:
-    """Rewrite a number without separators of thousands and with a decimal point."""
+    """Rewrite a number with this decimal sign in Python's notation: with a decimal point and
+    without separators of thousands.
+    """
     if decimal is Decimal.COMMA:
         number = number.translate(_SWAP)
     return number.replace(",", "")

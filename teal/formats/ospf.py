@@ -48,7 +48,7 @@ def is_ospf(document: Any) -> bool:
 
 
 def _instances(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the databases of ``vrf all`` that have advertisements."""
+    """Return the JSON objects of the VRFs in the output of ``vrf all`` that have advertisements."""
     parts = [part for part in document.values() if isinstance(part, dict)]
     return [
         part
@@ -71,6 +71,7 @@ def read_ospf(document: dict[str, Any], path: Path, default_capacity: float | No
     """
     where = str(path)
     states = LinkStates()
+    # Select the only database of several VRFs.
     instances = _instances(document)
     if (
         _OSPF6_KEY not in document
@@ -103,6 +104,7 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
     Raises:
         InputError: a summary without links, or an invalid part.
     """
+    # Areas, and the names of those that have links.
     container = object_of(document.get("routerLinkStates", document), where, "routerLinkStates")
     areas = object_of(container.get("areas"), where, "areas")
     areas_with_links: list[str] = []
@@ -120,6 +122,7 @@ def _add_ospf(document: dict[str, Any], where: str, states: LinkStates) -> None:
                     f'use vtysh -c "{COMMAND}"',
                 )
             _add_router(entry, where, f"area {name}[{index}]", states)
+        # An area has links if it has added adjacencies.
         if len(states.adjacencies) > num_earlier:
             areas_with_links.append(name)
     if len(areas_with_links) > 1:
@@ -161,6 +164,7 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
         field: location in the file, for messages.
         states: collector of adjacencies, networks and overloaded routers (written).
     """
+    # The router, and its H bit: it carries no transit traffic.
     router = text_of(
         entry.get("advertisingRouter") or entry.get("linkStateId"),
         where,
@@ -168,6 +172,7 @@ def _add_router(entry: dict[str, Any], where: str, field: str, states: LinkState
     )
     if entry.get("hBit") or re.search(r"\bH\b", str(entry.get("flags", ""))):
         states.no_transit.add(router)
+    # Its links, a JSON list or an object by name.
     links = entry.get("routerLinks")
     listed_links = (
         objects_of(links, where, f"{field}: routerLinks")
@@ -192,10 +197,10 @@ def _add_link(
         field: location in the file, for messages.
         states: collector of adjacencies, networks and notes (written).
     """
-    kind = str(link.get("linkType", ""))
-    if _STUB.search(kind):
+    link_type = str(link.get("linkType", ""))
+    if _STUB.search(link_type):
         return
-    if _VIRTUAL.search(kind):
+    if _VIRTUAL.search(link_type):
         states.note_count(
             [f"{router} - {link.get('neighborRouterId')}"], "Virtual links are ignored"
         )
@@ -221,12 +226,23 @@ def _add_link(
 
 
 def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None:
-    """Add the adjacencies of OSPFv3; broadcast networks, which need network LSAs, are refused."""
+    """Add the adjacencies of an OSPFv3 database to ``states``.
+
+    Args:
+        document: parsed JSON of FRR.
+        where: name of the file, for messages.
+        states: collector of adjacencies, routers without transit, and notes (written).
+
+    Raises:
+        InputError: a summary without links, an invalid part, or a broadcast network, whose routers
+            only network LSAs list.
+    """
     for index, area in enumerate(objects_of(document[_OSPF6_KEY], where, _OSPF6_KEY)):
         for entry in _current_lsas(area.get("lsa"), where, f"{_OSPF6_KEY}[{index}]: lsa", states):
             if entry.get("type") != "Router":
                 continue
             router = text_of(entry.get("advertisingRouter"), where, "lsa: advertisingRouter")
+            # A router without the R bit carries no transit traffic.
             options = str(entry.get("options", ""))
             if options and "R" not in re.split(r"[^A-Za-z0-9]+", options):
                 states.no_transit.add(router)
@@ -237,20 +253,23 @@ def _add_ospf6(document: dict[str, Any], where: str, states: LinkStates) -> None
                     "this is a summary, which has only numbers of links",
                     f'use vtysh -c "{_COMMAND_V3}"',
                 )
+            # Point-to-point links; virtual links are ignored.
             for link_index, link in enumerate(
                 objects_of(entry.get("lsaDescription"), where, f"{router}: lsaDescription")
             ):
                 field = f"{router}: lsaDescription[{link_index}]"
-                kind = str(link.get("type", ""))
-                if _VIRTUAL.search(kind):
+                link_type = str(link.get("type", ""))
+                if _VIRTUAL.search(link_type):
                     continue
-                if kind != "Point-To-Point":
+                if link_type != "Point-To-Point":
                     raise InputError.invalid(
                         where,
                         field,
-                        f"a link has the type {kind!r}, but only point-to-point links are read",
+                        f"a link has the type {link_type!r}, but only point-to-point links are "
+                        "read",
                         "configure ipv6 ospf6 network point-to-point",
                     )
+                # Adjacency to the neighbour.
                 metric = first_number(link.get("metric"), where, f"{field}: metric")
                 if metric is None:
                     raise InputError.invalid(where, f"{field}: metric", "the link has no metric")

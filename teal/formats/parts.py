@@ -23,7 +23,7 @@ _READER_ERRORS = (
 
 
 def object_of(part: Any, where: str, field: str) -> dict[str, Any]:
-    """Return the part as an object; {} for None.
+    """Return a part of a JSON document that must be an object; {} for None.
 
     Raises:
         InputError: another type.
@@ -36,7 +36,7 @@ def object_of(part: Any, where: str, field: str) -> dict[str, Any]:
 
 
 def list_of(part: Any, where: str, field: str) -> list[Any]:
-    """Return the part as a list; [] for None.
+    """Return a part of a JSON document that must be a list; [] for None.
 
     Raises:
         InputError: another type.
@@ -49,7 +49,7 @@ def list_of(part: Any, where: str, field: str) -> list[Any]:
 
 
 def objects_of(part: Any, where: str, field: str) -> list[dict[str, Any]]:
-    """Return the part as a list of objects; [] for None.
+    """Return a part of a JSON document that must be a list of objects; [] for None.
 
     Raises:
         InputError: another type.
@@ -61,7 +61,7 @@ def objects_of(part: Any, where: str, field: str) -> list[dict[str, Any]]:
 
 
 def text_of(part: Any, where: str, field: str) -> str:
-    """Return a non-empty text or number as text.
+    """Return a part of a JSON document that must be a non-empty text or a number, as text.
 
     Raises:
         InputError: another type.
@@ -72,7 +72,8 @@ def text_of(part: Any, where: str, field: str) -> str:
 
 
 def first_number(part: Any, where: str, field: str) -> float | None:
-    """Return a finite number, or a text of one, as float; None for None or "".
+    """Return a part of a JSON document that must be a finite number, or a text of one, as float;
+    None for None or "".
 
     Raises:
         InputError: another value.
@@ -89,6 +90,7 @@ def first_number(part: Any, where: str, field: str) -> float | None:
 
 
 def _excerpt(part: Any) -> str:
+    """Return the first 80 characters of a part's ``repr``, for messages."""
     return repr(part)[:80]
 
 

@@ -31,7 +31,7 @@ _MAX_BYTES = 4 << 30
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """File of a publisher.
+    """File at a publisher's address, with its checksum.
 
     Attributes:
         url: address; its last part is the name of the file.
@@ -43,7 +43,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """Name of the file on disk."""
+        """Name of the downloaded file: the last part of the address."""
         return urlsplit(self.url).path.rpartition("/")[2]
 
 
@@ -67,11 +67,22 @@ class Published:
 
 
 def _sndlib(name: str, archive: str, sha256: str, series: str) -> Published:
+    """Return the catalogue entry of a network of SNDlib and its traffic archive.
+
+    Args:
+        name: name of the network at SNDlib.
+        archive: name of the archive, without suffix.
+        sha256: hexadecimal SHA-256 of the network's file.
+        series: description of the matrices.
+    """
     topology = File(f"{_SNDLIB}/sndlib-networks-xml/{name}.xml", sha256)
     return Published(topology, File(f"{_SNDLIB}/{archive}.tgz"), "Mbit/s", _CITE_SNDLIB, series)
 
 
 def _release(name: str, sha256: str) -> Published:
+    """Return the catalogue entry of a network of Teal's repository, by its name and the SHA-256 of
+    its file.
+    """
     return Published(
         File(f"{_TEAL}/{name}.json", sha256), None, "Gbit/s", "MIT licence (harvard-cns/teal)"
     )
@@ -117,7 +128,11 @@ CATALOGUE = {
 
 
 def published(name: str, *, with_traffic: bool) -> Published:
-    """Return the catalogue entry of a name.
+    """Return the catalogue entry of a name such as ``sndlib:geant``.
+
+    Args:
+        name: name in the catalogue.
+        with_traffic: whether the entry must have traffic matrices.
 
     Raises:
         InputError: an unknown name, or a network without the requested matrices.

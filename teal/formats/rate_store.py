@@ -16,15 +16,22 @@ IN_MEMORY_BYTES = 256 << 20
 
 
 class RateFile:
-    """Open file of T rows of D float32 rates, read and written by rows."""
+    """Open file of T rows of D float32 rates, read and written by rows.
+
+    Args:
+        file: descriptor of the file, which has 4 T D bytes.
+        shape: numbers of matrices and demands, (T, D).
+    """
 
     def __init__(self, file: int, shape: tuple[int, int]) -> None:
         self._file = file
         self.shape = shape
+        # Bytes of a row.
         self._stride = 4 * shape[1]
 
     def write(self, row: int, values: FloatArray) -> None:
         """Write consecutive rows (n, D), starting at ``row``."""
+        # One call may write a part of the bytes only.
         data = memoryview(np.ascontiguousarray(values, "<f4").tobytes())
         position = row * self._stride
         while data:
@@ -33,14 +40,18 @@ class RateFile:
             position = position + num_written
 
     def read(self, row: int) -> FloatArray:
-        """Return one row, (D,)."""
+        """Return the rates of one matrix, (D,), as float64."""
         return np.frombuffer(os.pread(self._file, self._stride, row * self._stride), "<f4").astype(
             np.float64
         )
 
 
 class RateArray:
-    """Array of T rows of D float64 rates in memory, read and written by rows."""
+    """Array of T rows of D float64 rates in memory, read and written by rows.
+
+    Args:
+        shape: numbers of matrices and demands, (T, D).
+    """
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape = shape
@@ -51,7 +62,7 @@ class RateArray:
         self.values[row : row + len(values)] = values
 
     def read(self, row: int) -> FloatArray:
-        """Return one row, (D,)."""
+        """Return the rates of one matrix, (D,), as a view of the array."""
         return self.values[row]
 
 

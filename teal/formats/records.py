@@ -30,7 +30,7 @@ _DEFAULT_LATENCY_MS = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class LinkRecord:
-    """Link of a file, with converted units.
+    """Link as a file describes it, with capacity and latency in the project's units.
 
     Attributes:
         source: name of the node where it starts.
@@ -263,10 +263,13 @@ def is_down(value: object, name: str = "status") -> bool | None:
         name: name of the attribute, which decides the meaning of ``true``: ``up: true`` is up,
             ``failed: true`` is down.
     """
+    # Normalise the value; NaN, which differs from itself, is an empty cell, and spreadsheets write
+    # 1 as 1.0.
     text = "" if value is None or value != value else str(value)
     text = re.sub(r"[\s_]+", "-", text.strip().lower()).removesuffix(".0")
     # Strip the name of a YANG module.
     text = text.rpartition(":")[2]
+    # The meaning of yes and no depends on the name of the attribute.
     normalised = plain_name(name)
     means_down = normalised in _DOWN_NAMES
     if normalised in _IF_MIB_NAMES and text in _IF_MIB_DOWN:
@@ -326,7 +329,7 @@ def unknown_status(where: str, values: Iterable[object]) -> tuple[str, ...]:
 
 
 def is_true(value: object, where: str, field: str) -> bool:
-    """Return whether a flag such as ``overload`` is set; an empty one is not.
+    """Return whether a flag such as ``overload`` is set; an empty cell means that it is not.
 
     Raises:
         InputError: a value that is neither yes nor no.
@@ -367,7 +370,7 @@ def topology_from_records(
             directions.
         geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s of links without a capacity; None refuses them.
-        notes: notes of the reader; notes on dropped links and assumed capacities are added.
+        notes: notes about the file; those on dropped links and assumed capacities are added.
         no_transit: names of nodes that carry no transit traffic.
 
     Raises:
@@ -383,6 +386,7 @@ def topology_from_records(
     # Build arrays over the E directed links and N nodes; optional ones are None if no link or node
     # has the attribute.
     directed_links = collector.links
+    # (E, 2) source and target indices.
     ends = np.array([link.ends for link in directed_links], dtype=np.int32).reshape(-1, 2)
     unknown_position = (math.nan, math.nan)
     has_te_metrics = any(link.te_metric for link in directed_links)
@@ -401,6 +405,7 @@ def topology_from_records(
         origin=where,
         notes=notes + collector.notes(),
         metric=_metric_array(directed_links, list(node_index), where),
+        # Attributes that some link or node has.
         te_metric=np.array([link.te_metric for link in directed_links], dtype=np.int64)
         if has_te_metrics
         else None,
@@ -492,7 +497,7 @@ class _LinkCollector:
         ]
 
     def notes(self) -> tuple[str, ...]:
-        """Return notes on repeated cables, dropped links and assumed capacities."""
+        """Return notes on repeated cables, dropped links and assumed capacities; () for none."""
         notes: tuple[str, ...] = ()
         if self.repeated:
             notes += (
@@ -517,7 +522,9 @@ _CAPACITY_REMEDY = (
 
 
 def _check_capacity(capacity: float, field: str, where: str) -> None:
-    """Raise InputError for a capacity that is not positive and finite."""
+    """Raise InputError for a capacity in Gbit/s that is not positive and finite, with the location
+    ``field`` in the file ``where``.
+    """
     if math.isinf(capacity) and capacity > 0:
         raise InputError.invalid(
             where,
@@ -532,7 +539,7 @@ def _check_capacity(capacity: float, field: str, where: str) -> None:
 
 
 class _DirectedLink(NamedTuple):
-    """Validated directed link.
+    """Directed link with valid values, between node indices.
 
     Attributes:
         ends: node indices of source and target.
@@ -587,7 +594,14 @@ def _directed_link(
 
 
 def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, int]:
-    """Return the node indices of a link."""
+    """Return the node indices of a link's source and target; raise InputError for an unknown
+    name.
+
+    Args:
+        record: the link, with names.
+        index: index of each node by its name.
+        where: file or name, for messages.
+    """
     for field in ("source", "target"):
         node = canonical_name(getattr(record, field))
         if node not in index:
@@ -596,7 +610,14 @@ def _ends(record: LinkRecord, index: dict[str, int], where: str) -> tuple[int, i
 
 
 def _default_capacity(record: LinkRecord, default_capacity: float | None, where: str) -> float:
-    """Return the default capacity, Gbit/s; raise InputError about the link if there is none."""
+    """Return the default capacity, Gbit/s; raise InputError about a link without a capacity if
+    there is none.
+
+    Args:
+        record: the link.
+        default_capacity: Gbit/s; None refuses links without a capacity.
+        where: file or name, for messages.
+    """
     if default_capacity is None:
         names = record.other_attributes
         among = f" among the attributes {', '.join(names)}" if names else ""
@@ -615,6 +636,11 @@ def _latency(
 ) -> float:
     """Return the default latency of a link, ms: the propagation delay in fibre between its ends, or
     1 ms if a position is unknown.
+
+    Args:
+        a: (longitude, latitude) of one end, degrees; None if unknown.
+        b: (longitude, latitude) of the other end.
+        geographical: whether the positions are longitudes and latitudes; otherwise they are unused.
     """
     if geographical and a is not None and b is not None:
         return fibre_latency_ms(great_circle_km(a, b))
@@ -622,13 +648,21 @@ def _latency(
 
 
 def _metric_array(links: list[_DirectedLink], names: list[str], where: str) -> Int64Array | None:
-    """Return (E,) IGP metrics; None where no link has one."""
+    """Return the (E,) IGP metrics of the links; None if no link has one.
+
+    Raises:
+        InputError: only some links have a metric.
+    """
     values = _require_on_all([link.metric for link in links], links, names, where, "metric")
     return None if values is None else np.array(values, dtype=np.int64)
 
 
 def _cost_array(links: list[_DirectedLink], names: list[str], where: str) -> FloatArray | None:
-    """Return (E,) costs of one Gbit/s; None where no link has one."""
+    """Return the (E,) costs of one Gbit/s on each link; None if no link has one.
+
+    Raises:
+        InputError: only some links have a cost.
+    """
     values = _require_on_all([link.cost for link in links], links, names, where, "cost")
     return None if values is None else np.array(values, dtype=np.float64)
 
@@ -665,8 +699,14 @@ def _require_on_all(
 def _checked_metric(
     value: float | None, field: str, where: str, name: str = "metric"
 ) -> float | None:
-    """Return the metric of a record; raise InputError unless it is an integer from 1 to
-    _MAX_METRIC.
+    """Return a metric unchanged, None for none; raise InputError unless it is an integer from 1 to
+    2^32 - 1.
+
+    Args:
+        value: the metric.
+        field: the link, for messages.
+        where: file or name, for messages.
+        name: name of the metric, for messages.
     """
     if value is not None and not (float(value).is_integer() and 0 < value <= _MAX_METRIC):
         raise InputError(where, f"{field}: {name}", f"an integer from 1 to {_MAX_METRIC}", value)

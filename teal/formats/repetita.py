@@ -36,7 +36,7 @@ _INTERVAL_S = 300
 
 
 def read_repetita_topology(path: Path) -> Topology:
-    """Read a network with its IGP metrics.
+    """Read the network of a ``.graph`` file of Repetita, with its IGP metrics.
 
     Raises:
         InputError: another kind of file, a field that is not a number, or an error of
@@ -86,8 +86,8 @@ def read_repetita_topology(path: Path) -> Topology:
 
 
 def demand_files(text: str) -> list[Path]:
-    """Return the files of a ``.demands`` file name or a pattern such as ``rf1221.*.demands``; []
-    for none.
+    """Return the existing files that a text names, a ``.demands`` file or a pattern such as
+    ``rf1221.*.demands``, sorted by name; [] for other texts and if there is no such file.
     """
     if not text.endswith(TRAFFIC_SUFFIX):
         return []
@@ -97,6 +97,10 @@ def demand_files(text: str) -> list[Path]:
 
 def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatrices:
     """Read one matrix per file, in the order of ``files``, as consecutive intervals of 5 minutes.
+
+    Args:
+        files: paths of one or more ``.demands`` files.
+        topology: network whose nodes the files number from 0.
 
     Raises:
         InputError: another kind of file, an unknown node number, or a rate that is negative or not
@@ -110,6 +114,7 @@ def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatri
     column_of_pair = {pair: index for index, pair in enumerate(pairs)}
     key = content_key(*(file_key(path) for path in files), topology.node_names)
 
+    # Write one row of rates for each file; pairs that it lacks have rate 0.
     def fill(store: RateFile | RateArray) -> None:
         for row, matrix in enumerate(matrices):
             rates: FloatArray = np.zeros(len(pairs))
@@ -163,6 +168,7 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
             announced.
     """
     where = str(path)
+    # Sections to come, and number of entries to come in the current one.
     pending_sections = list(fields)
     num_remaining = 0
     section = ""
@@ -197,6 +203,7 @@ def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[
                 raise InputError(where, f"line {line}", expected, repr(text[:80]))
             num_remaining = int(parts[1])
             is_header = True
+    # The file must not end within a section or before one.
     if num_remaining or pending_sections:
         missing = (
             f"{num_remaining} more entries of {section}"

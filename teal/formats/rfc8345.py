@@ -35,8 +35,8 @@ _US_PER_MS = 1000
 
 
 def is_rfc8345(document: Any) -> bool:
-    """Return whether a JSON document has RFC 8345 networks, all or one (RESTCONF of
-    ``.../network=ID``).
+    """Return whether a JSON document has networks of RFC 8345: all networks of a server, or one of
+    them, as RESTCONF returns it for ``.../network=ID``.
     """
     return isinstance(document, dict) and (ROOT in document or _SINGLE_ROOT in document)
 
@@ -77,17 +77,24 @@ def read_rfc8345(
 
 
 def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str, Any]:
-    """Return the JSON of the network with an ID, or of the only network with links for "".
+    """Return the JSON object of one network of a document.
+
+    Args:
+        document: parsed JSON.
+        where: name of the file, for messages.
+        network_id: ID of the network; "" for the only one with links.
 
     Raises:
         InputError: no such network, or several networks with links.
     """
+    # All networks of the document.
     if ROOT in document:
         networks = objects_of(
             object_of(document[ROOT], where, ROOT).get("network"), where, "network"
         )
     else:
         networks = objects_of(document[_SINGLE_ROOT], where, _SINGLE_ROOT)
+    # The network with this ID.
     names = [str(network.get("network-id", "")) for network in networks]
     if network_id:
         selected = [
@@ -101,6 +108,7 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
                 f"use one of: {', '.join(names)}",
             )
         return selected[0]
+    # The only network with links.
     with_links = [network for network in networks if _get(network, "link", "ietf-network-topology")]
     if not with_links:
         raise InputError.invalid(where, "network", "no network has links")
@@ -116,7 +124,16 @@ def _network(document: dict[str, Any], where: str, network_id: str) -> dict[str,
 
 
 def _record(link: dict[str, Any], where: str, field: str) -> LinkRecord:
-    """Build the record of a directed link from its JSON, with units converted."""
+    """Build the record of a directed link, with units converted.
+
+    Args:
+        link: JSON object of the link.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+
+    Raises:
+        InputError: a member of the wrong type.
+    """
     field = f"{field} ({link.get('link-id', '')})"
     # Members of the link, which may be absent.
     source = object_of(link.get("source"), where, f"{field}: source").get("source-node")
@@ -193,6 +210,7 @@ def _link_object(topology: Topology, link: int, name: str) -> dict[str, Any]:
         link: index of the link.
         name: name of the link.
     """
+    # TE attributes: bandwidth in bytes a second, delay in microseconds, metric and status.
     names = topology.node_names
     attributes: dict[str, Any] = {
         "max-link-bandwidth": {
@@ -205,6 +223,7 @@ def _link_object(topology: Topology, link: int, name: str) -> dict[str, Any]:
     te: dict[str, Any] = {"te-link-attributes": attributes}
     if topology.capacity[link] <= 0:
         te["oper-status"] = "down"
+    # The link, with its IGP metric.
     link_object: dict[str, Any] = {
         "link-id": name,
         "source": {"source-node": names[topology.link_source[link]]},

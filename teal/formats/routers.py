@@ -50,7 +50,7 @@ _COLUMNS = ("name", *_ALIAS_COLUMNS, "sid", "srgb", "site", "vendor", "overload"
 
 @dataclasses.dataclass(frozen=True)
 class Router:
-    """Router of the table.
+    """Router with its names and attributes, as a row of the table of routers gives them.
 
     Attributes:
         name: name in the network.
@@ -83,7 +83,7 @@ class Router:
 
 
 class Routers(Mapping[str, Router]):
-    """Routers of a table, by name.
+    """Mapping from names to the routers of a table, which also resolves their aliases.
 
     Args:
         routers: routers in the order of the table.
@@ -149,8 +149,12 @@ class Routers(Mapping[str, Router]):
         return self._names.resolve(name)
 
     def applied(self, topology: Topology) -> Topology:
-        """Return the network with nodes renamed to the names of the table, aliases, overloaded
-        routers, and notes on mismatches.
+        """Return the network with the facts of this table: nodes have the names of the table and
+        its aliases, overloaded routers carry no transit traffic, and notes name the nodes and rows
+        that have no counterpart.
+
+        Args:
+            topology: the network; its nodes may be named by aliases.
 
         Raises:
             InputError: two nodes of the network are names of one router.
@@ -202,7 +206,7 @@ class Routers(Mapping[str, Router]):
 
 
 def read_routers(path: Path) -> Routers:
-    """Read a table of routers.
+    """Read the table of routers in a .csv or .xlsx file.
 
     Raises:
         InputError: a missing file, no column ``name``, or an invalid cell.
@@ -243,23 +247,32 @@ def read_routers(path: Path) -> Routers:
 
 
 class _LargestSid(NamedTuple):
-    """Largest index of a node segment in a table, and the row that has it."""
+    """Largest index of a node segment in a table, and the row that has it.
+
+    Attributes:
+        sid: the index; 0 for none.
+        field: the row, for messages.
+    """
 
     sid: int = 0
     field: str = ""
 
     def updated(self, router: Router, field: str) -> _LargestSid:
-        """Return the larger of this index and those of a router in row ``field``."""
+        """Return the largest of this index and the indices of a router in row ``field``, with the
+        row that has it.
+        """
         sid = max([router.sid or 0, *(index for _, index in router.algorithm_sids)])
         return _LargestSid(sid, field) if sid > self.sid else self
 
 
 def _used_columns(table: CellTable) -> list[bool]:
-    """Return whether each column is used.
+    """Return whether each column of the table, in the order of its header, has a meaning for
+    routers.
 
     Raises:
         InputError: no column ``name``, or a used column twice.
     """
+    # The column name is required.
     normalised = [plain_heading(name) for name in table.header]
     if "name" not in normalised:
         raise InputError(
@@ -271,6 +284,7 @@ def _used_columns(table: CellTable) -> list[bool]:
     is_used_column = [
         name in _COLUMNS or _ALGORITHM_SID.fullmatch(name) is not None for name in normalised
     ]
+    # Each used column occurs once.
     duplicates = [
         name
         for name, is_used in zip(normalised, is_used_column, strict=True)
@@ -326,6 +340,8 @@ def _parse_router(
         if name
     ]
     aliases = dict.fromkeys([*names, loopback] if loopback else names)
+    # In order: name, aliases, loopback, SID, start of the label block, site, vendor, SIDs of
+    # flexible algorithms, and whether the router is overloaded.
     router = Router(
         cell["name"],
         tuple(aliases),
@@ -341,7 +357,7 @@ def _parse_router(
 
 
 def _parse_address(text: str, where: str, field: str) -> str:
-    """Return the address in canonical form; "" for an empty cell."""
+    """Return an IP address without prefix length in canonical form; "" for an empty cell."""
     if not text:
         return ""
     try:
@@ -351,8 +367,16 @@ def _parse_address(text: str, where: str, field: str) -> str:
 
 
 def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
-    """Parse the first and last label of a segment routing global block, ``16000`` or
-    ``16000-23999``; defaults for an empty cell.
+    """Parse the first and last label of a segment routing global block (SRGB).
+
+    Args:
+        text: ``16000`` or ``16000-23999``; "" for the default start.  Without a last label the
+            block ends at the largest MPLS label.
+        where: name of the file, for messages.
+        field: the cell, for messages.
+
+    Raises:
+        InputError: another text, or labels out of range.
     """
     first, dash, last = text.partition("-")
     start = _parse_integer(first.strip(), where, field) if text else SRGB_BASE
@@ -364,7 +388,13 @@ def _parse_srgb(text: str, where: str, field: str) -> tuple[int, int]:
 
 
 def _parse_integer(text: str, where: str, field: str) -> int | None:
-    """Parse an integer >= 0; None for an empty cell."""
+    """Parse a cell with an integer >= 0; None for an empty cell.
+
+    Args:
+        text: text of the cell.
+        where: name of the file, for messages.
+        field: the cell, for messages.
+    """
     if not text:
         return None
     # Spreadsheets write integers as 1.0.

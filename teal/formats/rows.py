@@ -16,7 +16,12 @@ _T = TypeVar("_T")
 
 
 def column_names(kind: Any) -> list[str]:
-    """Return the columns of a dataclass or instance: its ``COLUMNS``, or else its fields."""
+    """Return the column names of a table of dataclasses: ``COLUMNS`` of the class, or else the
+    names of its fields.
+
+    Args:
+        kind: the class, or an instance of it.
+    """
     return list(
         getattr(kind, "COLUMNS", None) or (field.name for field in dataclasses.fields(kind))
     )

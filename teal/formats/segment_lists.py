@@ -38,6 +38,7 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
         policies: the policies, over node and link indices.
     """
     names = topology.node_names
+    # Members for transit traffic and a flexible algorithm are present only if they apply.
     return {
         "format": FORMAT,
         "topology": topology.name,
@@ -90,14 +91,25 @@ def _segments(topology: Topology, segment_list: SegmentList, source: int, target
 def write_policies(
     path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]
 ) -> None:
-    """Write the policies as JSON, with metrics of the result under the key ``figures``."""
+    """Write segment routing policies to a JSON file.
+
+    Args:
+        path: path of the file.
+        topology: network with the names.
+        policies: the policies, over node and link indices.
+        figures: metrics of the policies by name, for the key ``figures``.
+    """
     with atomic_file(path) as temporary:
         document = {**policies_to_json(topology, policies), "figures": figures}
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
-    """Read the policies of a file.
+    """Read segment routing policies from a JSON file.
+
+    Args:
+        path: path of the file.
+        topology: network with the node names and links.
 
     Raises:
         InputError: a missing file, another format, an unknown node, a list that does not end at its
@@ -129,7 +141,9 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
 
 
 def _read_document(path: Path, where: str) -> dict[str, Any]:
-    """Parse a file of policies, and check the number of its format."""
+    """Return the JSON object of a file of policies; raise InputError unless it is one of this
+    format.
+    """
     try:
         document = parsed_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -146,10 +160,10 @@ def _read_document(path: Path, where: str) -> dict[str, Any]:
 def _policy(
     entry: Any, topology: Topology, where: str, field: str
 ) -> tuple[tuple[int, int], tuple[SegmentList, ...]]:
-    """Parse a policy.
+    """Parse the policy of a pair of nodes: its segment lists and their shares.
 
     Args:
-        entry: its JSON.
+        entry: JSON of the policy.
         topology: network with the node names.
         where: name of the file, for messages.
         field: location in the file, for messages.
@@ -197,6 +211,15 @@ def _policy(
 def _stops(entry_list: Any, topology: Topology, where: str, field: str) -> list[tuple[int, int]]:
     """Parse the segments of a list into pairs: index of the node that a segment leads to, and index
     of its link, -1 for a node segment.
+
+    Args:
+        entry_list: JSON object with ``share`` and ``segments``.
+        topology: network with the node names.
+        where: name of the file, for messages.
+        field: location in the file, for messages.
+
+    Raises:
+        InputError: another JSON value, an unknown node or an unknown link.
     """
     if not isinstance(entry_list, dict) or not isinstance(entry_list.get("share"), int | float):
         raise InputError(where, field, "an object with share and segments", repr(entry_list)[:80])
@@ -219,6 +242,7 @@ def _segment_list(
     """
     if not (math.isfinite(share) and share >= 0):
         raise InputError(where, f"{field}.share", "a share in [0, 1]", share)
+    # The last stop is the target; drop it if it is a node segment.
     if stops[-1][1] < 0:
         stops = stops[:-1]
     links = tuple(link for _, link in stops)
@@ -230,7 +254,7 @@ def _segment_list(
 
 
 def _flex_algo(text: Any, where: str) -> FlexAlgo | None:
-    """Parse the definition of a flexible algorithm; None for none."""
+    """Parse the definition of a flexible algorithm, such as ``128:metric=delay``; None for None."""
     location = f"{where}: flex_algo"
     if text is None:
         return None

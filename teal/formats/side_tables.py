@@ -58,7 +58,7 @@ class Kind(enum.Enum):
 
 
 class Column(NamedTuple):
-    """Column of a side table.
+    """Declaration of a column that a side table may have.
 
     Attributes:
         name: lower-case name.
@@ -78,7 +78,7 @@ TARGET = Column("target", required=True, aliases=("to",))
 
 
 class Row(NamedTuple):
-    """Row of a side table.
+    """Non-empty row of a side table, with its values in the project's units.
 
     Attributes:
         where: file and line, for messages.
@@ -89,11 +89,17 @@ class Row(NamedTuple):
     values: dict[str, Any]
 
     def text(self, name: str) -> str:
-        """Return the text of a column; "" for an empty cell or a missing column."""
+        """Return the text of this row in the column ``name``; "" for an empty cell or a missing
+        column.
+        """
         return self.values.get(name) or ""
 
     def node(self, name: str, topology: Topology) -> int:
-        """Return the index of the node in a column.
+        """Return the index of the node that this row names in a column.
+
+        Args:
+            name: name of the column.
+            topology: network with the node names and aliases.
 
         Raises:
             InputError: an unknown node.
@@ -106,7 +112,7 @@ class Row(NamedTuple):
         return index[node]
 
     def number(self, name: str, *, minimum: float | None = None) -> float:
-        """Return the number of a column.
+        """Return the number of this row in a column.
 
         Args:
             name: name of the column.
@@ -125,7 +131,7 @@ class Row(NamedTuple):
 
 
 def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
-    """Read the rows of a side table.
+    """Read the non-empty rows of a side table, with values in the project's units.
 
     Args:
         source: path of a .csv, .tsv or .xlsx file, or a pandas frame.
@@ -173,7 +179,8 @@ def read_side_table(source: Any, columns: Sequence[Column]) -> list[Row]:
 
 
 def warn(text: str) -> None:
-    """Warn about a part of an input that is ignored or doubtful."""
+    """Issue an InputWarning about a part of an input that is ignored or doubtful."""
+    # Attribute the warning to the caller of the function that calls this one.
     warnings.warn(text, InputWarning, stacklevel=3)
 
 
@@ -207,7 +214,15 @@ def require_once(
 
 
 def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
-    """Return the cells of a file or a frame."""
+    """Return the cells of a .csv, .tsv or .xlsx file, or of a pandas frame.
+
+    Args:
+        source: path or frame.
+        columns: columns of the table, which recognise its header below title rows.
+
+    Raises:
+        InputError: no such file, or another kind of input.
+    """
     if hasattr(source, "columns") and hasattr(source, "itertuples"):
         return cells_of_frame(source, "data frame")
     if not isinstance(source, str | Path):
@@ -219,6 +234,7 @@ def _read_table(source: Any, columns: Sequence[Column]) -> CellTable:
         if not path.is_file():
             raise InputError.invalid(str(path), "", "no such file", f"name {expected}")
         raise InputError(str(path), "", expected, f"the suffix {path.suffix!r}")
+    # The header has all required columns, or any column if none is required.
     required = [column for column in columns if column.required]
 
     def is_header(cells: list[str]) -> bool:
@@ -253,6 +269,7 @@ def _column_indices(
     Raises:
         InputError: a repeated column, or an unsupported unit.
     """
+    # Each heading belongs to the first declared column that it names.
     indices: dict[str, int] = {}
     units: dict[str, str] = {}
     for index, text in enumerate(table.header):
@@ -268,6 +285,7 @@ def _column_indices(
                     f"two columns have this name: {duplicates}",
                     "keep one",
                 )
+            # A unit in the heading must suit the content of the column.
             if unit and not _accepts_unit(column.kind, unit):
                 raise InputError.invalid(
                     table.where,
@@ -299,7 +317,7 @@ def _unit_in(heading: str, column: Column) -> str | None:
 
 
 def _is_unit(kind: Kind, text: str) -> bool:
-    """Return whether a text is a unit of this kind."""
+    """Return whether a text is a unit of a kind of columns: rates, delays, durations or shares."""
     match kind:
         case Kind.RATE:
             return is_rate_unit(text)
@@ -349,6 +367,7 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
         if word not in _YES + _NO:
             raise InputError(where, column.name, column.kind.value, repr(text))
         return word in _YES
+    # A number, which may be followed by its unit; K, M, G and T alone are units of rates.
     match = _NUMBER_AND_UNIT.fullmatch(text)
     number = float(match[1]) if match else math.nan
     cell_unit = match[2].strip() if match else ""
@@ -361,7 +380,7 @@ def _value(text: str, column: Column, unit: str, where: str) -> Any:
 
 def _factor(kind: Kind, unit: str, where: str, field: str) -> float:
     """Return the factor that converts a number in ``unit`` to the project's unit (Gbit/s, ms, hours
-    or a fraction).
+    or a fraction); 1 for "".
     """
     if not unit or kind is Kind.NUMBER:
         return 1.0

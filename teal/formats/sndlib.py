@@ -44,7 +44,11 @@ def is_sndlib(path: Path) -> bool:
 
 
 def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> Topology:
-    """Read a topology; an undirected link becomes two directed ones.
+    """Read a topology of SNDlib; an undirected link becomes two directed ones.
+
+    Args:
+        path: path of the .xml file.
+        default_capacity: Gbit/s of links without a capacity; None refuses them.
 
     Raises:
         InputError: not SNDlib XML, or an error of :func:`topology_from_records`.
@@ -75,7 +79,9 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
             text = link.findtext(f"{_NAMESPACE}{module}/{_NAMESPACE}capacity")
             if text is not None and (capacity is None or capacity == 0):
                 capacity = number(text, where, f"{field}: capacity") * unit
+        # Node names of the link.
         ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
+        # No latency: it follows from the coordinates.
         links.append(LinkRecord(ends[0], ends[1], capacity, None, field))
     return topology_from_records(
         path.stem,
@@ -91,7 +97,7 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class _Matrix:
-    """Parsed file of a matrix; n is 0 where the measurement has a gap.
+    """Parsed file of a matrix of n demands; n is 0 if the measurement has a gap at its time.
 
     Attributes:
         name: name of the file.
@@ -111,7 +117,12 @@ class _Matrix:
 def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
     """Read a dynamic traffic archive: a .tgz, or a folder with its files at any depth.
 
-    A file without demands, as in GEANT's archive, is listed in ``skipped``.
+    A file without demands, as in GEANT's archive, is listed in the matrices' ``skipped``.
+
+    Args:
+        path: path of the archive or folder.
+        topology: network with the node names.
+        progress: show a progress bar.
 
     Raises:
         InputError: a truncated archive, a file that is not SNDlib XML, an unknown node, a negative
@@ -128,6 +139,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
     times = np.array(sorted(rows), dtype="datetime64[s]")
     pairs = reduce(np.union1d, (matrix_pairs for matrix_pairs, _ in rows.values()))
 
+    # Write one row of rates for each time; demands that its file lacks have rate 0.
     def write_rates(store: RateFile | RateArray) -> None:
         for row, time in enumerate(sorted(rows)):
             matrix_pairs, rates = rows[time]
@@ -149,7 +161,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
 
 @dataclasses.dataclass
 class _Archive:
-    """Matrices of an archive.
+    """Traffic matrices of an archive, and messages about its files without demands.
 
     Attributes:
         rows: by time: pair codes source * N + target of the demands, ascending, and their Gbit/s.
@@ -167,6 +179,11 @@ class _Archive:
 def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
     """Parse one matrix from each XML file of an archive or folder.
 
+    Args:
+        path: path of the archive or folder.
+        topology: network with the node names.
+        progress: show a progress bar.
+
     Raises:
         InputError: an unreadable archive, an invalid file, or two files of one time.
     """
@@ -181,6 +198,7 @@ def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
         total=num_files,
         disable=not progress,
     )
+    # Collect the matrices by time.
     for name, content in members:
         matrix = _read_matrix(name, content, where, index, topology)
         archive.intervals.append(matrix.interval_s)
@@ -196,11 +214,17 @@ def _read_archive(path: Path, topology: Topology, progress: bool) -> _Archive:
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of every XML file of a folder or archive."""
+    """Yield name and content of every XML file of a folder, in the order of paths, or of an
+    archive, in its order.
+
+    Raises:
+        InputError: a damaged archive, or a file that is too large.
+    """
     if path.is_dir():
         for file in sorted(path.rglob("*.xml")):
             yield file.name, file.read_bytes()
         return
+    # XML files of the archive, in any compression, up to a maximum size.
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
@@ -237,6 +261,7 @@ def _read_matrix(
             not finite.
     """
     where = f"{archive}: {name}"
+    # Unit of the rates, time, and seconds to the next matrix.
     root = _parse(content, where)
     unit, _ = _unit(root, where)
     time = _time(root, where)
@@ -279,7 +304,11 @@ def _read_matrix(
 
 
 def _time(root: ElementTree.Element, where: str) -> np.datetime64:
-    """Return the time of a matrix, in seconds."""
+    """Return the time that a matrix's file states, with a resolution of seconds.
+
+    Raises:
+        InputError: no valid date and time.
+    """
     text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
     match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
     if not match:
@@ -308,7 +337,9 @@ def _parse(content: bytes, where: str) -> ElementTree.Element:
 
 
 def _unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
-    """Return the Gbit/s per unit of capacities and rates, and a note if the file names no unit."""
+    """Return the Gbit/s in one unit of the file's capacities and rates, and a tuple with a note if
+    the file names no unit.
+    """
     text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}unit")
     if text is None:
         return gbps_per_unit(_DEFAULT_UNIT, where), (

@@ -76,7 +76,7 @@ _Batch = tuple[Int64Array, Int64Array, FloatArray]
 
 @dataclasses.dataclass(frozen=True)
 class _TableSource:
-    """Table of a file or a frame.
+    """Traffic table of a file or a frame, whose rows are read in batches.
 
     Attributes:
         where: name of the file, for messages.
@@ -96,10 +96,16 @@ class _TableSource:
 
     @property
     def column_indices(self) -> dict[str, int]:
-        """Index of each used column, by its normalised name."""
+        """Position in ``columns`` of each column of a traffic table that is present, by its
+        standard name: timestamp, source, target, rate, endpoint or class.
+
+        Raises:
+            InputError: two columns have the same standard name.
+        """
         normalised = [_normalise_heading(text) for text in self.columns]
         indices: dict[str, int] = {}
         for index, name in enumerate(normalised):
+            # A column time is the timestamp, unless there is a column timestamp.
             name = _TIMESTAMP if name in _TIME_NAMES and _TIMESTAMP not in normalised else name
             if name not in _KNOWN_COLUMNS:
                 continue
@@ -113,13 +119,13 @@ class _TableSource:
 
     @property
     def unused(self) -> list[str]:
-        """Names of the unused columns."""
+        """Names, as written, of the non-empty headings that are no column of a traffic table."""
         used = set(self.column_indices.values())
         return [text for index, text in enumerate(self.columns) if index not in used and text]
 
 
 def _file_source(path: Path) -> _TableSource:
-    """Open the table of a file.
+    """Return the table of a CSV or Parquet file; its column names are read now, its rows later.
 
     Raises:
         InputError: the file cannot be read.
@@ -135,6 +141,7 @@ def _file_source(path: Path) -> _TableSource:
             def parquet_batches() -> Any:
                 return pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
 
+            # No separator, and rows are counted from 0.
             return _TableSource(where, path.stem, columns, parquet_batches, "", None)
         reader, separator = _open_csv(path)
         with reader:
@@ -155,7 +162,7 @@ def _unreadable_table(where: str, error: Exception) -> InputError:
 
 
 def _frame_source(frame: Any) -> _TableSource:
-    """Convert a pandas frame to an Arrow table whose columns have the types of a file's columns."""
+    """Return the table of a pandas frame, converted to Arrow with the column types of a file."""
     import pyarrow as pa
 
     columns = [str(name) for name in frame.columns]
@@ -164,6 +171,7 @@ def _frame_source(frame: Any) -> _TableSource:
         for index, name in enumerate(columns)
     ]
     table = pa.Table.from_arrays(arrays, names=columns)
+    # No separator, and rows are counted from 0.
     return _TableSource(
         "data frame",
         "frame",
@@ -175,9 +183,17 @@ def _frame_source(frame: Any) -> _TableSource:
 
 
 def _frame_column(series: Any, name: str, pa: Any) -> Any:
-    """Convert a column of a frame to an Arrow array: numbers, times, or texts."""
+    """Convert a column of a pandas frame to an Arrow array: a column of rates to float64, one of
+    times to times in seconds or to float64, other columns to texts.
+
+    Args:
+        series: the column.
+        name: normalised name of the column.
+        pa: the module pyarrow.
+    """
     import pandas as pd
 
+    # Times: periods become their starts, and zones UTC.
     dtype = series.dtype
     is_time = name == _TIMESTAMP or name in _TIME_NAMES
     if is_time and isinstance(dtype, pd.PeriodDtype):
@@ -186,13 +202,14 @@ def _frame_column(series: Any, name: str, pa: Any) -> Any:
     if is_time and pd.api.types.is_datetime64_any_dtype(dtype):
         times = naive_times(series).astype("datetime64[s]")
         return pa.array(times, from_pandas=True)
+    # Numbers, as rates or as times; NaN becomes null in a column of times only.
     is_number = pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
     is_real = is_number and not pd.api.types.is_complex_dtype(dtype)
     if name == "rate" and is_real:
         return pa.array(series.to_numpy(np.float64, na_value=np.nan))
     if is_time and is_real:
         return pa.array(series.to_numpy(np.float64, na_value=np.nan), from_pandas=True)
-    # Names, and other texts.
+    # Names, and other texts; the code of a missing value, -1, selects the last entry, None.
     codes, distinct = pd.factorize(series, use_na_sentinel=True)
     texts = np.array([cell_text(value) for value in distinct] + [None], dtype=object)
     return pa.array(texts[codes], pa.string())
@@ -205,7 +222,7 @@ def read_table(
     class_order: Sequence[str] = (),
     unit: str = "",
 ) -> TrafficMatrices:
-    """Read a CSV or Parquet table.
+    """Read the traffic matrices of a CSV or Parquet table.
 
     Args:
         path: path of the file.
@@ -230,7 +247,7 @@ def read_table(
 def read_frame(
     frame: Any, topology: Topology, class_order: Sequence[str] = (), unit: str = ""
 ) -> TrafficMatrices:
-    """Read a pandas frame with the columns of a table.
+    """Read the traffic matrices of a pandas frame that has the columns of a table.
 
     Args:
         frame: the frame.
@@ -244,6 +261,7 @@ def read_frame(
         InputError: a missing column, or an invalid name, rate or timestamp.
     """
     source = _frame_source(frame)
+    # Key of the cache of rates: a hash of all cells.
     digest: list[object] = []
     for batch in source.batches():
         digest += [repr(column.to_pylist()) for column in batch.columns]
@@ -252,7 +270,7 @@ def read_frame(
 
 
 def is_table(frame: Any) -> bool:
-    """Return whether a frame has the columns of a table."""
+    """Return whether a pandas frame has the columns ``source``, ``target`` and ``rate``."""
     names = {_normalise_heading(str(name)) for name in frame.columns}
     return set(_COLUMNS[1:]) <= names
 
@@ -500,7 +518,7 @@ def _warn_of_sparse_times(source: _TableSource, timestamps: Int64Array, density:
 
 def _normalise_heading(name: str) -> str:
     """Return a column name in lower case, without surrounding spaces; "rate" for a rate with a
-    unit.
+    unit, such as ``rate (Mbit/s)``.
     """
     normalised = name.strip().strip("\ufeff").lower()
     without_unit = heading(name)[0]
@@ -519,6 +537,7 @@ def _open_csv(path: Path) -> tuple[Any, str]:
     with path.open(encoding="utf-8", errors="replace") as stream:
         first_line = stream.readline().rstrip("\r\n")
     delimiter = separator_of(first_line)
+    # pyarrow needs the column names as they are after the quotes are removed.
     names = first_line.split(delimiter)
     unquoted = [name.strip().strip('"') for name in names]
     text_columns = ("source", "target", "rate", _CLASS)
@@ -551,11 +570,13 @@ class _InvalidRows:
         self._expected = ""
 
     def next_batch(self, rows: int) -> None:
-        """Advance by the rows of a checked batch."""
+        """Add the number of rows of a checked batch to the row number at which the next batch
+        starts.
+        """
         self._row += rows
 
     def add(self, is_invalid: BoolArray, expected: str, describe: Callable[[int], str]) -> None:
-        """Collect the invalid rows of the batch.
+        """Collect the rows of the present batch that are invalid.
 
         Args:
             is_invalid: whether each row is invalid.
@@ -575,7 +596,7 @@ class _InvalidRows:
             self._messages.append(f"{line}: {describe(row)}")
 
     def check(self) -> None:
-        """Raise InputError if any row is invalid."""
+        """Raise InputError, naming the first invalid rows, if any row is invalid."""
         if self._count:
             remainder = (
                 f" and {self._count - len(self._messages):,} more"
@@ -736,14 +757,18 @@ def _class_indices(column: Any, class_index: dict[str, int]) -> Int64Array:
 
 
 def _cell_text(name: str, column: Any, row: int) -> str:
-    """Describe a cell for a message: ``NAME 'TEXT'``."""
+    """Describe the cell in one row of an Arrow column for a message: ``NAME 'TEXT'``."""
     return f"{name} {column[row].as_py()!r}"
 
 
 def _decimal_sign(source: _TableSource) -> Decimal:
-    """Return the decimal sign of a table's rates, from up to a million of them.
+    """Return the decimal sign of a table's rates, decided by its first million rates.
 
-    An unreadable table has a point; reading its rows then reports the error.
+    The result is a point if the table is unreadable; reading its rows then reports the error.
+
+    Raises:
+        InputError: rates with decimal points and others with decimal commas, or ambiguous rates
+            only.
     """
     import pyarrow as pa
 
@@ -757,7 +782,7 @@ def _decimal_sign(source: _TableSource) -> Decimal:
             if not pa.types.is_string(rates.type):
                 return Decimal.POINT
             texts += [text for text in rates.to_pylist() if text]
-            # A later rate that contradicts them is an error.
+            # A later rate with the other decimal sign is an error when it is parsed.
             if len(texts) > _MAX_INSPECTED_ROWS:
                 break
     except (pa.ArrowException, OSError):
@@ -766,9 +791,13 @@ def _decimal_sign(source: _TableSource) -> Decimal:
 
 
 def _has_point(text: Any) -> Any:
-    """Return whether each text is certainly a number with a decimal point, such as 2.5 or 1,000.5.
+    """Return an Arrow column of truth values: whether each text is certainly a number with a
+    decimal point, such as 2.5 or 1,000.5.
 
     Points and commas are exchanged first, so that the pattern of certain decimal commas applies.
+
+    Args:
+        text: Arrow column of texts.
     """
     import pyarrow.compute as pc
 
@@ -804,11 +833,13 @@ def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -
                 pc.binary_join_element_wise(text, " (a decimal point)", ""),
                 with_point,
             )
+        # With a decimal point, remove commas between groups of three digits.
         elif pc.any(pc.match_substring(text, ",")).as_py():
             grouped = pc.match_substring_regex(text, r"^[0-9]{1,3}(,[0-9]{3})+(\.[0-9]*)?$")
             text = pc.if_else(grouped.fill_null(False), pc.replace_substring(text, ",", ""), text)
         is_number = pc.match_substring_regex(text, _NUMBER).fill_null(False)
         column = pc.if_else(is_number, text, "nan")
+    # Collect the invalid rates, which become 0.
     rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     is_invalid = ~(np.isfinite(rate) & (rate >= 0))
     expected = "a finite rate >= 0 without a unit (--traffic-unit names the unit of all rates)"
@@ -819,6 +850,14 @@ def _rates(column: Any, decimal: Decimal, invalid_rows: _InvalidRows, pa: Any) -
 def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
     """Parse an Arrow column of numbers, times or ISO texts into (R,) seconds since 1970, rounded
     down.
+
+    Args:
+        column: the column.
+        where: name of the file, for messages.
+        pa: the module pyarrow.
+
+    Raises:
+        InputError: an empty cell, or a value that is not a time from 1990 to 2100.
     """
     types = pa.types
     if column.null_count:
@@ -860,7 +899,7 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
         fields.append((_CLASS, pa.string()))
         columns.append(np.array(traffic.classes.names)[traffic.classes.of_demand])
     schema = pa.schema([*fields, ("rate", pa.float64())])
-    # Write about a million rows at a time.
+    # Write about a million rows at a time: all rows of some consecutive matrices.
     matrices_per_batch = max(1, _BATCH_ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
         writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(

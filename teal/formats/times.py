@@ -1,8 +1,8 @@
 """Parser of times: ISO 8601, or numbers since 1970 in seconds, milliseconds, microseconds or
 nanoseconds.
 
-The unit of a number is that which makes it a time from 1990 to 2100, since the ranges of the units
-do not overlap.  Other times are refused: they indicate a wrong unit.
+A number has the unit in which it is a time from 1990 to 2100; at most one unit fits, since their
+ranges do not overlap.  Other times are refused: they indicate a wrong unit.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ def seconds_of_numbers(values: AnyArray, where: str, field: str) -> FloatArray:
 
 
 def _is_time(number: float) -> bool:
+    """Return whether a number is a time from 1990 to 2100 in any of the units."""
     return any(_MIN_TIME * unit <= number < _MAX_TIME * unit for unit in _UNITS_PER_SECOND.values())
 
 
 def naive_times(column: Any) -> AnyArray:
-    """Return (n,) UTC times of a pandas series of times, with or without a zone."""
+    """Return the (n,) times of a pandas series as datetime64 in UTC; times without a zone are
+    UTC.
+    """
     in_utc = (
         column.dt.tz_convert("UTC").dt.tz_localize(None)
         if getattr(column.dtype, "tz", None)
@@ -81,11 +84,13 @@ def seconds_of_texts(
     """
     import pandas as pd
 
+    # All texts are numbers, or all are ISO 8601.
     numbers = pd.to_numeric(texts, errors="coerce")
     if numbers.notna().all():
         return seconds_of_numbers(numbers.to_numpy(dtype=np.float64), where, field)
     timestamps = pd.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
     seconds = naive_times(timestamps).astype("datetime64[ns]").astype(np.int64) / 1e9
+    # Report the first text that is no time from 1990 to 2100.
     invalid = np.flatnonzero(timestamps.isna() | ~((seconds >= _MIN_TIME) & (seconds < _MAX_TIME)))
     if len(invalid):
         row = int(invalid[0])
@@ -95,11 +100,18 @@ def seconds_of_texts(
 
 
 def seconds_of(value: Any, where: str, field: str) -> float:
-    """Convert one time, a number or a text, to seconds since 1970.
+    """Convert one time to seconds since 1970.
+
+    Args:
+        value: number or its text, in seconds, milliseconds, microseconds or nanoseconds since 1970;
+            or an ISO 8601 text, in UTC if it has no zone.
+        where: name of the file, for messages.
+        field: name of the value, for messages.
 
     Raises:
         InputError: not a time from 1990 to 2100.
     """
+    # A number, in the unit in which it is a time from 1990 to 2100.
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -109,6 +121,7 @@ def seconds_of(value: Any, where: str, field: str) -> float:
             if _MIN_TIME * per_second <= number < _MAX_TIME * per_second:
                 return number / per_second
         raise InputError(where, field, _EXPECTED, repr(value))
+    # An ISO 8601 text.
     try:
         time = datetime.fromisoformat(str(value).strip())
     except ValueError:

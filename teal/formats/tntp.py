@@ -36,13 +36,15 @@ _LINK_FIELDS = 5
 
 
 def read_tntp_topology(path: Path) -> Topology:
-    """Read a network.
+    """Read the road network of a ``_net.tntp`` file; the free flow time of a link is its cost and,
+    in ms, its latency.
 
     Raises:
         InputError: an invalid file, or an error of :class:`teal.Topology`.
     """
     where = str(path)
     (keys, lines) = _read_file(path)
+    # Nodes below the first through node are zones.
     num_nodes, first_through_node = (
         _positive_integer(keys, key, where) for key in ("NUMBER OF NODES", "FIRST THRU NODE")
     )
@@ -84,7 +86,7 @@ def read_tntp_topology(path: Path) -> Topology:
 
 
 def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
-    """Read the trips as one matrix.
+    """Read the trips of a ``_trips.tntp`` file as one traffic matrix, in Gbit/s.
 
     Raises:
         InputError: an invalid file, or an unknown zone.
@@ -102,6 +104,7 @@ def read_tntp_traffic(path: Path, topology: Topology) -> TrafficMatrices:
         if origin is not None:
             source = int(origin[1])
             continue
+        # Trips "target : rate", separated by semicolons.
         for trip in filter(None, map(str.strip, line.split(";"))):
             match = _TRIP.fullmatch(trip)
             try:
@@ -127,7 +130,7 @@ def _warn_of_total(text: str, total: float, where: str) -> None:
     file.
 
     Args:
-        text: total in the file; other texts than a number are ignored.
+        text: total that the file states; a text that is not a number is ignored.
         total: sum of the trips.
         where: name of the file, for messages.
     """
@@ -148,8 +151,11 @@ def _name(path: Path) -> str:
 
 
 def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """Return the values of the ``<KEY> value`` lines by key, and number and text of the other
-    lines.
+    """Return the header of a TNTP file, the values of its ``<KEY> value`` lines by upper-case key,
+    and line number and text of its other non-empty lines.
+
+    Raises:
+        InputError: a damaged gzip file.
     """
     opener = gzip.open if path.name.lower().endswith(".gz") else open
     try:
@@ -162,6 +168,7 @@ def _read_file(path: Path) -> tuple[dict[str, str], list[tuple[int, str]]]:
             f"the gzip file is truncated or damaged: {error}",
             "download it again",
         ) from None
+    # Separate the header from the other lines.
     keys = dict[str, str]()
     lines = list[tuple[int, str]]()
     for line_number, text in enumerate(texts, 1):

@@ -24,7 +24,7 @@ PREFIX = "topohub:"
 
 
 def topohub_folder(where: str, field: str) -> Traversable:
-    """Return the folder of the package's files, with a subfolder per group.
+    """Return the folder of the network files in the package topohub, with a subfolder per group.
 
     Raises:
         InputError: the package is not installed; the message names ``where`` and ``field``.
@@ -66,7 +66,7 @@ def _read_network(text: str, name: str) -> dict[str, Any]:
 
 
 def known_topologies() -> list[tuple[str, int]]:
-    """Return name and number of nodes of b4 and every network of topohub, sorted.
+    """Return name and number of nodes of b4, then of every network of topohub, sorted by name.
 
     Raises:
         InputError: topohub is not installed.
@@ -79,7 +79,7 @@ def known_topologies() -> list[tuple[str, int]]:
 
 
 def stored_files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    """Yield name and file of every network in a folder of the package, as ``GROUP/NAME``.
+    """Yield the name ``GROUP/NAME`` and the file of every network in a folder of the package.
 
     Args:
         folder: a folder within :func:`topohub_folder`.
@@ -106,6 +106,7 @@ def load_topohub(text: str) -> Topology:
     if len(set(names)) < len(names):
         names = [str(node["id"]) for node in data["nodes"]]
     name_of_id = {node["id"]: name for node, name in zip(data["nodes"], names, strict=True)}
+    # (longitude, latitude) of each node by its name; None where unknown.
     nodes = {
         name_of_id[node["id"]]: (float(node["pos"][0]), float(node["pos"][1]))
         if "pos" in node

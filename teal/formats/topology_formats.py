@@ -35,7 +35,7 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TopologyFormat:
-    """File format of networks.
+    """File format of networks: its suffixes, reader and writer.
 
     Attributes:
         suffixes: lower-case endings of file names; the longest matching ending of all formats wins.
@@ -59,7 +59,7 @@ class TopologyFormat:
     def topology(
         self, path: Path, default_capacity: float | None, attributes: Attributes
     ) -> Topology:
-        """Read a network.
+        """Read the network of a file in this format.
 
         Args:
             path: path of the file.
@@ -76,13 +76,19 @@ class TopologyFormat:
 
 @refuses_faults("a network in the format of its suffix")
 def _read(
-    path: Path, form: TopologyFormat, default_capacity: float | None, attributes: Attributes
+    path: Path, file_format: TopologyFormat, default_capacity: float | None, attributes: Attributes
 ) -> Topology:
-    return form.read(path, default_capacity, attributes)
+    """Read a network by the reader of a format, whose Python errors become InputError."""
+    return file_format.read(path, default_capacity, attributes)
 
 
 def register_topology_format(name: str, form: TopologyFormat, *, replace: bool = False) -> None:
-    """Register a format in this process.
+    """Register a file format of networks in this process.
+
+    Args:
+        name: name of the format.
+        form: the format.
+        replace: whether to replace an existing format of that name.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.
@@ -91,29 +97,32 @@ def register_topology_format(name: str, form: TopologyFormat, *, replace: bool =
 
 
 def topology_suffixes(*, written: bool = False, with_failures: bool = False) -> tuple[str, ...]:
-    """Return the suffixes of all formats, of the writable ones, or of those that can express
-    failures.
+    """Return the suffixes of the formats of networks.
+
+    Args:
+        written: only those of formats that can be written.
+        with_failures: only those of formats that can express failed links.
     """
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
     matching = [
         file_format
-        for file_format in forms
+        for file_format in formats
         if (file_format.write or not written) and (file_format.holds_failures or not with_failures)
     ]
-    return tuple(suffix for form in matching for suffix in form.suffixes)
+    return tuple(suffix for matching_format in matching for suffix in matching_format.suffixes)
 
 
 def topology_format(path: Path) -> TopologyFormat | None:
     """Return the format of a file by its name, or by its content; None for an unknown one."""
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
     matching = [
-        (suffix, form)
-        for form in forms
-        for suffix in form.suffixes
+        (suffix, file_format)
+        for file_format in formats
+        for suffix in file_format.suffixes
         if path.name.lower().endswith(suffix)
     ]
     if not matching:
-        return next((form for form in forms if form.recognises(path)), None)
+        return next((file_format for file_format in formats if file_format.recognises(path)), None)
     return max(matching, key=lambda match: len(match[0]))[1]
 
 
@@ -130,10 +139,13 @@ def _read_xml(path: Path, default_capacity: float | None, _: Attributes) -> Topo
 
 
 def _table_text(topology: Topology) -> str:
-    """Return a network as CSV text with a row per directed link, and columns for the attributes
-    that some link has.
+    """Return a network as CSV text with a row per directed link.
+
+    Beside ends, capacity and latency it has columns for metrics, affinities, costs, one-way links
+    and status if the network needs them.
     """
     frame = topology.to_frame().drop(columns="link")
+    # Metrics, affinities and costs, if some link has them; names of affinities are joined by ";".
     attributes = [topology.igp_attributes(link) for link in range(topology.num_links)]
     for field in ("metric", "te_metric", "affinity", "cost"):
         if any(field in link_attributes for link_attributes in attributes):
@@ -144,35 +156,41 @@ def _table_text(topology: Topology) -> str:
                 else values
             )
     one_way = topology.one_way_links()
-    # With so many one-way links, a reader would take rows for cables: mark the direction.
+    # If at least half of the links are one-way, reading the table would take rows for cables, so
+    # that a column states the direction.
     if 2 * len(one_way) >= topology.num_links:
         frame["one_way"] = [
             "yes" if link in set(one_way) else "no" for link in range(topology.num_links)
         ]
+    # Failed links have capacity 0.
     if (topology.capacity <= 0).any():
         frame["status"] = np.where(topology.capacity > 0, "up", "down")
     return str(frame.to_csv(index=False))
 
 
 def _omitted_positions(topology: Topology) -> list[str]:
-    """Return ["positions of nodes"] if the network has some; most formats omit them."""
+    """Return ["positions of nodes"] if the network has some, which most formats omit, else []."""
     return ["positions of nodes"] if np.isfinite(topology.coordinates).any() else []
 
 
 def _omitted_by_table(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that a table of links omits."""
     isolated = ["nodes without a link"] if topology.isolated_nodes() else []
     return [*_omitted_positions(topology), *isolated, *_omitted_overloads(topology)]
 
 
 def _omitted_by_containerlab(topology: Topology) -> list[str]:
+    """Return descriptions of the parts of a network that a containerlab file omits."""
     return [*_omitted_positions(topology), *_omitted_overloads(topology), *_omitted_costs(topology)]
 
 
 def _omitted_costs(topology: Topology) -> list[str]:
+    """Return ["costs of links"] if the network has costs, else []."""
     return ["costs of links"] if topology.cost is not None else []
 
 
 def _omitted_overloads(topology: Topology) -> list[str]:
+    """Return ["routers that carry no transit traffic"] if the network has some, else []."""
     return ["routers that carry no transit traffic"] if topology.no_transit is not None else []
 
 

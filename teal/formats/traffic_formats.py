@@ -18,7 +18,7 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class TrafficFormat:
-    """File format of traffic matrices.
+    """File format of traffic matrices: its suffixes and reader.
 
     Attributes:
         suffixes: lower-case endings of file names.
@@ -32,11 +32,11 @@ class TrafficFormat:
     recognises: Callable[[Path], bool] = lambda _: False
 
     def traffic(self, path: Path, topology: Topology) -> TrafficMatrices:
-        """Read a file.
+        """Read the traffic matrices of a file, in Gbit/s.
 
         Args:
             path: path of the file.
-            topology: the network.
+            topology: network with the node names.
 
         Raises:
             InputError: an invalid file.
@@ -45,8 +45,9 @@ class TrafficFormat:
 
 
 @refuses_faults("traffic in the format of its suffix")
-def _read(path: Path, form: TrafficFormat, topology: Topology) -> TrafficMatrices:
-    return form.read(path, topology)
+def _read(path: Path, file_format: TrafficFormat, topology: Topology) -> TrafficMatrices:
+    """Read matrices by the reader of a format, whose Python errors become InputError."""
+    return file_format.read(path, topology)
 
 
 _FORMATS: Registry[TrafficFormat] = Registry(
@@ -62,7 +63,12 @@ _FORMATS: Registry[TrafficFormat] = Registry(
 
 
 def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = False) -> None:
-    """Register a format in this process.
+    """Register a file format of traffic matrices in this process.
+
+    Args:
+        name: name of the format.
+        form: the format.
+        replace: whether to replace an existing format of that name.
 
     Raises:
         InputError: another format has the name, and ``replace`` is false.
@@ -72,6 +78,15 @@ def register_traffic_format(name: str, form: TrafficFormat, *, replace: bool = F
 
 def traffic_format(path: Path) -> TrafficFormat | None:
     """Return the format of a file by its name, or by its content; None for an unknown one."""
-    forms = [_FORMATS[name] for name in _FORMATS.names()]
-    by_name = next((form for form in forms if path.name.lower().endswith(form.suffixes)), None)
-    return by_name or next((form for form in forms if form.recognises(path)), None)
+    formats = [_FORMATS[name] for name in _FORMATS.names()]
+    by_name = next(
+        (
+            file_format
+            for file_format in formats
+            if path.name.lower().endswith(file_format.suffixes)
+        ),
+        None,
+    )
+    return by_name or next(
+        (file_format for file_format in formats if file_format.recognises(path)), None
+    )

@@ -56,6 +56,8 @@ def gbps_per_unit(unit: str, where: str) -> float:
 
 def _gbps(unit: str) -> float | None:
     """Return the Gbit/s in one unit; None for a text that is not a rate of bits."""
+    # Short forms such as G; then spellings such as Mbit/s and Mbps, rewritten as SNDlib's
+    # MBITPERSEC.
     short = _SHORT_RATE.fullmatch(unit.strip())
     if short:
         return _GBPS_PER_UNIT[f"{short[1].upper()}BITPERSEC"]
@@ -73,7 +75,7 @@ def is_rate_unit(text: str) -> bool:
 
 
 def is_time_unit(text: str) -> bool:
-    """Return whether a text is a unit of delays."""
+    """Return whether a text is a unit of delays, such as ms or us, in any case."""
     return text.strip().lower() in _MS_PER_UNIT
 
 
@@ -89,7 +91,7 @@ def ms_per_unit(unit: str, where: str, field: str) -> float:
 
 
 def fibre_latency_ms(kilometres: float) -> float:
-    """Return the propagation delay in fibre of this length, at least 0.01 ms."""
+    """Return the propagation delay in fibre over this distance, ms; at least 0.01 ms."""
     return max(kilometres * _MS_PER_KM, MIN_LATENCY_MS)
 
 

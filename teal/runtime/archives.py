@@ -18,7 +18,8 @@ _MAX_COMPRESSION_RATIO = 200
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and dtype of the array at the start of a stream.
+    """Return shape, whether in Fortran order, and dtype of the NumPy array (.npy) at the start of a
+    stream, which is then positioned after the header.
 
     Raises:
         ValueError: no array header.
@@ -30,7 +31,8 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def check_npz(path: Path) -> None:
-    """Validate the directory of an archive and the headers of its arrays.
+    """Raise an error unless the .npz archive ``path`` is safe to unpack, by its directory and the
+    headers of its arrays.
 
     Raises:
         ValueError: an array whose size differs from its header, an array of Python objects, or more

@@ -20,7 +20,7 @@ _MIN_MATRICES_FOR_BLOCKS = 4
 
 
 class Interval(NamedTuple):
-    """Mean and confidence interval, 95% by default.
+    """Mean of values over a series of matrices, with its confidence interval.
 
     Attributes:
         mean: mean of the values.

@@ -56,6 +56,7 @@ def missing() -> str | None:
         return f"numba.cuda ({error}); pip install 'teal-te[cuda]'"
     if SIMULATED:
         return None
+    # The package, then GPU and driver, then a kernel as a test.
     if not _compiler_version():
         return (
             "numba-cuda (Numba's built-in CUDA target does not suffice); pip install "
@@ -85,6 +86,7 @@ def _compile_empty_kernel() -> None:
     cuda.jit("void()")(_empty_kernel)
 
 
+# Compiled to test the compiler.
 def _empty_kernel() -> None:
     return None
 
@@ -106,6 +108,7 @@ def cuda_kernel(function: _F) -> Any:
     kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(
         function
     )
+    # Replace the access to numba-cuda's index of cached files; the simulator has none.
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None:
         for name in ("_load_index", "_save_index"):
@@ -129,7 +132,7 @@ def _without_occupancy_warnings() -> None:
 
 @functools.cache
 def _compiler_version() -> str:
-    """Return the version of numba-cuda; "" without it."""
+    """Return the version of the package numba-cuda; "" if it is not installed."""
     try:
         return importlib.metadata.version("numba-cuda")
     except importlib.metadata.PackageNotFoundError:
@@ -153,7 +156,7 @@ def _with_fingerprint(
 
 
 def device_function(function: _F) -> _F:
-    """Compile a device function, which is inlined or called by kernels."""
+    """Decorate a function: compile it as a device function, which CUDA kernels call or inline."""
     from numba import cuda
 
     return cast(_F, cuda.jit(device=True)(function))
@@ -186,7 +189,9 @@ def array(tensor: Tensor, unsigned: bool = False) -> Any:
 
 
 def upload(values: Any, device: torch.device) -> Tensor:
-    """Copy an integer array to ``device`` as a tensor of signed integers of the same width."""
+    """Copy a NumPy array of integers to ``device`` as a tensor of the same shape; wider integers
+    than a byte become signed, with the same bits.
+    """
     signed = (
         values.view(values.dtype.str.replace("u", "i")) if values.dtype.itemsize > 1 else values
     )
@@ -264,15 +269,15 @@ class LaunchGraph:
         """Run the work: directly the first time (which compiles and loads the kernels), recorded
         the second time, and replayed afterwards.
 
+        After the driver has failed to record once, or with ``TEAL_CUDA_GRAPHS=0`` in the
+        environment, nothing is recorded and each call runs the work.
+
         Args:
             work: function that launches the same kernels on the current stream in each call.  Its
                 tensors keep their memory, it does not synchronise, it keeps references to new
-                tensors that are read later, and it records no autograd graph.  Its Python scalars
-                are fixed by the recording.  The graph holds no reference to it, which would be a
-                cycle with the GPU memory.
-
-        After the driver has failed to record once, or with ``TEAL_CUDA_GRAPHS=0`` in the
-        environment, nothing is recorded.
+                tensors that are read later, and it records no autograd graph.  The recording fixes
+                its Python scalars.  The graph keeps no reference to ``work``, since a reference
+                cycle would keep GPU memory alive.
         """
         if SIMULATED or not _can_record or self._device.type == "cpu":
             work()
@@ -338,13 +343,13 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def memory_pool() -> Any | None:
-    """Return a memory pool that several graphs share; None in the simulator."""
+    """Return a GPU memory pool that several CUDA graphs share; None in the simulator."""
     return None if SIMULATED else torch.cuda.graph_pool_handle()
 
 
 @functools.cache
 def _warn_no_graphs(reason: str) -> None:
-    """Warn once per reason."""
+    """Warn that CUDA graphs cannot be recorded; a repeated reason warns no second time."""
     warnings.warn(
         f"CUDA graphs cannot be recorded ({reason}): kernels are launched one by one, which is "
         "slower; TEAL_CUDA_GRAPHS=0 disables recording and this warning",

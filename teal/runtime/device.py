@@ -34,7 +34,8 @@ def is_faster_on_gpu(entries: int, threads: int) -> bool:
     Below about 34,000 entries per thread, waiting for the host dominates on the GPU.
 
     Args:
-        entries: number of trie nodes and path slots, which an iteration of PDHG reads once.
+        entries: number of trie nodes and path slots, the entries that an iteration of PDHG reads
+            once.
         threads: number of CPU threads.
     """
     cpu_seconds = _CPU_S + _CPU_S_PER_ENTRY * entries / threads

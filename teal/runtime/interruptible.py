@@ -34,12 +34,14 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """Return the deadline ``seconds`` from now."""
+        """Return a deadline ``seconds`` from now."""
         return cls(time.perf_counter() + seconds)
 
     @property
     def end(self) -> float:
-        """End by ``time.perf_counter()``."""
+        """Time of the deadline on the clock of ``time.perf_counter()``, the earlier one of this
+        deadline and its outer ones; infinite for none.
+        """
         return self._end if self._outer is None else min(self._end, self._outer.end)
 
     @property
@@ -49,20 +51,22 @@ class Deadline:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline; 0 after it."""
+        """Seconds until the deadline, for use as a time limit; 0 after it."""
         return max(0.0, self.remaining_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline has passed."""
+        """Whether the deadline has passed or was expired early."""
         return self.remaining_s <= 0
 
     def share(self, fraction: float) -> Deadline:
-        """Return the deadline of a part that may use this fraction of the remaining time."""
+        """Return the deadline of a part of this computation that may use this fraction of the
+        remaining time; it expires with this deadline.
+        """
         return Deadline(time.perf_counter() + fraction * self.remaining_s, self)
 
     def expire(self) -> None:
-        """Expire now, also for all parts."""
+        """Make this deadline pass now, and with it the deadlines of all parts."""
         self._end = -math.inf
 
 
@@ -76,8 +80,8 @@ def complete(steps: Steps[_T]) -> _T:
 
 
 def with_single_threaded_torch(steps: Steps[_T], numbers: int) -> Steps[_T]:
-    """Run a computation with torch limited to one thread, unless its tensors are large; the limit
-    is lifted while the computation pauses.
+    """Return a computation that runs another one with torch limited to one thread, unless its
+    tensors are large; the limit is lifted while the computation pauses.
 
     Args:
         steps: the computation.
@@ -118,7 +122,7 @@ class Run(Generic[_T]):
 
     @property
     def result(self) -> _T:
-        """The result, once :attr:`is_done`."""
+        """Result of the computation; only valid once :attr:`is_done` is true."""
         return self._result[0]
 
     def advance(
@@ -147,7 +151,9 @@ class Run(Generic[_T]):
         return self.is_done
 
     def finish(self) -> _T:
-        """Expire the deadline and return the best result so far."""
+        """Expire the deadline, continue until the computation returns its incumbent, and return
+        that.
+        """
         self._deadline.expire()
         self.advance()
         return self.result

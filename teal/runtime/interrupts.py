@@ -20,11 +20,11 @@ def ignore_interrupts() -> None:
 
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], None]]:
-    """Defer SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
+    """Defer SIGINT and SIGTERM in the block; yield a function that raises Interrupted if one has
+    arrived, which the block calls wherever its work may stop.
 
-    Call it wherever the work may stop.  A second signal is not deferred: it raises
-    KeyboardInterrupt at once.  Outside the main thread, where Python delivers no signals, nothing
-    is deferred.
+    A second signal is not deferred: it raises KeyboardInterrupt at once.  Outside the main thread,
+    where Python delivers no signals, nothing is deferred.
     """
     pending: list[bool] = []
 
@@ -51,6 +51,7 @@ def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
         received.append(signal_number)
         act()
 
+    # Only the main thread may set handlers; restore the previous ones afterwards.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,9 +1,10 @@
 """On-disk cache of compiled kernels, keyed by fingerprint (:mod:`teal.runtime.kernel_fingerprint`).
 
-A *form* is a kernel compiled for given argument types.  It is stored in one file,
-``FUNCTION.FINGERPRINT.FORM.nbc``, written atomically.  One process compiles a form while others
-wait for its file.  The folder is ``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
-A form that is not there may come with the package (:mod:`teal.runtime.shipped_kernels`).
+A *specialisation* is a kernel compiled for given argument types.  It is stored in one file,
+``FUNCTION.FINGERPRINT.TYPES.nbc`` with hashes of kernel and types, written atomically.  One process
+compiles a specialisation while others wait for its file.  The folder is ``kernels`` in
+``$NUMBA_CACHE_DIR``, else in Teal's cache folder.  A specialisation that is not there may come with
+the package (:mod:`teal.runtime.shipped_kernels`).
 :class:`KernelCache` implements Numba's cache interface.
 
 The files are pickles, as Numba's are.  For security, world-writable folders, and folders or files
@@ -40,16 +41,17 @@ from teal.runtime.kernel_fingerprint import (
 )
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 
-# Versions of a function that stay on disk, so that switching between branches compiles nothing.
+# Maximum number of versions of a function that stay on disk, so that switching between branches
+# compiles nothing.
 _MAX_VERSIONS = 3
-# Forms that were not loaded for so many days are deleted.
+# Files that were not loaded for this number of days are deleted.
 _MAX_UNUSED_DAYS = 60
-# Maximum wait for a form that another process compiles; no kernel takes a tenth of it.
+# Maximum wait for a specialisation that another process compiles; no kernel takes a tenth of it.
 _MAX_WAIT_S = 120.0
-# Interval between two attempts to lock it.
+# Interval between two attempts to lock the specialisation.
 _LOCK_POLL_S = 0.02
 _FOLDER = "kernels"
-# Lock file: each form has the lock of one of its bytes.
+# Lock file: a specialisation is locked by a lock of one byte of this file.
 _LOCK = "lock"
 
 
@@ -73,13 +75,15 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 class Announcer:
-    """Observer of compilations; this one is silent."""
+    """Observer of compilations, which subclasses extend; this base class does nothing."""
 
     def begins(self, name: str) -> None:
-        """Handle the start of the compilation of a kernel that is not on disk."""
+        """React to the start of the compilation of the kernel ``name``, which is not on disk."""
 
     def ends(self, name: str, seconds: float) -> None:
-        """Handle the end of a compilation, which includes the kernels that it calls."""
+        """React to the end of a compilation, which took ``seconds`` including the kernels that the
+        kernel ``name`` calls.
+        """
 
 
 _announcer: Announcer = Announcer()
@@ -87,7 +91,9 @@ _num_compiled = 0
 
 
 def num_compiled() -> int:
-    """Return the number of forms that this process has compiled."""
+    """Return the number of compilations, one for each kernel and its argument types, that this
+    process has begun.
+    """
     return _num_compiled
 
 
@@ -103,7 +109,8 @@ def announcing(announcer: Announcer) -> Iterator[None]:
         _announcer = previous
 
 
-_interprets = False
+# Whether the program is within a block of `interpreting`.
+_is_interpreting = False
 
 
 @contextlib.contextmanager
@@ -113,27 +120,32 @@ def interpreting() -> Iterator[None]:
 
     Kernels over lanes (:mod:`teal.runtime.lanes`), which Python cannot run, are still compiled.
     """
-    global _interprets
-    previous = _interprets
-    _interprets = True
+    global _is_interpreting
+    previous = _is_interpreting
+    _is_interpreting = True
     try:
-        # As in machine code.
+        # As in machine code, divisions by 0 and overflows are silent.
         with np.errstate(all="ignore"):
             yield
     finally:
-        _interprets = previous
+        _is_interpreting = previous
 
 
 def is_interpreting() -> bool:
-    """Return whether kernels that are not on disk run as Python."""
-    return _interprets
+    """Return whether kernels that are not on disk run in the Python interpreter: whether the
+    program is within a block of :func:`interpreting`.
+    """
+    return _is_interpreting
 
 
 def _type_text(argument_types: Any) -> str:
     """Return a text that identifies argument types.
 
     It includes the field names of named tuples: compiled code reads fields by position, so that
-    reordered fields need another form.
+    reordered fields need another specialisation.
+
+    Args:
+        argument_types: tuple of Numba types, or Numba's signature with ``args``.
     """
     text = repr(argument_types)
     for argument_type in (
@@ -149,7 +161,9 @@ def _type_text(argument_types: Any) -> str:
 
 
 class KernelCache(NullCache):
-    """Disk cache of one kernel's forms, with Numba's cache interface.
+    """Disk cache of one kernel's specialisations, with Numba's cache interface.
+
+    Numba passes its signature of the argument types to the methods.
 
     Args:
         function: the kernel's Python function.
@@ -170,20 +184,22 @@ class KernelCache(NullCache):
 
     @property
     def cache_path(self) -> str:
-        """Name of the cache folder; ``""`` without one."""
+        """Name of the cache folder; ``""`` if there is no usable one."""
         return str(folder() or "")
 
     @functools.cached_property
     def _content_hash(self) -> bytes:
+        """SHA-256 of the kernel's code and dependencies, without the machine."""
         return content_hash(self._function, self._options)
 
     @functools.cached_property
     def _fingerprint(self) -> str:
+        """Fingerprint of the kernel for this machine."""
         return fingerprint_of(self._content_hash)
 
     @functools.cached_property
     def _shipped_fingerprints(self) -> list[str]:
-        """Fingerprints of the kernel for the processor levels whose forms may come with the
+        """Fingerprints of the kernel for the processor levels whose machine code may come with the
         package.
         """
         return [
@@ -192,17 +208,22 @@ class KernelCache(NullCache):
 
     @functools.cached_property
     def _runs_in_python(self) -> bool:
+        """Whether Python can run the kernel: it uses no SIMD lanes."""
         return not any(LANES_MODULE in text for _, text in dependencies(self._function, set()))
 
     def is_better_interpreted(self, signature: Any) -> bool:
-        """Return whether a call with these argument types should run as Python."""
-        if not _interprets or not self._runs_in_python or self._shipped_name(signature):
+        """Return whether a call with these argument types should run in the Python interpreter: the
+        program is within a block of :func:`interpreting`, and no machine code is on disk.
+        """
+        if not _is_interpreting or not self._runs_in_python or self._shipped_name(signature):
             return False
         path = self.path(signature)
         return path is None or not path.exists()
 
     def path(self, signature: Any) -> Path | None:
-        """Return the file of the form for these argument types; None without a cache folder."""
+        """Return the path of the file for these argument types, which may not exist; None without a
+        cache folder.
+        """
         cache_folder = folder()
         return (
             None
@@ -211,8 +232,11 @@ class KernelCache(NullCache):
         )
 
     def _file_name(self, fingerprint: str, types: str) -> str:
-        form = hashlib.sha256(types.encode()).hexdigest()
-        return f"{self.name}.{fingerprint[:24]}.{form[:24]}.nbc"
+        """Return the file name of a specialisation, from a fingerprint of the kernel and the text
+        of its argument types.
+        """
+        type_hash = hashlib.sha256(types.encode()).hexdigest()
+        return f"{self.name}.{fingerprint[:24]}.{type_hash[:24]}.nbc"
 
     def _shipped_name(self, signature: Any) -> str | None:
         """Return the name of the package's file for these argument types; None if there is none."""
@@ -223,76 +247,101 @@ class KernelCache(NullCache):
         return next((name for name in names if shipped_kernels.has(name)), None)
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Load the form for these argument types from disk or from the package.
+        """Load the specialisation for these argument types from disk or from the package.
 
-        Returns None if there is none.  Numba then compiles it, and this process holds the lock of
-        the form until :meth:`save_overload`.
+        Returns None if there is none.  Numba then compiles it, and this process holds its lock
+        until :meth:`save_overload`.
+
+        Args:
+            signature: Numba's signature of the argument types.
+            target_context: Numba's target context.
         """
         target_context.refresh()
         path = self.path(signature)
-        form = self._load_form(path, target_context) or self._load_shipped(
+        compiled = self._load_file(path, target_context) or self._load_shipped(
             signature, target_context
         )
-        if form is not None:
-            return form
+        if compiled is not None:
+            return compiled
         if path is not None:
             self._lock(path)
             # Another process may have compiled it while this one waited for the lock.
-            form = self._load_form(path, target_context)
-            if form is not None:
+            compiled = self._load_file(path, target_context)
+            if compiled is not None:
                 self._unlock()
-                return form
+                return compiled
+        # Numba compiles after this call.
         global _num_compiled
         _num_compiled += 1
         self._start_times.append(time.perf_counter())
         _announcer.begins(self.name)
         return None
 
-    def save_overload(self, signature: Any, form: Any) -> None:
-        """Write a compiled form to disk, evict old ones, and release the lock of the form."""
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Write a compiled specialisation to disk, evict old files, and release its lock.
+
+        Args:
+            signature: Numba's signature of the argument types.
+            compiled: Numba's result of the compilation.
+        """
         path = self.path(signature)
         try:
-            if path is not None and not form.lifted and not form.library.has_dynamic_globals:
-                # If the disk is full, the form is compiled in each process.
+            # Numba cannot store lifted loops, and machine code with addresses of this process.
+            if (
+                path is not None
+                and not compiled.lifted
+                and not compiled.library.has_dynamic_globals
+            ):
+                # If the disk is full, the kernel is compiled in each process.
                 with (
                     contextlib.suppress(OSError),
                     atomic_file(path, 0o600) as file,
                 ):
-                    file.write_bytes(dumps(form._reduce()))
+                    file.write_bytes(dumps(compiled._reduce()))
                 _evict(path)
         finally:
             self._unlock()
             _announcer.ends(self.name, time.perf_counter() - self._start_times.pop())
 
-    def _load_form(self, path: Path | None, target_context: Any) -> Any:
-        """Load a form from a file of this user or root; None if there is none."""
+    def _load_file(self, path: Path | None, target_context: Any) -> Any:
+        """Load a specialisation from a file of this user or root; None if there is no such file.
+
+        Args:
+            path: path of the file; None without a cache folder.
+            target_context: Numba's target context.
+        """
         try:
             if path is None:
                 return None
             with path.open("rb") as file:
-                form = file.read() if _is_trusted(os.fstat(file.fileno())) else None
+                content = file.read() if _is_trusted(os.fstat(file.fileno())) else None
             # Mark the file as used, so that it is not evicted.
             os.utime(path)
         except OSError:
             return None
-        return _deserialise(form, target_context)
+        return _deserialise(content, target_context)
 
     def _load_shipped(self, signature: Any, target_context: Any) -> Any:
-        """Load the form that comes with the package; None if there is none."""
+        """Load the specialisation that comes with the package for these argument types; None if
+        there is none.
+        """
         name = self._shipped_name(signature)
         return None if name is None else _deserialise(shipped_kernels.read(name), target_context)
 
     def _lock(self, path: Path) -> None:
-        """Lock the form of a file against compilation by other processes.
+        """Lock the specialisation of a file against compilation by other processes.
 
-        Waits up to two minutes; then, or on a file system without locks, the form is compiled
+        Waits up to two minutes; then, or on a file system without locks, the caller compiles
         without the lock.
+
+        Args:
+            path: path of the file in the cache folder.
         """
         self._unlock()
         descriptor = _lock_file(path.parent)
         if descriptor is None:
             return
-        # The lock of the form is that of a byte of the lock file, by a hash of the name.
+        # A hash of the file's name selects the byte of the lock file, among 2^56.
         byte = int(content_key(path.name)[:14], 16)
         deadline = time.monotonic() + _MAX_WAIT_S
         while True:
@@ -310,7 +359,7 @@ class KernelCache(NullCache):
                 return
 
     def _unlock(self) -> None:
-        """Release the lock of the form, if this process holds one."""
+        """Release the lock of a specialisation, if this process holds one."""
         if self._locked_byte is not None:
             cache_folder = folder()
             descriptor = None if cache_folder is None else _lock_file(cache_folder)
@@ -319,19 +368,25 @@ class KernelCache(NullCache):
             self._locked_byte = None
 
 
-def _deserialise(form: bytes | None, target_context: Any) -> Any:
-    """Deserialise a form; None for a truncated or incompatible file."""
-    if form is None:
+def _deserialise(content: bytes | None, target_context: Any) -> Any:
+    """Return Numba's result of a compilation from the content of its file; None for no, truncated
+    or incompatible content.
+
+    Args:
+        content: content of the file; None if it must not be used.
+        target_context: Numba's target context.
+    """
+    if content is None:
         return None
     try:
-        return compiler.CompileResult._rebuild(target_context, *pickle.loads(form))
+        return compiler.CompileResult._rebuild(target_context, *pickle.loads(content))
     except (OSError, EOFError, AttributeError, ImportError, TypeError, pickle.UnpicklingError):
         return None
 
 
 @functools.cache
 def _lock_file(cache_folder: Path) -> int | None:
-    """Return a descriptor of the lock file, None if it cannot be opened.
+    """Return a file descriptor of the lock file; None if it cannot be opened.
 
     It is opened once per process: closing a second descriptor would release the locks of the first.
     """
@@ -342,9 +397,13 @@ def _lock_file(cache_folder: Path) -> int | None:
 
 
 def _evict(path: Path) -> None:
-    """Delete old versions of the function of a file, and all forms that were unused for 60 days.
+    """Delete old versions of the kernel of a file, and files of any kernel that were not loaded for
+    60 days.
 
-    The versions (fingerprints) that were loaded last stay.
+    The three versions (fingerprints) of the kernel that were loaded last stay.
+
+    Args:
+        path: file of the kernel in the cache folder.
     """
     name = path.name.rsplit(".", 3)[0]
     now = time.time()
@@ -388,7 +447,7 @@ class _CompilationReport(Announcer):
         self._depth = 0
         self._kernels = 0
         # Seconds of finished outermost compilations, start of the present one, and time of the last
-        # message (0: none).
+        # message by time.perf_counter(), 0 for none.
         self._seconds = 0.0
         self._begin = 0.0
         self._last = 0.0
@@ -400,10 +459,12 @@ class _CompilationReport(Announcer):
             if not self._depth:
                 self._begin = time.perf_counter()
             self._depth += 1
+            # The first message comes after a second, further ones in intervals of five.
             elapsed_s = self._seconds + time.perf_counter() - self._begin
             if elapsed_s > _SILENT_S and (
                 not self._last or time.perf_counter() - self._last > _MIN_MESSAGE_INTERVAL_S
             ):
+                # The first message names the cache folder, later ones the number of kernels.
                 cache_folder = folder()
                 cache_text = (
                     "not stored, since there is no writable cache folder"
@@ -428,7 +489,7 @@ class _CompilationReport(Announcer):
                 self._seconds += time.perf_counter() - self._begin
 
     def close(self) -> None:
-        """Print the final message, if there was one before."""
+        """Print the number of compiled kernels and their time, if there was a message before."""
         if self._last:
             self._notify(f"compiled {self._kernels} kernels in {self._seconds:.1f} s")
 

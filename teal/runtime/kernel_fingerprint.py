@@ -57,7 +57,7 @@ _VALUE_TYPES = (
 
 
 class Processor(NamedTuple):
-    """Compilation target.
+    """Processor for which machine code is compiled, as LLVM describes it.
 
     Attributes:
         triple: architecture, vendor and operating system, as LLVM names them.
@@ -97,7 +97,12 @@ def fingerprint(
 
 
 def fingerprint_of(kernel_hash: bytes, target: Processor | None = None) -> str:
-    """Return the fingerprint of a kernel with a known :func:`content_hash`."""
+    """Return the hexadecimal fingerprint of a kernel for a processor.
+
+    Args:
+        kernel_hash: result of :func:`content_hash` for the kernel.
+        target: compilation target; None for :func:`processor`.
+    """
     return hashlib.sha256(machine_fingerprint(target).encode() + kernel_hash).hexdigest()
 
 
@@ -190,6 +195,7 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
     if hasattr(value, "py_func"):
         yield name, repr(getattr(value, "targetoptions", ()))
         yield from dependencies(value.py_func, visited)
+    # A Python function, and constants: numbers, texts, tuples, arrays.
     elif isinstance(value, types.FunctionType):
         yield from dependencies(value, visited)
     elif value is None or isinstance(value, _VALUE_TYPES):
@@ -200,6 +206,7 @@ def _value_dependencies(name: str, value: Any, visited: set[int]) -> Iterator[tu
             yield from _value_dependencies(f"{name}[{position}]", entry, visited)
     elif isinstance(value, np.ndarray):
         yield name, content_key(value)
+    # A class of named tuples: its name and fields.
     elif isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields"):
         yield name, f"{value.__module__}.{value.__qualname__}{value._fields}"
     elif isinstance(value, types.ModuleType):

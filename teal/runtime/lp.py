@@ -105,7 +105,8 @@ def solve_lp(
         low: lower bounds, (n,) or one number for all.
         high: upper bounds, (n,) or one number for all.
         seconds: time limit.
-        by_interior_points: interior-point method with crossover, instead of HiGHS's choice.
+        by_interior_points: use HiGHS's interior-point method with crossover, instead of the method
+            that HiGHS chooses.
     """
     # Imported here: it takes 0.3 s, and many commands solve no program.
     from scipy.optimize import linprog
@@ -159,6 +160,7 @@ def solve_milp(
         seconds: time limit.
         relative_gap: (value - bound) / |value| at which the search stops.
     """
+    # Imported here, since many commands solve no program.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -174,6 +176,7 @@ def solve_milp(
             options={"mip_rel_gap": relative_gap}
             | ({"time_limit": seconds} if seconds < _MAX_TIME_LIMIT_S else {}),
         )
+    # HiGHS may have a bound or an incumbent without having reached the gap.
     bound = -math.inf if result.mip_dual_bound is None else float(result.mip_dual_bound)
     value = math.inf if result.x is None else float(result.fun)
     is_infeasible = result.status == _STATUS_INFEASIBLE
@@ -196,6 +199,7 @@ def _silence_stdout() -> Iterator[None]:
     if os.name != "posix":
         yield
         return
+    # HiGHS writes to file descriptor 1, which Python's sys.stdout does not control.
     sys.stdout.flush()
     saved_stdout = os.dup(1)
     devnull = os.open(os.devnull, os.O_WRONLY)

@@ -27,7 +27,7 @@ class LruCache(Generic[_K, _V]):
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        """Return the number of values."""
+        """Return the number of stored values."""
         return len(self._values)
 
     def find(self, key: _K) -> _V | None:
@@ -44,8 +44,8 @@ class LruCache(Generic[_K, _V]):
             return self._values.pop(key, None)
 
     def keep(self, key: _K, value: _V) -> None:
-        """Insert or replace a value as the most recently used one, and evict beyond the
-        capacity.
+        """Insert or replace a value as the most recently used one, and evict the least recently
+        used values beyond the capacity.
         """
         with self._lock:
             # Evicted values are freed after the lock is released, since that may take long.
@@ -62,6 +62,6 @@ class LruCache(Generic[_K, _V]):
             return list(self._values.values())
 
     def clear(self) -> None:
-        """Remove all values."""
+        """Remove all values from the cache."""
         with self._lock:
             self._values.clear()

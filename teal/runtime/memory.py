@@ -21,6 +21,7 @@ _RESERVED_FRACTION = 0.05
 def available() -> int:
     """Return the bytes that this process may still allocate, given machine and container limits."""
     free = _machine_free()
+    # Limit and use of the container (cgroup v2).
     try:
         limit, used = (
             (_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current")
@@ -36,7 +37,7 @@ def available() -> int:
 
 
 def _machine_free() -> int:
-    """Return the bytes that the operating system reports as available."""
+    """Return the bytes of main memory that the operating system reports as available."""
     try:
         import psutil
     except ImportError:
@@ -70,8 +71,7 @@ def max_batch(
     remedy: str,
     fixed_bytes: int = 0,
 ) -> int:
-    """Return how many of ``count`` items, ``item_bytes`` each, fit on ``device`` at once; at least
-    1.
+    """Return the number of items that fit on a device at once, from 1 to ``count``.
 
     Args:
         operation: name of the operation, for the message.
@@ -86,6 +86,7 @@ def max_batch(
         InputError: a single item does not fit.
     """
     require(operation, item_bytes, remedy, device)
+    # All items at once need no additional bytes.
     free = int((1 - _RESERVED_FRACTION) * available_on(device))
     return (
         count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))
@@ -93,14 +94,14 @@ def max_batch(
 
 
 def describe(num_bytes: int) -> str:
-    """Format a number of bytes: ``1.5 GiB`` or ``20 MiB``."""
+    """Return a number of bytes as text: ``1.5 GiB``, or ``20 MiB`` below 1 GiB."""
     return (
         f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
     )
 
 
 def require(operation: str, needed: int, remedy: str, device: torch.device | None = None) -> None:
-    """Raise InputError if there is not enough free memory.
+    """Raise InputError unless an operation fits into the free memory.
 
     Args:
         operation: name of the operation, for the message.

@@ -30,7 +30,8 @@ _was_torch_loaded = False
 
 
 def set_wait_policy() -> None:
-    """Set the environment variables of this process and its children, unless the user has set one.
+    """Limit the spin time of OpenMP threads in this process and its children by environment
+    variables, unless the user has set one.
 
     ``GOMP_SPINCOUNT`` is for libgomp, where it overrides ``OMP_WAIT_POLICY``, which other libraries
     read.

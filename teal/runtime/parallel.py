@@ -146,7 +146,7 @@ def quiet_torch(numbers: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _torch_on_one_thread() -> Iterator[None]:
-    """Limit torch to one thread in the block."""
+    """Limit torch to one thread in the block; afterwards it has as many as before."""
     import torch
 
     threads = _torch_threads()
@@ -199,7 +199,7 @@ _single_threaded_torch = _SingleThreadedTorch()
 
 
 def is_large(operations: int, min_operations: int = _MIN_PARALLEL_OPERATIONS) -> bool:
-    """Return whether a kernel with so many operations uses all threads."""
+    """Return whether a kernel with this number of scalar operations gains from a second thread."""
     return operations >= min_operations
 
 
@@ -226,7 +226,7 @@ class _LoadSample:
     """Last sample of the machine's load.
 
     Attributes:
-        until: time of the next sample.
+        until: time of the next sample by ``time.monotonic()``.
         is_taken: whether other threads used all cores.
     """
 
@@ -238,7 +238,9 @@ _load_sample = _LoadSample()
 
 
 def limit_threads(count: int) -> None:
-    """Limit kernels and torch to ``count`` threads, for processes that share the cores."""
+    """Limit the kernels and torch of this process to ``count`` threads, or to 1 if that is more,
+    for processes that share the cores.
+    """
     import torch
 
     torch.set_num_threads(max(1, count))
@@ -246,42 +248,53 @@ def limit_threads(count: int) -> None:
 
 
 def kernel(function: _F) -> _F:
-    """Compile a kernel that runs on one thread."""
+    """Decorate a function: compile it as a kernel that runs on the calling thread."""
     return cast(_F, _compile(function))
 
 
 def inner_kernel(function: _F) -> _F:
-    """Compile a kernel that only kernels call; omitting the wrapper for Python saves a fifth of the
-    compilation.
+    """Decorate a function: compile it as a kernel that only kernels call.  Omitting the wrapper for
+    Python saves a fifth of the compilation.
     """
     return cast(_F, _compile(function, no_cpython_wrapper=True))
 
 
 def summing_kernel(function: _F) -> _F:
-    """Compile an inner kernel whose sums may be reordered, so that they are vectorised."""
+    """Decorate a function: compile it as an inner kernel whose sums may be reordered, so that they
+    are vectorised.
+    """
     return cast(_F, _compile(function, no_cpython_wrapper=True, fastmath={"reassoc"}))
 
 
 def _compile(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile with Numba and cache on disk (:mod:`teal.runtime.kernel_cache`)."""
+    """Return Numba's dispatcher of a function, which compiles it at the first call with new
+    argument types and caches the machine code on disk (:mod:`teal.runtime.kernel_cache`).
+
+    Args:
+        function: Python function of the kernel.
+        options: options of ``numba.njit`` beside the usual ones.
+    """
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
     dispatcher = numba.njit(**options)(function)
     # With NUMBA_DISABLE_JIT it is a Python function without a cache.
     if hasattr(dispatcher, "_cache"):
         dispatcher._cache = KernelCache(function, sorted(options.items()))
         dispatcher._compile_for_args = functools.partial(
-            _select_form, dispatcher, dispatcher._compile_for_args
+            _call_compiled_or_python, dispatcher, dispatcher._compile_for_args
         )
     return dispatcher
 
 
-def _select_form(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function to call for arguments of new types: compiled code, or, while compiling is
-    deferred, the Python function.
+def _call_compiled_or_python(
+    dispatcher: Any, compile_for: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Return the function to call for arguments of new types: compiled code, or, within a block of
+    :func:`interpreting`, the Python function.
 
     Args:
         dispatcher: Numba's dispatcher of the kernel.
-        compile_form: Numba's function that compiles for these arguments and calls the result.
+        compile_for: Numba's function that compiles for arguments of these types and returns the
+            compiled code.
         arguments: arguments of the call.
     """
     if is_interpreting() and dispatcher._cache.is_better_interpreted(
@@ -292,7 +305,7 @@ def _select_form(dispatcher: Any, compile_form: Callable[..., Any], *arguments: 
     # A compilation creates millions of objects that live until its end; garbage collection would
     # take a tenth of its time.
     with without_collection():
-        return compile_form(*arguments)
+        return compile_for(*arguments)
 
 
 @functools.cache
@@ -303,6 +316,7 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
     An inner kernel that is already compiled in this process has no wrapper for Python: calling it
     from Python would crash.
     """
+    # A copy of the function with its own globals, in which callees are replaced.
     python_function = types.FunctionType(
         function.__code__,
         dict(function.__globals__),
@@ -312,6 +326,7 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
+        # Only kernels have a Python function ``py_func``.
         callee = getattr(value, "py_func", None)
         if value is parallel_for:
             python_function.__globals__[name] = _run_serially
@@ -323,21 +338,28 @@ def _as_python(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def inlined_kernel(function: _F) -> _F:
-    """Inline the kernel into each caller: for a few lines with many array arguments, whose passing
-    would take longer than the lines.
+    """Decorate a function: compile it as a kernel that is inlined into each kernel that calls it.
+    Suits a few lines with many array arguments, whose passing would take longer than the lines.
     """
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
 def _run_serially(function: Any, count: int, arguments: tuple[Any, ...]) -> None:
-    """Run :func:`teal.runtime.thread_team.parallel_for` as Python."""
+    """Call a kernel of one part for all parts in Python, in place of
+    :func:`teal.runtime.thread_team.parallel_for`.
+
+    Args:
+        function: compiled kernel of one part.
+        count: number of parts.
+        arguments: arguments of the kernel after the part.
+    """
     part_function = _as_python(function.py_func)
     for part in range(count):
         part_function(part, *arguments)
 
 
 class _ParallelKernel:
-    """Kernel of independent parts, of which each thread of Numba's team computes an equal number.
+    """Kernel of independent parts, divided equally among the threads of Numba's team.
 
     Args:
         function: Python function of one part: ``function(part, *arguments)``.
@@ -354,20 +376,23 @@ class _ParallelKernel:
         self.py_func = function
         self.part = inner_kernel(function)
         self._count = count
+        # Position among the arguments of a call, which omit the part.
         self._counted = _position_of(counted, function) - 1
-        self._form = kernel(_on_team(self.part, function))
+        self._dispatcher = kernel(_on_team(self.part, function))
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
-        self._form(self._count(arguments[self._counted]), arguments)
+        """Compute all parts; ``arguments`` are those after the part."""
+        self._dispatcher(self._count(arguments[self._counted]), arguments)
 
     @property
     def dispatchers(self) -> tuple[Any]:
-        """Numba's dispatcher."""
-        return (self._form,)
+        """Tuple of the only Numba dispatcher of this kernel."""
+        return (self._dispatcher,)
 
 
 def _position_of(argument: str, function: Callable[..., Any]) -> int:
+    """Return the position of an argument, from 0, among the parameters of a function."""
     return list(inspect.signature(function).parameters).index(argument)
 
 
@@ -423,28 +448,30 @@ class _PartitionedKernel:
     ) -> None:
         self.py_func = function
         self._count = count
+        # Position among the arguments of a call, which omit the two ends of the range.
         self._counted = _position_of(counted, function) - 2
-        self._form = kernel(function)
+        self._dispatcher = kernel(function)
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
-        """Compute all parts; ``arguments`` are those behind the range."""
+        """Compute all parts; ``arguments`` are those after the two ends of the range."""
+        # A thread for every 500,000 operations, up to one per part.
         count = self._count(arguments[self._counted])
-        # Infinite outside a block of threads_for.
+        # Infinite outside a block of threads_for, where the number of operations is unknown.
         max_useful_threads = _operations() / _MIN_OPERATIONS_PER_HELPER
         threads = int(min(numba.get_num_threads(), count, max_useful_threads))
         if threads <= 1:
-            self._form(0, count, *arguments)
+            self._dispatcher(0, count, *arguments)
             return
         # Thread i computes the parts bounds[i] .. bounds[i + 1] - 1.
         bounds = [count * i // threads for i in range(threads + 1)]
         helpers = _helpers()
         futures = [
-            helpers.submit(self._form, begin, end, *arguments)
+            helpers.submit(self._dispatcher, begin, end, *arguments)
             for begin, end in itertools.pairwise(bounds[1:])
         ]
         try:
-            self._form(bounds[0], bounds[1], *arguments)
+            self._dispatcher(bounds[0], bounds[1], *arguments)
         finally:
             # No thread may use the caller's arrays after this call.
             wait(futures)
@@ -453,8 +480,8 @@ class _PartitionedKernel:
 
     @property
     def dispatchers(self) -> tuple[Any]:
-        """Numba's dispatcher."""
-        return (self._form,)
+        """Tuple of the only Numba dispatcher of this kernel."""
+        return (self._dispatcher,)
 
 
 @functools.cache

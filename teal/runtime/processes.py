@@ -53,7 +53,9 @@ def call_all(
 
 
 def _initialise_worker(threads: int) -> None:
-    """Leave Ctrl-C to the parent process, and limit the threads."""
+    """Initialise a process of the pool: ignore Ctrl-C, which the parent handles, and limit the
+    number of threads, 0 for no limit.
+    """
     ignore_interrupts()
     if threads:
         limit_threads(threads)

@@ -15,7 +15,9 @@ LINE_EVERY_S = 30.0
 
 
 class _ProgressLines(tqdm):
-    """Progress as lines; none for work shorter than the interval between lines."""
+    """Progress bar of tqdm that writes lines instead, one every half minute; none for shorter
+    work.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._line_time = time.monotonic()
@@ -24,6 +26,7 @@ class _ProgressLines(tqdm):
 
     @override
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        """Write a line if the last one is half a minute old; tqdm calls this to draw the bar."""
         if msg is None and time.monotonic() - self._line_time >= LINE_EVERY_S:
             self._write_line()
         # Nothing to clear.
@@ -31,12 +34,14 @@ class _ProgressLines(tqdm):
 
     @override
     def close(self) -> None:
+        """Write the final line, if there was one before."""
         if not self.disable and self._has_lines:
             self._write_line()
         self.leave = False
         super().close()
 
     def _write_line(self) -> None:
+        """Write the present progress as a line."""
         self._line_time = time.monotonic()
         self._has_lines = True
         self.fp.write(f"{self}\n")

@@ -33,8 +33,13 @@ def at_least(value: float, digits: int = 6) -> str:
 
 
 def bound_text(value: float, sense: float, digits: int = 6) -> str:
-    """Format the bound on an optimum: an upper bound on a maximum (``sense`` 1), a lower one on a
-    minimum (-1).
+    """Format the bound on an optimum so that it stays valid: an upper bound on a maximum is rounded
+    up, a lower bound on a minimum down.
+
+    Args:
+        value: the bound.
+        sense: 1 for a maximum, -1 for a minimum.
+        digits: number of significant digits.
     """
     return at_most(value, digits) if sense > 0 else at_least(value, digits)
 
@@ -65,12 +70,20 @@ def gap_text(gap: float) -> str:
 
 
 def _significant(value: float, digits: int, rounding: str) -> str:
-    """Format a number with ``digits`` significant digits, rounded up or down; NaN as ``-``."""
+    """Return a number as text with ``digits`` significant digits, rounded up or down; NaN becomes
+    ``-``.
+
+    Args:
+        value: the number.
+        digits: number of significant digits.
+        rounding: ROUND_CEILING or ROUND_FLOOR of the module decimal.
+    """
     if not math.isfinite(value):
         return "-" if math.isnan(value) else f"{value:g}"
     exact = Decimal(value)
     if not exact:
         return "0"
+    # Value of the last digit.
     unit = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     rounded = _rounded(exact, unit, rounding)
     if abs(value) < sys.float_info.min:
@@ -80,8 +93,13 @@ def _significant(value: float, digits: int, rounding: str) -> str:
 
 
 def _percent(share: float, decimals: int, rounding: str) -> str:
-    """Format a fraction in per cent, rounded up or down, with more decimals if it would otherwise
-    be printed as 100% without being 1.
+    """Return a fraction as text in per cent, rounded up or down, with more decimals if it would
+    otherwise be printed as 100% without being 1.
+
+    Args:
+        share: the fraction.
+        decimals: minimum number of decimals.
+        rounding: ROUND_CEILING or ROUND_FLOOR of the module decimal.
     """
     if not math.isfinite(share):
         return "-"

@@ -15,7 +15,9 @@ if TYPE_CHECKING or "jaxtyping" in sys.modules:
 else:
 
     class _Unchecked:
-        """``Float[Tensor, "B D"]`` is ``Tensor``."""
+        """Stand-in for jaxtyping's types that ignores shapes: ``Float[Tensor, "B D"]`` is
+        ``Tensor``.
+        """
 
         def __class_getitem__(cls, item):
             return item[0]

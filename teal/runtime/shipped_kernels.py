@@ -36,7 +36,7 @@ _LEVELS: dict[str, dict[str, frozenset[str]]] = {
 
 
 def levels() -> list[str]:
-    """Return the levels that this machine supports, the best first."""
+    """Return the names of the processor levels that this machine supports, the best first."""
     features = {name for name, is_present in llvm.get_host_cpu_features().items() if is_present}
     machine_levels = _LEVELS.get(platform.machine(), {})
     return [level for level, required in machine_levels.items() if required <= features]
@@ -49,8 +49,9 @@ def settings_of(level: str) -> dict[str, str]:
 
 @functools.cache
 def processors() -> tuple[Processor, ...]:
-    """Return the processors whose machine code may be loaded from the package, the best first; only
-    the processor of ``NUMBA_CPU_NAME`` where that is set.
+    """Return the processors whose machine code may be loaded from the package, the best first: the
+    levels that this machine supports, or only ``NUMBA_CPU_NAME`` if that is set.  () if the package
+    has no machine code, or ``TEAL_SHIPPED_KERNELS`` is 0.
     """
     if os.environ.get(_ENVIRONMENT_VARIABLE) == "0" or not _hashes():
         return ()
@@ -60,12 +61,14 @@ def processors() -> tuple[Processor, ...]:
 
 
 def has(name: str) -> bool:
-    """Return whether a file of that name comes with the package."""
+    """Return whether the manifest of the package's compiled kernels names a file."""
     return name in _hashes()
 
 
 def read(name: str) -> bytes | None:
-    """Return the content of a file of the package; None if it does not match the manifest."""
+    """Return the content of a file of the package's compiled kernels; None if it is missing, or
+    differs from the SHA-256 in the manifest.
+    """
     try:
         content = (FOLDER / name).read_bytes()
     except OSError:
@@ -74,7 +77,7 @@ def read(name: str) -> bytes | None:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the SHA-256 of every other file of a folder into its manifest."""
+    """Write ``manifest.json`` of a folder: the SHA-256 of every other file in it, by name."""
     files = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     hashes = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     (folder / MANIFEST).write_text(json.dumps(hashes, indent=0))
@@ -82,8 +85,8 @@ def write_manifest(folder: Path) -> None:
 
 @functools.cache
 def _hashes() -> dict[str, str]:
-    """Return the hexadecimal SHA-256 by file name; empty where no machine code comes with the
-    package.
+    """Return the manifest of the package's compiled kernels: the hexadecimal SHA-256 of each file,
+    by its name; {} if no machine code comes with the package.
     """
     try:
         hashes = json.loads((FOLDER / MANIFEST).read_text())

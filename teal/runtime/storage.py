@@ -76,6 +76,7 @@ def file_key(path: Path) -> str:
     """Return the hexadecimal SHA-256 of a file or, for a folder, of names and contents of its .xml
     files.
     """
+    # A folder's files in the order of their paths, each after its relative path.
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*.xml")) if path.is_dir() else [path]:
         if path.is_dir():
@@ -99,6 +100,7 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         OSError: the error of the block; a full disk names ``path`` instead of the temporary file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A hidden file with a random name in the same folder, so that replacing is atomic.
     random = secrets.token_hex(_RANDOM_BYTES)
     name = str(path.parent / f".{path.name}.{random}{path.suffix}")
     try:
@@ -125,6 +127,10 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
 def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path]]:
     """Yield temporary paths that replace ``paths`` if the block succeeds; if it fails, all files
     stay unchanged.
+
+    Args:
+        paths: paths of the files.
+        mode: permissions of the files, before the umask.
     """
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(atomic_file(path, mode)) for path in paths]
@@ -141,6 +147,7 @@ def check_out_folder(
         overwrite: whether existing files may be replaced.
         hint: option that the message suggests.
     """
+    # The nearest existing parent must be a writable folder.
     for parent in (path, *path.parents):
         if parent.exists():
             if not parent.is_dir():
@@ -186,13 +193,19 @@ def small_text(file: Path, most_bytes: int) -> str:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete these files in ``folder``, if they exist."""
+    """Delete the files with these names in ``folder``, if they exist."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
 
 def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
-    """Raise InputError unless ``path`` can be written as a file with one of ``suffixes``."""
+    """Raise InputError unless a file can be written.
+
+    Args:
+        path: path of the file.
+        suffixes: accepted endings of its name, of one or two parts, such as .csv and .rfc8345.json.
+        overwrite: whether an existing file may be replaced.
+    """
     suffix = "".join(path.suffixes[-2:]).lower()
     if path.suffix.lower() not in suffixes and suffix not in suffixes:
         raise InputError(
@@ -213,8 +226,12 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
 
 
 def require_disk(folder: Path, needed: int, what: str) -> None:
-    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for
-    ``what``.
+    """Raise InputError unless a file system has enough free space.
+
+    Args:
+        folder: existing folder of the file system.
+        needed: required bytes.
+        what: description of the files, for the message.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -247,7 +264,7 @@ class ScratchFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Delete the folder."""
+        """Delete the folder with its files, and release its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 
@@ -301,7 +318,7 @@ def json_value(value: Any) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    """Parse JSON strictly.
+    """Parse a JSON text, refusing repeated members of objects.
 
     Raises:
         ValueError: invalid JSON, or a repeated member of an object, of which :func:`json.loads`

@@ -8,12 +8,16 @@ _FOLDER = Path(__file__).parent
 
 
 def network_map_js() -> str:
-    """JavaScript that draws a network with Plotly, links coloured by utilisation."""
+    """Return the JavaScript that draws a network with Plotly, with links coloured by
+    utilisation.
+    """
     return (_FOLDER / "network_map.js").read_text(encoding="utf-8")
 
 
 def plotly_js() -> str:
-    """Plotly's JavaScript, 4.5 MB, which pages include so that they load nothing from elsewhere."""
+    """Return Plotly's JavaScript, 4.5 MB, which pages include so that they load nothing from
+    elsewhere.
+    """
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())

@@ -45,7 +45,7 @@ def drawing(
 
 
 def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[str, Any]:
-    """Return a topology for ``network_map.js``.
+    """Return a topology as the dict of :func:`drawing` for ``network_map.js``.
 
     Args:
         topology: the network.
@@ -63,7 +63,8 @@ def drawing_of(topology: Topology, capacity: FloatArray | None = None) -> dict[s
 def utilisation_map(
     drawn: Mapping[str, Any], cases: Mapping[str, Mapping[str, FloatArray | Float32Array]]
 ) -> dict[str, Any]:
-    """Return the data of a map with link utilisations, for ``network_map.js``.
+    """Return the data of a map for ``network_map.js``: the network, names of cases and schemes, and
+    the packed utilisations of the links in each case by each scheme.
 
     Args:
         drawn: network, from :func:`drawing`.
@@ -80,10 +81,11 @@ def utilisation_map(
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
-    """Return (N, 2) x and y of the nodes for drawing.
+    """Return the (N, 2) positions x and y of the nodes for drawing.
 
-    With known coordinates, longitudes are scaled by cos(mean latitude).  If more than half of them
-    are known, a spring layout places the other nodes; otherwise a graph layout places all nodes.
+    Known coordinates are used, with longitudes scaled by cos(mean latitude).  If some are unknown
+    but more than half are known, a spring layout places the other nodes; with half or fewer known,
+    a layout of the graph places all nodes.
 
     Args:
         coordinates: (N, 2) longitude and latitude, NaN where unknown.
@@ -114,7 +116,10 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
 
 
 def _projected(coordinates: FloatArray) -> FloatArray:
-    """Return (N, 2) coordinates with longitudes scaled by cos(mean latitude)."""
+    """Return the coordinates (N, 2) with longitudes scaled by cos(mean latitude), so that distances
+    in both directions have about the same scale; NaN stays NaN.
+    """
+    # Coordinates beyond 90 are not degrees.
     latitude = np.nanmean(coordinates[:, 1])
     shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
     return coordinates * [shrink, 1.0]
