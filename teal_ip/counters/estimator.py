@@ -10,8 +10,8 @@ The prior is a vector of traffic shares.  Without a history:
 With a history of shares h_1, ..., h_T of matrices (each sums to 1), whose counters under the
 current routing are F h_t, the prior is the mean of three: tracked shares and
 
-- *nearest neighbours*: the mean of the 20 shares whose counters, as shares of their sum, are nearest
-  to the current ones;
+- *nearest neighbours*: the mean of the 20 shares whose counters, as shares of their sum, are
+  nearest to the current ones;
 - *Gaussian*: mu + C F' (F C F' + V)^-1 (y - F mu), the linear minimum mean square error (MMSE)
   estimate from the counters y with the covariance V of their errors, and the mean mu and the
   covariance C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu),
@@ -662,7 +662,8 @@ class Estimator:
             shape=(len(measured_demands), len(prior)),
         )
         extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, demand_rows])))
-        # Measured demands replace the prior; a small one has the error of 0.1% of the largest prior.
+        # Measured demands replace the prior; a small one has the error of 0.1% of the largest
+        # prior.
         prior = prior.copy()
         prior[measured_demands] = flows[measured_demands]
         flow_deviation = _FLOW_ERROR * np.maximum(
@@ -762,8 +763,8 @@ class Estimator:
 
     @property
     def residuals(self) -> FloatArray | None:
-        """Residuals (true minus estimated demands) of C matrices in calibration (C, D), as shares of
-        the total traffic; None before calibration.
+        """Residuals (true minus estimated demands) of C matrices in calibration (C, D), as shares
+        of the total traffic; None before calibration.
         """
         return self._residuals
 
@@ -798,7 +799,8 @@ class Estimator:
         )
 
     def _interval(self, matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the lower and upper ends (D,) of the prediction intervals of a matrix (D,), Gbit/s.
+        """Return the lower and upper ends (D,) of the prediction intervals of a matrix (D,),
+        Gbit/s.
 
         The half width is sqrt(w^2 + (u z sigma x)^2), with the calibrated half width w, wider for
         demands above their mean share, the drift factor u, the normal quantile z, and the relative
@@ -857,7 +859,8 @@ class _Bias:
         self._weight += is_known * _BIAS_WEIGHT * (1 - self._weight)
 
     def deviation(self, matrix: FloatArray) -> float:
-        """Return the relative standard deviation sigma of demands that explains the average residual.
+        """Return the relative standard deviation sigma of demands that explains the average
+        residual.
 
         sigma^2 = sum_r b_r^2 / sum_r sum_d F_rd^2 x_d^2, with the average residual b_r of the prior
         at counter r, and the matrix x as shares of its total; 0 before the first interval.

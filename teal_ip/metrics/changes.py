@@ -13,6 +13,7 @@ from teal.errors import InputError
 from teal.formats.rows import write_csv
 from teal.runtime.storage import atomic_file
 
+# Suffixes of files of metric changes.
 SUFFIXES = (".json", ".csv")
 
 
@@ -38,7 +39,7 @@ class MetricChange:
 
 
 def write_changes(path: Path, changes: Sequence[MetricChange], result: dict[str, Any]) -> None:
-    """Write metric changes in order; JSON files have the whole result.
+    """Write metric changes in their order; a JSON file contains the whole result.
 
     Args:
         path: path of a .json or .csv file.
@@ -101,7 +102,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
 
 
 def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
-    """Load the new metrics of a file of changes, by link index.
+    """Return the new metrics of a file of changes, by link index.
 
     Args:
         path: file written by :func:`write_changes`.

@@ -2,13 +2,14 @@
 
 A table has a row for each reading, in any order:
 
-- ``time``: ISO 8601, or seconds since 1970; for rates the end of the interval, or a column ``start``
-  with its start instead;
+- ``time``: ISO 8601, or seconds since 1970; for rates the end of the interval, or a column
+  ``start`` with its start instead;
 - ``router``: name of the node;
 - ``interface``: name of the interface, or a column ``neighbour`` instead: the router at the other
   end, empty for external interfaces;
 - ``direction``: ``in`` or ``out``, from the router's point of view;
-- ``bytes``: a cumulative counter (32 or 64 bits), or a column ``rate`` instead, by default in Gbit/s.
+- ``bytes``: a cumulative counter (32 or 64 bits), or a column ``rate`` instead, by default in
+  Gbit/s.
 
 A table of router, interface, neighbour (empty: external) and, for parallel links, number (counted
 from 1 like the names of links) maps interfaces to links.  By default an interface named like a
@@ -65,8 +66,8 @@ from teal.runtime.storage import atomic_file
 from teal_ip.readings.rates import GBIT_PER_BYTE, IntervalRates, median_interval
 from teal_ip.readings.readings import Counters, without_own_traffic
 
-# Labels of Prometheus series for router and interface, in order of preference, and patterns of metric
-# names that say the direction.
+# Labels of Prometheus series for router and interface, in order of preference, and patterns of
+# metric names that say the direction.
 _ROUTER_LABELS = ("router", "instance", "source", "agent_host", "hostname", "sysName")
 _INTERFACE_LABELS = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")
 _DIRECTION_PATTERNS = {
@@ -244,7 +245,9 @@ def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, di
 
 
 def _is_64_bit(labels: dict[str, Any]) -> bool:
-    """Return whether a metric is a 64-bit counter by its name: ifHCInOctets is, ifInOctets is not."""
+    """Return whether a metric is a 64-bit counter by its name: ifHCInOctets is, ifInOctets is
+    not.
+    """
     return "hc" in str(labels.get("__name__", "")).lower()
 
 
@@ -787,7 +790,8 @@ def _add_interfaces(
                 "give each interface a name of its own (--interfaces), or call parallel links a#1, "
                 "a#2",
             )
-        # Add the mean rates over the intervals; an external interface may carry as much as all links.
+        # Add the mean rates over the intervals; an external interface may carry as much as all
+        # links.
         target = targets[router, interface]
         # Unknown interfaces were rejected before.
         assert target is not None
@@ -1038,7 +1042,8 @@ def interfaces_of(
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
-    """Return the names of the interfaces in a table, by the name of the link that leaves the router.
+    """Return the names of the interfaces in a table, by the name of the link that leaves the
+    router.
 
     Args:
         path: table of router, interface, neighbour and number.

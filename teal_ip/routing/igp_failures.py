@@ -153,8 +153,8 @@ def reroute(  # type: ignore[no-untyped-def]
     node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
     nodes = len(node_position)
     for t in range(nodes):
-        # Rank of the nearest node with a failed next hop: nodes closer to the destination keep their
-        # paths.  Without such a node the failure does not affect the destination.
+        # Rank of the nearest node with a failed next hop: nodes closer to the destination keep
+        # their paths.  Without such a node the failure does not affect the destination.
         first_position = nodes
         for e in failed_links:
             head_distance = distance[t, head[e]]
@@ -780,8 +780,8 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         all_loads: (S, M, E) link loads, Gbit/s (written); (0, M, E) unless requested.
     """
     for block in range(begin, end):
-        # Scratch arrays of the block: for ``reroute``, then for ``_fast_reroute``, whose arrays over
-        # links have length 0 unless it is simulated.
+        # Scratch arrays of the block: for ``reroute``, then for ``_fast_reroute``, whose arrays
+        # over links are allocated only if it is simulated.
         num_matrices = volume.shape[0]
         nodes = volume.shape[1]
         num_links = load_without_failure.shape[1]
