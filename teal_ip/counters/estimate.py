@@ -114,7 +114,7 @@ class CheckRun(NamedTuple):
 
     Attributes:
         intervals: one record per interval.
-        named: interfaces with counters that contradict the others, in most intervals first.
+        named: interfaces with counters that contradict the others, the most frequent first.
     """
 
     intervals: list[CheckedInterval]

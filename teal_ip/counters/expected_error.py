@@ -9,10 +9,11 @@ counters against F p then satisfy
     C = diag(p^2) - diag(p^2) G' (G diag(p^2) G')^+ G diag(p^2),
 
 with the rows f_r of F for links and G those for ingress and egress, which gives sigma.  The
-posterior variance given all counters is v = diag(W - W F' (F W F' + R)^-1 F W), and the expected
-sum of abs(error) is sqrt(2 / pi) sum sqrt(v).  On 36 random networks of 8 to 16 routers, whose
-demands differ from gravity by factors exp(0.35 z) to exp(1.3 z), it was 0.3 to 1.9 times the error
-(NMAE) of the matrix, 0.9 in the median.  Entry point: :func:`expected_error`.
+posterior variance given all counters is v = diag(W - W F' (F W F' + V)^-1 F W), with the diagonal
+covariance V of the counters' errors, and the expected sum of abs(error) is sqrt(2 / pi) sum
+sqrt(v).  On 36 random networks of 8 to 16 routers, whose demands differ from gravity by factors
+exp(0.35 z) to exp(1.3 z), it was 0.3 to 1.9 times the error (NMAE) of the matrix, 0.9 in the
+median.  Entry point: :func:`expected_error`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def expected_error(
     prior = projection.project(
         border_counters, deviation, prior, float(prior.sum()) / len(prior)
     ).matrix
-    # sigma^2: squared residuals of the links over those expected for sigma = 1.
+    # sigma^2: sum of the squared residuals of links over the sum expected for sigma = 1, which is
+    # sum_r f_r' C f_r; ``cross`` is G diag(p^2) F', for links only.
     variance = deviation[is_known] ** 2
     prior_square = prior**2
     known_rows = measurements[np.flatnonzero(is_known)].toarray()
@@ -78,7 +80,7 @@ def expected_error(
     sigma_square = max(0.0, float((residual**2 - variance[is_known_link]).sum())) / max(
         unit_residual_square, 1e-300
     )
-    # Posterior variance of each demand given all counters.
+    # Posterior variance v of each demand given all counters; ``innovation`` is F W F' + V.
     cross_covariance = known_rows * (sigma_square * prior_square)
     innovation = cross_covariance @ known_rows.T + np.diag(variance)
     remaining_variance = sigma_square * prior_square - (

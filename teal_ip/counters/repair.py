@@ -130,8 +130,8 @@ def repair(
     )
     values = _finite_median(direct_values)
     # Voting rounds with falling thresholds: a value whose best score reaches the threshold is
-    # settled at the mean of the agreeing witnesses, and counts more in the flow balances of later
-    # rounds.
+    # settled at the mean of the agreeing witnesses.  This raises the weight of the flow balances
+    # that contain the value.
     balance = _RouterBalance.of(topology)
     settings = _VoteSettings(
         relative=relative,
@@ -218,7 +218,8 @@ class _RouterBalance(NamedTuple):
     @classmethod
     def of(cls, topology: Topology) -> _RouterBalance:
         """Return the balances of all routers of a network."""
-        # A link leaves router 0 and enters router 1; ingress enters its router, egress leaves it.
+        # Row 0 has the routers where links start, then those of ingress and egress; row 1 has the
+        # routers where links end.
         num_nodes = topology.num_nodes
         num_links = topology.num_links
         count = num_links + 2 * num_nodes
