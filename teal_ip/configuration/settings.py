@@ -12,6 +12,7 @@ from teal.errors import InputError
 from teal.network.path_options import PathWeight
 from teal.option import OVERWRITE, TOPOLOGY
 
+# Options of which exactly one is given: the input.
 _SOURCES = ("allocation", "policies", "metrics", "flex_algo")
 
 
