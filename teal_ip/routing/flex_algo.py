@@ -41,7 +41,7 @@ def algorithms_of(
     """Return the flexible-algorithm number (D,) of each demand; 0 for the IGP itself.
 
     Args:
-        definitions: algorithms.
+        definitions: definitions of the flexible algorithms.
         file: table (.csv) of source, target and algorithm, where ``*`` matches any node.  The first
             matching row decides; demands without a match stay with the IGP.  None assigns all
             demands to the only algorithm.
@@ -61,6 +61,7 @@ def algorithms_of(
                 "give a .csv file with columns source, target, algorithm",
             )
         return np.full(len(pairs), numbers[0], dtype=np.int64)
+    # Number of each demand; -1 as long as no row matches it.
     algorithm_by_demand = np.full(len(pairs), -1, dtype=np.int64)
     node_index = topology.node_index()
     for position, source, target, algorithm in _rows(file):
@@ -71,6 +72,7 @@ def algorithms_of(
                 f"0 or the number of an algorithm defined by {FLEX_ALGO}",
                 repr(algorithm),
             )
+        # Demands without an earlier match whose source and target are those of the row.
         matches = algorithm_by_demand < 0
         for column, name in enumerate((source, target)):
             node_name = topology.name_of(name)
@@ -99,7 +101,7 @@ def igp_routing(
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
         policies: file of segment lists; None for none.
-        definitions: algorithms as in option --flex-algo; the algorithm of the lists is added.
+        definitions: definitions as in option --flex-algo; the algorithm of the lists is added.
         algorithm_of: table (.csv) of source, target and algorithm number; None if all demands use
             the same algorithm.
 
@@ -169,7 +171,7 @@ def lists_and_algorithms(
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield position in the file, source, target and algorithm of each row of the table."""
+    """Yield position in the file, source, target and algorithm of each row of a table, as texts."""
     for row in side_tables.read_side_table(
         file,
         (side_tables.SOURCE, side_tables.TARGET, side_tables.Column("algorithm", required=True)),
@@ -184,7 +186,7 @@ class FlexRouting:
     Args:
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
-        definitions: algorithms.
+        definitions: definitions of the flexible algorithms.
         algorithm: (D,) algorithm number of each demand; 0 for the IGP's own.
         policies: segment lists; they steer the demands of their algorithm.
 
@@ -202,6 +204,7 @@ class FlexRouting:
         algorithm: Int64Array,
         policies: SegmentPolicies | None = None,
     ) -> None:
+        # Shortest paths by algorithm number, with 0 for the IGP.
         self.dag = dag
         self._num_demands = len(pairs)
         dags = {
@@ -211,6 +214,7 @@ class FlexRouting:
                 for definition in definitions
             },
         }
+        # Number of the algorithm that the segment lists use; -1 without lists.
         list_algorithm = (
             policies.algorithm_number if policies is not None and policies.lists else -1
         )
@@ -237,7 +241,7 @@ class FlexRouting:
         ]
 
     def loads(self, demand: FloatArray) -> SumOfLoads:
-        """Return the loads of matrices (M, D), Gbit/s, summed over algorithms."""
+        """Return the link loads of M matrices, given their demands (M, D), Gbit/s."""
         return SumOfLoads(
             [routing.loads(demand[:, demands]) for demands, routing in self._routing_by_algorithm],
             self.dag.topology.capacity,
@@ -253,7 +257,11 @@ class FlexRouting:
         return latency
 
     def measurements(self) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        The rows are the E links, then ingress and egress of each of the N nodes.
+        """
+        # Columns of the algorithms one after the other, then in the order of the demands.
         columns = sp.hstack(
             [routing.measurements() for _, routing in self._routing_by_algorithm], format="csc"
         )
@@ -265,7 +273,7 @@ class SumOfLoads:
     """Link loads of M matrices, summed over groups of demands.
 
     Args:
-        groups: loads of each group.
+        groups: link loads of each group of demands.
         capacity: (E,) Gbit/s.
 
     Attributes:

@@ -34,11 +34,12 @@ class GrowthConfig:
             raise InputError.invalid(
                 "--horizon", "", "a horizon needs growth of traffic", "add --growth-per-year"
             )
+        # Reading these properties validates the texts.
         _ = self.rate, self.horizon_years
 
     @property
     def rate(self) -> float | None:
-        """Growth per year, 0.3 for 30%; None if it is fitted or not given.
+        """Growth rate per year, 0.3 for 30%; None if it is to be fitted, or not given.
 
         Raises:
             InputError: neither a number above -1 nor ``fit``.
@@ -57,7 +58,7 @@ class GrowthConfig:
 
     @property
     def horizon_years(self) -> float:
-        """Years from the last matrix to the horizon; 0 for no horizon.
+        """Planning horizon in years after the last matrix; 0 for no horizon.
 
         Raises:
             InputError: not a number with a unit, or not within 30 years.
