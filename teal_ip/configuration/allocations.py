@@ -197,6 +197,7 @@ def sr_policies(
     Raises:
         InputError: unknown links.
     """
+    # Add the policy of each demand; the loads before and after are accumulated.
     stored = stored_paths(allocation, topology, "allocation")
     keeps_all = _carries_all_demand(allocation)
     colors = _color_by_class(allocation, stored)

@@ -415,9 +415,10 @@ def configuration(
         InputError: a split demand on a router of FRR, a transit policy on one that is not IOS-XR,
             or labels of adjacencies inside a global block.
     """
-    # Transit policies need IOS-XR, and split demands another vendor than FRR.
+    # Names of routers, and those that every vendor accepts in names of policies.
     names = topology.node_names
     safe_names = _router_safe_names(topology.node_names)
+    # Transit policies need IOS-XR.
     unsupported = sorted(
         {names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"}
     )
@@ -428,6 +429,7 @@ def configuration(
             f"only IOS-XR supports transit policies, not the routers {listed(unsupported)}",
             "write a .json file",
         )
+    # FRR cannot split a demand.
     split_headends = sorted(
         {
             names[source]

@@ -159,6 +159,7 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
         manifest = partial(write_manifest, settings=config)
         write_files(out, {**estimate_files(run), MANIFEST: manifest})
 
+    # An interrupted run writes its last results before it raises KeyboardInterrupt.
     try:
         measured = measured_on(config.topology, config.counters, config, notify)
         run = estimate(measured, config, notify, write)

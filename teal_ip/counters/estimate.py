@@ -211,6 +211,7 @@ class EstimateRun:
 
     def describe(self) -> str:
         """Return a summary: traffic, unexplained counters, errors against the truth, and alarms."""
+        # Traffic, and how well the matrices explain the counters.
         rows = self.intervals
         lines = [
             f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, "
@@ -227,6 +228,7 @@ class EstimateRun:
                 "single demands are unreliable; link loads after the failure of a cable, sums of "
                 "many demands, are mostly within 3% (docs/counters.md)"
             )
+        # Errors against the truth, and coverage of the prediction intervals; NaN if unknown.
         if self.truth is not None:
             covered, volume = (
                 np.mean([getattr(row, name) for row in rows])
@@ -274,10 +276,12 @@ def measured_on(
     Raises:
         InputError: invalid input.
     """
+    # Network with its IGP.
     network = topology_from(topology, options)
     for note in network.notes:
         notify(note)
     network, dag = load_igp(options, network, notify)
+    # Counters; their timestamps are the ends of intervals, and may be shifted to the starts.
     loaded = (
         counters
         if isinstance(counters, Counters)
@@ -611,7 +615,7 @@ class _EstimateRecorder:
 
 
 def _notify_unexplained(rows: list[EstimatedInterval], notify: Callable[[str], None]) -> None:
-    """Notify if the matrices leave more than 25% of the counters unexplained."""
+    """Send a note if the matrices leave more than 25% of the counted traffic unexplained."""
     unexplained = float(np.mean([row.unexplained for row in rows]))
     if unexplained > _MAX_UNEXPLAINED:
         notify(

@@ -137,7 +137,7 @@ class History:
 
     @property
     def num_matrices(self) -> int:
-        """Number of matrices, T."""
+        """Number of past matrices with traffic, T."""
         return len(self.shares)
 
     @cached_property
@@ -559,6 +559,7 @@ class Estimator:
             InputError: no routing, a wrong number of counters, no measured counter, or traffic that
                 the prior rules out.
         """
+        # Check routing and shape of the counters.
         if self._projection is None:
             raise InputError.invalid(
                 "estimate", "routing", "no measurement matrix is set", "call Estimator.route first"
@@ -567,7 +568,8 @@ class Estimator:
         if counters.shape != (projection.measurements.shape[0],):
             expected = f"an array of shape ({projection.measurements.shape[0]},)"
             raise InputError("estimate", "counters", expected, counters.shape)
-        # Prior, and its dispersion phi: from the history, else the mean demand, else 1.
+        # Prior (D,), Gbit/s, and its dispersion phi: from the history, else the mean demand, else
+        # 1.
         shares, kind = self._prior_shares(counters)
         prior = scaled_to(counters, projection.measurements, shares)
         total = float(prior.sum())

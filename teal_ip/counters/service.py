@@ -111,7 +111,8 @@ def interval_of(
     received = np.full(topology.num_links, np.nan)
     ingress = np.full(num_nodes, np.nan)
     egress = np.full(num_nodes, np.nan)
-    # Links: indices of parallel links by their end nodes, then both counters of each link.
+    # Links: indices of parallel links by their end nodes, then both counters of each link, which
+    # the request names by its end nodes and its number among parallel links, from 0.
     links_by_ends: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
@@ -267,6 +268,7 @@ class NetworkEstimator:
         # Check under the current routing.
         self._checker.route(measurements)
         check = self._checker.check(readings, matrix[0])
+        # Unexplained share: differences between the loads of the matrix and the repaired counters.
         predicted = measurements @ matrix[0]
         total = max(float(check.repaired.values.sum()), 1e-300)
         return CounterEstimate(
@@ -546,7 +548,7 @@ class Counting:
         """
 
         def work() -> None:
-            """Call the method in the thread that owns the connection."""
+            """Call the method of the worker; runs in the thread that owns the connection."""
             process = self._process
             if process is None or process.growing_paths.get(key) is None:
                 return
@@ -560,7 +562,7 @@ class Counting:
         self._thread.submit(work)
 
     def _running_worker(self) -> _WorkerProcess:
-        """Return the worker process; start one if none runs."""
+        """Return the worker process; start a new one if none is running."""
         if self._process is None or self._process.has_ended:
             self._process = _WorkerProcess()
         return self._process

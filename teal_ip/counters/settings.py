@@ -52,7 +52,7 @@ class CounterOptions(IgpConfig, TopologyFileConfig):
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a counter error outside (0, 1), or an interval below 0."""
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
         require(self, "interval", "a number of at least 0", self.interval >= 0)
 
@@ -102,7 +102,9 @@ class EstimateOptions(CounterOptions):
     """
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options of flow records without
+        --flows.
+        """
         super().__post_init__()
         require(self, "sampling", "a number of at least 1", self.sampling >= 1)
         if self.prefixes is not None and not self.flows:
@@ -159,7 +161,7 @@ class CheckOptions(CounterOptions):
     """Seed of the calibration."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a window below 1, or a setting of the counters out of its range."""
         super().__post_init__()
         require(self, "window", "a positive integer", self.window >= 1)
 

@@ -95,6 +95,7 @@ def worst_load(
                 f"no traffic matrix fits the counters within a relative error of {tolerance:.3g}",
                 "raise the tolerance, or repair the counters",
             )
+        # Utilisation of the matrix that was found, and its certified bound.
         worst_matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
         utilisation = float(cost[:num_demands] @ worst_matrix) / capacity[link]
         certified_bound = max(

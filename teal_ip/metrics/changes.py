@@ -67,6 +67,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
     Raises:
         InputError: no such file, another format, or an unknown link.
     """
+    # Parse the file; a utilisation that was not computed is null.
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             entries = (
@@ -92,6 +93,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
             f"no metric changes can be read ({type(error).__name__}: {error})",
             "use a .json or .csv file written by teal metrics --out",
         ) from None
+    # Check the names of the links.
     known_links = set(links)
     for change in changes:
         if change.link not in known_links:

@@ -101,7 +101,9 @@ class MetricsReport:
         return dict(json_value({**metrics, "changes": self.changes}))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return a summary: utilisation before and after, number of changes, and of segment
+        lists.
+        """
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
             f"({self.moves:,} moves tried); lower bound with segment lists, under the same "
@@ -121,7 +123,7 @@ class MetricsReport:
 
 
 def change_table(report: MetricsReport) -> Table:
-    """Return the table of metric changes, in order."""
+    """Return the table of metric changes, in the order in which they can be applied."""
     columns = (
         Column("link", "link"),
         Column("current metric", "before", str),
@@ -251,6 +253,11 @@ def _search_problem(
 
 def _earlier_metrics(search: MetricSearch, path: Path, notify: Callable[[str], None]) -> FloatArray:
     """Return the metrics (E,) of an earlier search, from its file of changes.
+
+    Args:
+        search: search problem with the current metrics.
+        path: file of changes from the current metrics.
+        notify: called with a note on the utilisation of these metrics.
 
     Raises:
         InputError: an invalid file or metric.

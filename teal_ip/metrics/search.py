@@ -558,7 +558,9 @@ class _AnnealingWalk:
         return MetricResult(self.best_metric, self.best, math.nan, num_moves)
 
     def _anneal(self, temperature: float, num_moves: int) -> None:
-        """Try moves at one temperature, updating state and incumbent."""
+        """Try ``num_moves`` moves at one temperature, in units of the score; update state and
+        incumbent.
+        """
         self.best = float(
             anneal(
                 self.links,
@@ -593,6 +595,7 @@ class _AnnealingWalk:
         keys = np.empty(2 * num_links + 2)
         heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
         node_traffic = np.empty(num_nodes)
+        # Scenarios one by one, so that the deadline is checked between them.
         for s in range(len(self.load)):
             if deadline.is_over:
                 return
@@ -619,7 +622,15 @@ def _run_walk(
     full_deadline: Deadline,
     time_share: float,
 ) -> MetricResult:
-    """Run one annealing walk from metrics ``start_metric`` (E,); free its memory at the end."""
+    """Run an annealing walk, and return its incumbent; the memory of its state is freed.
+
+    Args:
+        search: search problem.
+        start_metric: (E,) metrics at the start.
+        seed: random seed.
+        full_deadline: deadline of all walks.
+        time_share: share of the remaining time for this walk.
+    """
     return _AnnealingWalk(search, start_metric, seed).run(full_deadline, time_share)
 
 
@@ -671,6 +682,7 @@ def improve_metrics(
                 best_so_far, largest_utilisation(search, best_so_far), utilisation_before, 0
             )
         )
+    # All metrics may change.
     if search.max_changes >= topology.num_links:
         rng = np.random.default_rng(seed)
         starting_metrics += [np.clip(np.round(metric), 1, search.max_metric) for metric in starts]

@@ -44,7 +44,7 @@ class MetricsOptions(IgpConfig):
     """Maximum number of matrices, the first ones in time order; 0 for all."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, an invalid time limit, or --ucmp."""
         require(self, "index", "an integer >= -1", self.index >= -1)
         for field in ("limit", "max_metric", "max_changes", "seed"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)

@@ -107,7 +107,12 @@ _SeriesKey = tuple[str, str, str]
 
 
 def _response_rows(document: Any, location: str) -> Iterator[tuple[float, str, str, str, float]]:
-    """Yield (time in seconds since 1970, router, interface, direction, bytes) for each reading."""
+    """Yield (time in seconds since 1970, router, interface, direction, bytes) for each reading.
+
+    Args:
+        document: parsed file: a response, or a list of responses.
+        location: the file, for messages.
+    """
     for key, values in _values_by_key(document, location).items():
         for position, entry in enumerate(values):
             field = f"{' '.join(key)}: values[{position}]"
@@ -125,7 +130,7 @@ def _values_by_key(document: Any, location: str) -> dict[_SeriesKey, list[Any]]:
     If an interface and direction has a 32-bit and a 64-bit counter, the 64-bit one is used.
 
     Args:
-        document: parsed responses.
+        document: parsed file: a response, or a list of responses.
         location: the file, for messages.
 
     Raises:
@@ -211,9 +216,14 @@ def _ambiguous_series(
 def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield position (for messages) and content of each series of one or more responses.
 
+    Args:
+        document: parsed file: a response, or a list of responses.
+        location: the file, for messages.
+
     Raises:
         InputError: an error response, or one that is not of a range query.
     """
+    # One response, or a list of responses: reject errors, and results other than of a range query.
     responses = document if isinstance(document, list) else [document]
     for index, item in enumerate(responses):
         position_text = f"[{index}]." if isinstance(document, list) else ""
@@ -238,6 +248,7 @@ def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, di
                 "the result type matrix of a range query",
                 repr(data["resultType"]),
             )
+        # The series of the response.
         for position, series in enumerate(
             objects_of(data["result"], location, f"{position_text}data.result")
         ):
@@ -459,12 +470,12 @@ class _TableLayout:
 
     @property
     def is_by_start(self) -> bool:
-        """Whether times are the starts of intervals."""
+        """Whether the times of rates are the starts of their intervals, not the ends."""
         return self.time_column == "start"
 
     @property
     def is_cumulative(self) -> bool:
-        """Whether values are counters, not rates."""
+        """Whether the values are cumulative byte counters, not rates."""
         return self.value_column == "bytes"
 
 
@@ -599,6 +610,8 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
     # Divide headings such as "rate (Mbit/s)" into name and unit.
     units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
     frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
+    # Choose the columns: start is used without time only, neighbour without interface, rate without
+    # bytes.
     is_by_start = "start" in frame.columns and "time" not in frame.columns
     layout = _TableLayout(
         time_column="start" if is_by_start else "time",
@@ -613,6 +626,7 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
             "counters (column bytes) need the time of each reading, not the start of an interval",
             "use a column time",
         )
+    # Check that no column is missing.
     required = (
         layout.time_column,
         "router",
@@ -728,6 +742,7 @@ def _assign_intervals(
         )
     if layout.is_by_start:
         readings = dataclasses.replace(readings, times=readings.times + interval_length_s)
+    # Intervals begin with the first reading of a counter, or end with the first rate.
     ends = np.arange(
         readings.times.min() + (interval_length_s if layout.is_cumulative else 0),
         readings.times.max() + interval_length_s / 2,

@@ -176,6 +176,7 @@ class IntervalRates:
                 for rates in (self.sent, self.received)
             )
         )
+        # Links with implausible rates: probably a mistaken unit.
         names = topology.link_names()
         link_texts = [
             f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
@@ -191,6 +192,7 @@ class IntervalRates:
                 f"{WARNING}more was counted than the links can carry ({advice}): "
                 f"{listed(link_texts)}"
             )
+        # Links that neither end has read.
         num_silent = int((np.isnan(self.sent) & np.isnan(self.received)).all(0).sum())
         if num_silent:
             notes.append(f"{num_silent} of {topology.num_links} links have no counter")

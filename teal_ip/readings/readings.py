@@ -86,6 +86,7 @@ class Counters:
         """Raise InputError for inconsistent shapes, times that do not increase, or rates that are
         negative or infinite.
         """
+        # Shapes (T, E) and (T, N), and finite rates of at least 0; NaN is allowed.
         num_times = len(self.timestamps)
         num_links = self.sent.shape[-1]
         num_nodes = self.ingress.shape[-1]
@@ -107,6 +108,7 @@ class Counters:
                 raise InputError(
                     "counters", name, "finite rates of at least 0", rates[~(rates >= 0)][0]
                 )
+        # Times increase strictly.
         is_later = np.diff(self.timestamps) > np.timedelta64(0, "s")
         if not is_later.all():
             raise InputError(

@@ -147,11 +147,12 @@ def lists_and_algorithms(
 
     Args:
         policies: file of segment lists; None for none.
-        definitions: algorithms as in option --flex-algo.
+        definitions: definitions as in option --flex-algo.
         topology: the network.
 
     Returns:
-        segment lists, None without a file; and algorithms, with the one of the lists appended.
+        segment lists, None without a file; and algorithms: those defined, then the algorithm of the
+        lists if it is not among them.
 
     Raises:
         InputError: an invalid file, or two definitions of one number.

@@ -179,6 +179,7 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
             f"the history has {len(day_index)} full days in a span of {span}",
             f"use traffic of at least {_MIN_DAYS} days, or give a number such as 0.3",
         )
+    # Mean total traffic of each of these days.
     means = np.bincount(day, totals)[is_full] / counts[is_full]
     if not (means > 0).all():
         raise InputError.invalid(

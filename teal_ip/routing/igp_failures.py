@@ -1038,6 +1038,7 @@ class IgpFailures:
             np.int64
         )
         set_link = np.array([link for links in failures for link in links], dtype=np.int64)
+        # Evaluate the failures in parallel; all loads (S, M, E) are stored only if requested.
         capacity = self.dag.topology.capacity
         inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(

@@ -146,6 +146,7 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         require(self, "index", "an integer >= -1", self.index >= -1)
         require(self, "limit", "an integer >= 0", self.limit >= 0)
         require(self, "worst", "a positive integer", self.worst >= 1)
+        # Options that exclude each other, or need each other.
         has_failures = bool(self.failures or self.groups)
         exclusive = (
             ("--allocation", self.allocation, "--policies", self.policies),

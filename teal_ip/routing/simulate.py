@@ -170,7 +170,7 @@ class Simulation:
 
     @property
     def worst_matrix(self) -> MatrixLoad:
-        """The matrix with the largest utilisation."""
+        """Loads of the matrix with the largest utilisation without failure."""
         return max(self.matrices, key=lambda matrix: matrix.utilisation)
 
     def to_json(self) -> dict[str, Any]:
@@ -545,7 +545,11 @@ _MAXIMISED_FIELDS = ("overload", "lost", "own", "repair_utilisation", "at_risk")
 
 
 def _combine_matrices(first: FailureLoad, second: FailureLoad) -> FailureLoad:
-    """Return the loads under one failure over two sets of matrices, from those over each set."""
+    """Return the loads under a failure over two sets of matrices together, given those over each
+    set.
+
+    They are those of the worse set, with the maxima of both.
+    """
     largest = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMISED_FIELDS}
     return dataclasses.replace(max(first, second, key=severity), **largest)
 

@@ -66,6 +66,7 @@ def describe(simulation: Simulation) -> str:
 
 def summary(outlook: Outlook) -> str:
     """Return a sentence about the links whose load exceeds the utilisation limit by the horizon."""
+    # Links that are full by the horizon, under failure and without, the first month first.
     full_links = outlook.full
     full_without_failure = [link for link in full_links if is_full_by(link.full, outlook.horizon)]
     by_horizon = f" by {outlook.horizon}" if outlook.horizon else ""
@@ -269,7 +270,9 @@ def _failure_case_by_link(topology: Topology, loads: Sequence[FloatArray]) -> di
 
 
 def _introduction(simulation: Simulation) -> str:
-    """Return sentences about the most utilised link, the worst failure, and the forecast."""
+    """Return the introduction of the page: sentences about the most utilised link, the worst
+    failure, and the forecast.
+    """
     growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
@@ -281,6 +284,7 @@ def loads_sentence(simulation: Simulation) -> str:
         f"The most utilised link without failure is {worst_matrix.busiest}, at "
         f"{percent(worst_matrix.utilisation)} of its capacity."
     ]
+    # Failures, the worst first: the worst one, and the number of those that overload a link.
     if simulation.failures:
         worst_failure = simulation.failures[0]
         num_overloading = sum(
@@ -295,6 +299,7 @@ def loads_sentence(simulation: Simulation) -> str:
         sentences.append(
             f"{subject}{load_clause}. {num_overloading or 'None'} of the failures {verb} a link."
         )
+        # Failures that disconnect demand.
         disconnecting = [failure for failure in simulation.failures if failure.lost > 0]
         if disconnecting:
             most_lost = max(disconnecting, key=lambda failure: failure.lost)

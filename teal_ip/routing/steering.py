@@ -145,7 +145,7 @@ class DemandSteering:
         Returns:
             (L, D) sums.
         """
-        # Shortest paths; then replace the demands with a policy.  Segments that no traffic reaches
+        # Shortest paths; then replace the demands with a policy.  Segments that no traffic passes
         # count as 0, since their values may be infinite.
         result = value[:, pairs[:, 1], pairs[:, 0]]
         demands, policy = self._policy_indices(pairs)
