@@ -385,7 +385,7 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
         for link, flow in acyclic_flow.items():
             loads[link] += flow
         groups += _target_groups(endpoint, acyclic_flow, topology)
-    # Write the result.
+    # Write the result: no path is dropped, so the admitted rate does not change.
     data = {
         "format": "wcmp",
         "topology": topology.name,

@@ -269,6 +269,7 @@ def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end: str) -> list[s
         policies: policies of one headend.
         end: line that ends a list: ``exit`` or ``!``.
     """
+    # Labels have the indices 10, 20, 30, ...
     lines = ["segment-routing", " traffic-eng"]
     for name, _, stack in (entry for policy in policies for entry in policy.lists):
         lines.append(f"  segment-list {name}")

@@ -122,8 +122,9 @@ class Checker:
         self.window = window
         self.offset = math.inf
         self.slope = 0.0
+        # (D,) mean of the trusted matrices, Gbit/s; None before calibration.
         self._mean: FloatArray | None = None
-        # (T, d) of the last intervals.
+        # Statistic, and share of links whose counters disagree, of each interval in the window.
         self._window_statistics: deque[tuple[float, float]] = deque(maxlen=window)
 
     def route(self, measurements: sp.csr_array) -> None:

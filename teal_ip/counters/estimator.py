@@ -413,9 +413,10 @@ class Estimator:
 
     @staticmethod
     def _history_dispersion(matrices: FloatArray | None) -> float:
-        """Return the dispersion of past matrices over their mean total; 0 for fewer than two.
+        """Return the dispersion phi of past matrices, divided by their mean total traffic.
 
-        phi = sum (x - m)^2 / sum m, with m the mean shares scaled to the total of each matrix.
+        phi = sum (x - m)^2 / sum m over all matrices x, with m their mean shares scaled to the total
+        of each matrix; 0 for fewer than two matrices.
 
         Args:
             matrices: (T, D) Gbit/s; None for none.
@@ -463,7 +464,8 @@ class Estimator:
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
-            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement.
+            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
+                none.
             deviation: (R,) standard deviations, Gbit/s; None for the relative error.
             robust: treat counters with a residual above 3 standard deviations as outliers:
                 increase their standard deviation, and estimate again.
@@ -472,6 +474,7 @@ class Estimator:
             InputError: no routing, no measured counter, or traffic that the prior rules out.
         """
         fit = self._fit(counters, flows, deviation, robust)
+        # The state before this estimate, for ``forget_last``.
         self._previous_state = self._tracked, self._bias.copy()
         matrix = fit.projected.matrix
         assert self._projection is not None

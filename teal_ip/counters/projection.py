@@ -345,9 +345,7 @@ class Projection:
         diagonal = np.where(is_known, squares @ demand_weight + variance, 1.0)
 
         def hessian_product(z: FloatArray) -> FloatArray:
-            """Return the product of the system matrix and z (R,); missing counters stay as they
-            are.
-            """
+            """Return the product of the system matrix and z (R,); 0 for missing counters."""
             z = np.where(is_known, z.reshape(-1), 0.0)
             return np.where(
                 is_known,

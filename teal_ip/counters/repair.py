@@ -116,7 +116,7 @@ def repair(
         expected: (E + 2 N,) loads of links, ingress and egress under a traffic matrix, Gbit/s; None
             for none.
         relative: relative standard deviation of a counter.
-        is_estimated: whether the matrix is estimated, not measured.
+        is_estimated: whether the matrix of ``expected`` is estimated, not measured.
     """
     num_links = topology.num_links
     num_values = num_links + 2 * topology.num_nodes
@@ -167,12 +167,12 @@ def repair(
 
 
 class _VoteSettings(NamedTuple):
-    """Tolerances of a vote.
+    """Settings of the vote on the values of an interval.
 
     Attributes:
         relative: relative standard deviation of a counter.
         min_value: floor of a value when tolerances are computed, Gbit/s.
-        is_estimated: whether the matrix is estimated, not measured.
+        is_estimated: whether the traffic matrix whose loads vote is estimated, not measured.
     """
 
     relative: float
@@ -181,7 +181,7 @@ class _VoteSettings(NamedTuple):
 
 
 class _Witnesses(NamedTuple):
-    """W witnesses of each of C values.
+    """W witnesses of each of C values: independent sources (counter, matrix load, flow balance).
 
     Attributes:
         value: (W, C) value that the witness states, Gbit/s; NaN for none.

@@ -56,8 +56,9 @@ def worst_load(
 ) -> WorstLoad:
     """Return the largest link utilisation over all matrices that the counters allow.
 
-    For each link e: max a_e' x / c_e over x >= 0 with |F x - y| <= eps y and, with a ball,
-    sum_d |x_d - x0_d| <= g sum x0.
+    For each link e with capacity c_e, a linear program maximises a_e' x / c_e, where a_e are the
+    shares of the demands on the link, over matrices x >= 0 with |F x - y| <= eps y and, if a ball
+    is given, sum_d |x_d - x0_d| <= g sum x0.
 
     Args:
         shares: (E, D) share a of each demand on each link under the splits.
@@ -81,7 +82,8 @@ def worst_load(
     num_demands = shares.shape[1]
     scale = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
     matrix_rows, rhs = _constraints(measurements, counters, tolerance, scale, near, ball)
-    # Linear program for each link with capacity and traffic: its worst matrix and a dual bound.
+    # Linear program for each link with capacity and traffic: its worst matrix and a dual bound.  As
+    # ``solve_lp`` minimises, the cost is negated.
     best = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
     certified_bound = 0.0
     for link in np.flatnonzero((capacity > 0) & (np.diff(shares.indptr) > 0)).tolist():

@@ -213,7 +213,8 @@ def improve(
             order = []
             utilisation_after = []
             policies = policies_before
-    # Report.
+    # Report, with the largest utilisation before the changes and after each of them (NaN where the
+    # time limit prevented its computation).
     utilisations = [result.before, *utilisation_after]
     return MetricsReport(
         dataclasses.replace(topology, metric=metric.astype(np.int64)),

@@ -53,6 +53,7 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
     Returns:
         best metrics (E,), and number of evaluated candidates.
     """
+    # No failure, then each failure.
     failures = [[], *(list(member) for member in search.failures)]
     best = EvaluatedMetrics(search.start, _score(search, search.start, failures))
     beam = [best]

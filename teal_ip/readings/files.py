@@ -785,7 +785,8 @@ def _add_interfaces(
         name_column: column of interface names, for messages.
 
     Raises:
-        InputError: different readings of one time, or a 32-bit counter that is too fast.
+        InputError: different readings of one time, or a 32-bit counter that may wrap twice between
+            readings.
     """
     node_index = topology.node_index()
     for router, interface, direction, rows in readings.by_interface():
@@ -935,6 +936,7 @@ def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
 
     def find_target(router: str, name: str) -> _InterfaceTarget:
         """Return the links of an interface named like the neighbour, such as b, or b#2."""
+        # Neighbour, and number of the parallel link; 0 without one.
         neighbour, member = topology.member(router, name)
         neighbour = topology.name_of(neighbour)
         if (router, neighbour) not in neighbours and (neighbour, router) not in neighbours:
@@ -1117,6 +1119,7 @@ def _check_all_known(
         targets: links of each interface, by (router, interface); None for an unknown one.
         location: the file, for messages.
     """
+    # Patterns have \d+ in the place of numbers.
     unknown = sorted(interface_key for interface_key, target in targets.items() if target is None)
     if unknown:
         patterns = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})

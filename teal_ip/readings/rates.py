@@ -100,6 +100,7 @@ class IntervalRates:
         Raises:
             InputError: a 32-bit counter could wrap more than once between two readings.
         """
+        # Rates belong to the nearest interval; counters become rates between readings, then means.
         if not self._is_cumulative:
             return _nearest_rates(
                 read_times, reading * self._factor, self._interval_ends, self._interval_length_s

@@ -110,8 +110,8 @@ def growth_of(
 def fitted_growth(traffic: TrafficMatrices) -> Growth:
     """Fit exponential growth to a history of at least eight weeks.
 
-    Least squares for log(daily mean) = a_weekday + r t; the 90% confidence interval of the rate r
-    allows for autocorrelated residuals.
+    Least squares for log(daily mean) = a_weekday + r t, with the time t in years and a level a of
+    each weekday; the 90% confidence interval of the rate r allows for autocorrelated residuals.
 
     Raises:
         InputError: a history of less than eight weeks, a day without traffic, or an interval too
@@ -127,7 +127,7 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     centred = years - (np.bincount(weekday, years) / days_per_weekday)[weekday]
     rate = float(centred @ logs / (centred @ centred))
     residual = logs - (np.bincount(weekday, logs) / days_per_weekday)[weekday] - rate * centred
-    # 90% confidence interval of r.
+    # 90% confidence interval of r; the growth is marked as fitted.
     half_width = _interval_half_width(residual, centred, degrees_of_freedom)
     growth = Growth(rate, rate - half_width, rate + half_width, True)
     if growth.high - growth.low > _MAX_INTERVAL_WIDTH:

@@ -406,7 +406,7 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
                 amount = withdrawn * split[t, a]
                 load[m, arc[t, a]] -= amount
                 rerouted[head[arc[t, a]]] += amount
-        # A changed node sends the traffic anew that still reaches it.
+        # Traffic that still reaches a changed node is to be sent along its new next hops.
         rerouted[u] = node_traffic[m, t, u] - rerouted[u] if node_kind[u] != _UNCHANGED else 0.0
     rerouted[t] = 0.0
 
@@ -676,8 +676,8 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         node_traffic: (N,) Gbit/s through each node to the destination (scratch).
         backup: (N + E,) Gbit/s that each node sends along its backup path, then saved metrics of
             failed links (scratch).
-        hops_left: (N,) scratch of :func:`_traffic_at_risk`.
-        queue: (N,) scratch of :func:`_traffic_at_risk`.
+        hops_left: (N,) numbers of next hops in the search for micro-loops (scratch).
+        queue: (N,) nodes in the search for micro-loops (scratch).
         load: (M, E) link loads, Gbit/s: without the failure on entry, in fast reroute on return.
         lost: (M,) Gbit/s; the demand of disconnected nodes and the traffic at nodes without a
             backup path are added.
@@ -937,7 +937,8 @@ class IgpFailures:
         self._volume = np.ascontiguousarray(volume)
         nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
-        # Ranks of nodes by distance to each destination; N without a path.
+        # Traffic through each node, computed below; and ranks of nodes by distance to each
+        # destination, N without a path.
         self.passing = np.empty_like(self._volume)
         self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
         positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)

@@ -306,6 +306,7 @@ class TransitSteering:
         Args:
             pairs: (D, 2) source and target of each demand.
         """
+        # (N, N) whether traffic from node u to node t is lost, at [t, u].
         result = ~self._passes.dag.reaches
         for p in np.flatnonzero(self._arrival_share < 1 - _MIN_LOST_SHARE).tolist():
             result[self._endpoint[p]] |= self._capture[p] > 0
