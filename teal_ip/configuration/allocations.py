@@ -302,8 +302,9 @@ class _SrPolicyExport:
     ) -> list[tuple[tuple[int, ...], list[Segment]]]:
         """Return links and segments of the paths that can be exported, the heaviest first.
 
-        The other paths exceed the maximum SID depth or the maximum number of lists: they are
-        counted as dropped.  The loads and the admitted rate before the export include all paths.
+        The other paths with a rate exceed the maximum SID depth or the maximum number of lists:
+        they are counted as dropped.  The loads and the admitted rate before the export include all
+        paths.
 
         Args:
             source: index of the first node.

@@ -142,7 +142,7 @@ class Checker:
         of corrupted counters.
 
         Args:
-            matrices: (T, D) trusted matrices, Gbit/s.
+            matrices: (M, D) trusted matrices, Gbit/s.
             snapshots: number of simulated intervals.
             seed: random seed.
 
@@ -153,7 +153,8 @@ class Checker:
         if not len(matrices):
             raise InputError.invalid("check", "history", "no trusted matrix has traffic")
         self._mean = matrices.mean(0)
-        # Simulate intervals: (d, T) of matrices with errors against corrupted counters.
+        # Simulate intervals: d and T of a matrix with errors of 2%, against counters of the true
+        # matrix of which 0 to 30% are corrupted.
         rng = np.random.default_rng(seed)
         statistic_pairs = []
         for index in range(snapshots):
@@ -234,8 +235,9 @@ class Checker:
             matrix: (D,) traffic matrix, Gbit/s.
 
         Returns:
-            T, mean of min(z^2, 9); d, share of links whose two counters disagree; z (E + 2 N,),
-            deviations (F x - u) / (2% u) from the repaired values u; and the repaired counters.
+            statistic, the mean of min(z^2, 9); share of links whose two counters disagree; z
+            (E + 2 N,), relative deviations of the matrix's loads from the repaired values, in units
+            of 2%; and the repaired counters.
         """
         # Deviations z of the matrix from the repaired counters, in units of 2%.
         predicted = self._measurements @ matrix
@@ -351,6 +353,7 @@ class Checker:
             repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300)
         )
         clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
+        # Demands from each source, then to each target.
         scored_names = []
         for column, label in ((0, "from"), (1, "to")):
             for node in range(self._topology.num_nodes):

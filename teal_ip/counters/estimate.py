@@ -722,6 +722,7 @@ def check(
         if config.history
         else None
     )
+    # ``config`` has both the settings of the alarm and those of the counters.
     run = check_matrices(measured, matrices, history, config, config, notify)
     if not run.intervals:
         stamps = measured.counters.timestamps

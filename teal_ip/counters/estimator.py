@@ -466,13 +466,15 @@ class Estimator:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
             flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
                 none.
-            deviation: (R,) standard deviations, Gbit/s; None for the relative error.
+            deviation: (R,) standard deviations of the counters, Gbit/s; None to compute them from
+                the relative error.
             robust: treat counters with a residual above 3 standard deviations as outliers:
                 increase their standard deviation, and estimate again.
 
         Raises:
             InputError: no routing, no measured counter, or traffic that the prior rules out.
         """
+        # Project the prior onto the counters.
         fit = self._fit(counters, flows, deviation, robust)
         # The state before this estimate, for ``forget_last``.
         self._previous_state = self._tracked, self._bias.copy()
@@ -554,7 +556,8 @@ class Estimator:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
             flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
                 none.
-            deviation: (R,) standard deviations of counters, Gbit/s; None for the relative error.
+            deviation: (R,) standard deviations of counters, Gbit/s; None to compute them from the
+                relative error.
             robust: increase the standard deviation of outliers, and project again.
             is_firm: (R,) whether a counter is never treated as an outlier; None if all may be.
 
@@ -887,9 +890,9 @@ def _interval_widths(
 ) -> tuple[FloatArray, float]:
     """Return the half widths of conformal prediction intervals.
 
-    The quantile of one demand's n residuals is mixed, with weight n / (n + 30), with the pooled
-    quantile of all demands, whose residuals are in units of the square root of the demand's mean:
-    few residuals say little about the tail of one demand.
+    The half width of a demand is w q + (1 - w) max(q, p), with w = n / (n + 30): q is the quantile
+    of its n residuals, and p the pooled quantile of all demands, whose residuals are in units of
+    the square root of the demand's mean.  Few residuals say little about the tail of one demand.
 
     Args:
         residual: (n, D) magnitudes of residuals, as shares of the total traffic.
@@ -897,7 +900,7 @@ def _interval_widths(
         level: probability of the intervals.
 
     Returns:
-        half widths (D,) as shares of the total traffic, and the weight n / (n + 30).
+        half widths (D,) as shares of the total traffic, and the weight w.
     """
     # Split conformal prediction: the quantile is slightly above the level, since n is finite.
     num_residuals = len(residual)

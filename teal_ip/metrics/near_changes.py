@@ -133,8 +133,8 @@ def _candidate_values(
     topology = search.topology
     source = topology.link_source
     target = topology.link_target
+    # (N, N) number of hops, then distance, from node u to destination t, at [t, u].
     hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
-    # (N, N) distance from node u to destination t, at [t, u].
     distance = EcmpDag.of(topology, metric).dags.distance
     # (E,) hops from either end of each link to the nearer end of the busiest link.
     ends = (source[busiest], target[busiest])

@@ -108,6 +108,7 @@ def igp_routing(
     Raises:
         InputError: an invalid file or algorithm definition.
     """
+    # Without algorithms: the IGP with the segment lists.
     lists, algorithms = lists_and_algorithms(policies, definitions, dag.topology)
     if not algorithms:
         if algorithm_of is not None:
@@ -115,6 +116,7 @@ def igp_routing(
                 _FILE_OPTION, "", "no algorithm is defined", f"define one with {FLEX_ALGO}"
             )
         return IgpRouting(dag, pairs, lists)
+    # Different weights of next hops come from --ucmp.
     if np.ptp(dag.links.weight) > 0:
         raise InputError.invalid(
             FLEX_ALGO, "", "algorithms split traffic evenly over next hops", "drop --ucmp"

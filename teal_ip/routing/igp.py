@@ -37,6 +37,7 @@ def load_igp(
     Raises:
         InputError: an unknown link, or an invalid metric.
     """
+    # Metrics, failed links, and with --ucmp the capacities as weights of next hops.
     metric = metric_in_force(config, topology, notify)
     failed = topology.links_named(config.fail, "--fail")
     topology = dataclasses.replace(

@@ -256,7 +256,8 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
         affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
-        last position in ``order[t]`` whose node is not unchanged, and number of affected nodes.
+        last position in ``order[t]`` of a node that is affected or has fewer hops, and number of
+        affected nodes.
     """
     node_kind[:] = _UNCHANGED
     last_position = first_position
@@ -479,7 +480,8 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         if i > 0 and node_kind[order[t, i]] == _AFFECTED:
             i -= 1
             continue
-        # Visit the farther one of the next affected node and the next other node.
+        # Visit the farther one of the next affected node and the next other node, whose position in
+        # the old order gives its old next hops.
         if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
             u = settled[j]
             position = 0

@@ -167,6 +167,7 @@ def loads_under(
     results = routing.loads(demand).under(
         [list(failure.links) for failure in failures], repairing=repairing, loads=loads
     )
+    # On shortest paths, demand from or to a failed node has no path: it is lost at its source.
     if routing.is_igp_alone:
         return results
     node_index = routing.dag.topology.node_index()

@@ -297,7 +297,7 @@ def simulated(
         traffic: the matrices.
         rows: indices of the matrices.
         failures: failures to simulate.
-        worst: number of failures whose link loads are kept.
+        worst: number of failures, the worst ones, whose link loads are returned.
         repairing: also simulate fast reroute.
         block: number of matrices in memory at a time.
         notify: called with progress messages.

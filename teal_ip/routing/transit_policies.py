@@ -242,9 +242,11 @@ class TransitSteering:
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
         """Return the traffic of matrices on shortest-path segments and adjacencies.
 
-        The captured traffic x solves x = f v + B x; it is withdrawn from the segment (m_p -> t_p)
-        and added to the steps of the policy's lists.  A volume below 0 is traffic that leaves the
-        shortest paths at its router.
+        The traffic x (P,) that policies capture solves x = y + B x: y is captured from demands on
+        their shortest paths, and B[p, q] is the share of the traffic captured by policy q that
+        policy p captures from its lists.  It is withdrawn from the shortest path from the policy's
+        router to its endpoint, and added to the steps of the policy's lists.  Hence a volume may be
+        below 0.
 
         Args:
             pairs: (D, 2) source and target of each demand.

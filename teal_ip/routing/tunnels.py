@@ -278,6 +278,7 @@ class TunnelLoads:
         )
         load = self._tunnel_rates(is_live) @ self._tunnels.links
         falls_back = self._is_without_tunnel(is_live) & ~self._is_without_tunnel(self._is_live)
+        # The latter follow the IGP's shortest paths, and may have none.
         lost = np.zeros(len(load))
         if falls_back.any() and self._demand[:, falls_back].any():
             pairs = self._pairs[falls_back]
