@@ -26,6 +26,7 @@ def frr_lines(
     Raises:
         InputError: a changed link without an interface in the table.
     """
+    # Without a table, the names of interfaces are placeholders.
     hint = (
         "" if interfaces is not None else "; replace the names of interfaces, or use --interfaces"
     )

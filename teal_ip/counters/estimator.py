@@ -406,6 +406,7 @@ class Estimator:
         # Weight of a demand's own quantile (the pooled one has the rest), and the drift factor u.
         self._demand_weight = 1.0
         self._drift_factor = 0.0
+        # Dispersion of the history over its mean total traffic; 0 without a history.
         self._relative_dispersion = self._history_dispersion(self._matrices)
         # Average residual of the prior at the counters, and the state before the last estimate.
         self._bias = _Bias(sp.csr_array((0, len(pairs))))
@@ -415,8 +416,8 @@ class Estimator:
     def _history_dispersion(matrices: FloatArray | None) -> float:
         """Return the dispersion phi of past matrices, divided by their mean total traffic.
 
-        phi = sum (x - m)^2 / sum m over all matrices x, with m their mean shares scaled to the total
-        of each matrix; 0 for fewer than two matrices.
+        phi = sum (x - m)^2 / sum m over all matrices x, with m their mean shares scaled to the
+        total of each matrix; 0 for fewer than two matrices.
 
         Args:
             matrices: (T, D) Gbit/s; None for none.

@@ -339,6 +339,7 @@ def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatA
         (C,) mean of the witnesses that agree with the best one, weighted by precision, Gbit/s; and
         (C,) score of the best one.
     """
+    # Missing witnesses have weight 0, and cannot win.
     weight = np.where(np.isfinite(witnesses.value), witnesses.weight, 0.0)
     known_value = np.nan_to_num(witnesses.value)
     # (W, W, C) at [i, j, c]: difference of witnesses i and j of value c, and whether it is within

@@ -469,6 +469,7 @@ class Counting:
             client: client whose quota the interval uses.
             deadline: deadline on the clock of time.perf_counter().
         """
+        # Reject if the queue, or the share of the client, is full.
         queued = [entry for entry in self._queue if not entry.answer.done()]
         num_by_client = Counter(entry.client for entry in queued)
         if len(queued) >= self._most_waiting or num_by_client[client] >= max_places_per_client(

@@ -339,6 +339,7 @@ def _search_all_matrices(
         utilisation: (M, 1 + F) largest link utilisation with the current metrics, without failure
             and under each of F failures.
     """
+    # Start with the worst matrices, and with the metrics of an earlier search or the current ones.
     matrices = worst_rows(utilisation, _NUM_WORST_MATRICES)
     best = search.start if earlier_metric is None else earlier_metric
     num_moves = 0
@@ -464,7 +465,7 @@ def _bound_under_failures(
         np.argsort(-utilisation[:, 1:].max(0), kind="stable")[:_NUM_BOUNDED_FAILURES]
     ).tolist():
         by_matrix = utilisation[:, 1 + failure]
-        # A failure that disconnects all demand has no bound.
+        # Failures come in order of utilisation: those without any load have no bound.
         if deadline.is_over or by_matrix.max() <= 0:
             break
         matrix = demand[int(by_matrix.argmax())]

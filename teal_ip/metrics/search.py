@@ -98,6 +98,7 @@ def compute_loads(  # type: ignore[no-untyped-def]
     for s in range(len(load)):
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
+            # DAG towards node t, distances to it, and loads of the traffic to it.
             grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
             distance[s, t] = dag.distance[0]
             for m in range(len(volume)):
@@ -500,6 +501,7 @@ class _AnnealingWalk:
         num_nodes = topology.num_nodes
         num_links = topology.num_links
         self.links = igp_links(topology, np.ones(num_links))
+        # Links without capacity have failed in all scenarios.
         has_no_capacity = topology.capacity <= 0
         self.is_failed = np.tile(has_no_capacity, (num_scenarios, 1))
         for s, failed in enumerate(search.failures):
@@ -755,6 +757,7 @@ def _run_walks(
     """
     results = list[MetricResult]()
     was_interrupted = False
+    # Groups of concurrent walks, one group after the other; ``group`` is its first walk.
     for group in range(0, len(starting_metrics), threads):
         walk_indices = range(group, min(group + threads, len(starting_metrics)))
         share = len(walk_indices) / (len(starting_metrics) - group)

@@ -841,6 +841,7 @@ def _clear_transit_only(
     Returns:
         one note, or none if no router is transit-only.
     """
+    # Candidates are routers with readings, but without external interfaces.
     border_routers = {
         router for (router, _), target in targets.items() if target is not None and target.is_border
     }
@@ -1016,6 +1017,7 @@ def _neighbour_target(
     Raises:
         InputError: no link to the neighbour, or several parallel links and no number.
     """
+    # Without any link, the check below fails.
     try:
         links = topology.find_links(router, neighbour, member)
     except InputError:
