@@ -1,7 +1,7 @@
 """Generalised Kullback-Leibler projection of a prior onto counters, by Newton's method on the dual.
 
-The matrix x (D,) closest to a prior p (D,) that explains the counters y (R,), with standard
-deviations s (R,), under the measurement matrix F (R, D) solves
+The projection x (D,) is a matrix near a prior p (D,) that explains the counters y (R,), with
+standard deviations s (R,), under the measurement matrix F (R, D).  It solves
 
     min over x >= 0 of  sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) / s_r)^2,
 

@@ -5,10 +5,11 @@ N values.  A *witness* of a value is an independent source of it; witnesses are
 
 - its counters: both ends of a link, one for ingress or egress (weight 1; 0.4 for a zero where
   traffic is expected);
-- the load of a traffic matrix: of a measured matrix (1.05: at 0.9 94% of values are within 5%,
-  instead of 98%), or of the matrix that :func:`repaired_values` estimates from links whose two
-  counters agree (0.9);
-- flow conservation at a router: the value that balances all other values there (0.15 + 0.85 f^2,
+- the load of a traffic matrix: of a measured matrix (weight 1.05; with 0.9 only 94% of the values
+  are within 5%, instead of 98%), or of the matrix that :func:`repaired_values` estimates from links
+  whose two counters agree (weight 0.9);
+- flow conservation at a router: the value that balances all other values there (weight
+  0.15 + 0.85 f^2,
   with f the share of the router's other values that are settled); a link has two such witnesses,
   one at each end, an ingress or egress has one.
 

@@ -572,7 +572,7 @@ class Counting:
 
 
 class _WorkerProcess:
-    """Client side of the worker process, used by one thread.
+    """Handle of the worker process, which sends calls and receives results; used by one thread.
 
     Attributes:
         growing_paths: candidate paths of each network that the worker knows, by key.

@@ -26,7 +26,7 @@ _COUNTER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterOptions(IgpConfig, TopologyFileConfig):
-    """Interpretation of files of interface byte counters."""
+    """Settings by which files of interface byte counters are interpreted."""
 
     interfaces: Path | None = None
     """Table (.csv or .parquet) that maps interfaces to links: columns router, interface, neighbour
@@ -59,7 +59,7 @@ class CounterOptions(IgpConfig, TopologyFileConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterConfig(CounterOptions):
-    """A network and the byte counters of its interfaces."""
+    """Settings of a network and the byte counters of its interfaces."""
 
     topology: Annotated[str, TOPOLOGY]
     counters: Path
@@ -71,7 +71,7 @@ class CounterConfig(CounterOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CounterOptions):
-    """Additional input of the estimation, and its parameters."""
+    """Settings of the estimation of traffic matrices: additional input, and parameters."""
 
     TRAFFIC_OPTIONS: ClassVar[tuple[str, ...]] = ("history", "flows", "truth")
 
@@ -150,7 +150,7 @@ class EstimateConfig(EstimateOptions, CounterConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(CounterOptions):
-    """Trusted matrices, and the alarm."""
+    """Settings of the consistency check: trusted matrices, and the alarm."""
 
     history: str = ""
     """Past trusted traffic matrices, to calibrate the alarm; default: those of --traffic."""

@@ -7,9 +7,8 @@ For each link e, with a_e (D,) the share of each demand on it under the splits,
 
 the latter an l1 ball around an estimate x0.  Each is a linear program (HiGHS): max cost' z over
 z >= 0 with A z <= b.  By weak duality any u >= 0 with A' u >= cost proves the upper bound b' u.
-For u the dual solution of the solver is made feasible, so the bound does not rely on the solver's
-status. Entry point:
-:func:`worst_load`.
+The solver's dual solution is made feasible and serves as u, so the bound does not rely on the
+solver's status.  Entry point: :func:`worst_load`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class MetricsReport:
         changes: metric changes, in the order in which they can be applied one by one.
         on_the_way: largest utilisation while the changes are applied.
         optimum: lower bound on the largest utilisation over any two-segment lists with the current
-            metrics, for the matrix with most demand; no metrics are proven to reach it.
+            metrics, for the matrix with most demand without failure, and for the worst matrices
+            under failures; no metrics are proven to reach it.
         policies_before: number of demands that need a segment list for a utilisation within 1% of
             the optimum, with the current metrics; -1 unless requested.
         policies: the same number with the new metrics; -1 unless requested.

@@ -15,7 +15,7 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsOptions(IgpConfig):
-    """Failures and matrices to optimise for, and the time limit of the search."""
+    """Settings of the metric search: failures and matrices to optimise for, and limits."""
 
     failures: Literal["none", "cables", "nodes"] = "none"
     """Failures under which the largest utilisation also counts: none, or each single cable or node.

@@ -281,7 +281,7 @@ class SumOfLoads:
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: no path, an unusable segment, or a forwarding loop.
     """
 
     def __init__(self, groups: Sequence[Loads], capacity: FloatArray) -> None:

@@ -525,7 +525,7 @@ class FailureResults(NamedTuple):
 
     Attributes:
         utilisation: (S, M) largest utilisation of a live link.
-        busiest: (S, M) index of that link; -1 without any load.
+        busiest: (S, M) index of the link with this utilisation; -1 without any load.
         overload: (S, M) load above capacity, summed over live links, Gbit/s.
         lost: (S, M) Gbit/s of demand that is not delivered.
         at_risk: (S, M) Gbit/s of demand from nodes that can reach a micro-loop; 0 unless fast

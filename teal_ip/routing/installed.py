@@ -27,7 +27,7 @@ class Loads(Protocol):
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: no path, an unusable segment, or a forwarding loop.
     """
 
     load: FloatArray
@@ -47,11 +47,11 @@ class Loads(Protocol):
 
 
 class InstalledRouting(Protocol):
-    """Interface of a routing of D demands.
+    """Interface of the installed routing of D demands.
 
     Attributes:
         dag: network, and shortest paths of the IGP.
-        is_igp_alone: whether all demands follow these paths.
+        is_igp_alone: whether all demands follow the shortest paths of the IGP.
     """
 
     dag: EcmpDag

@@ -19,7 +19,7 @@ _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GrowthConfig:
-    """Growth of demands, and the utilisation limit of links."""
+    """Settings of the growth of demands, and of the utilisation limit of links."""
 
     growth: Annotated[float, GROWTH] = 1.0
     growth_per_year: Annotated[str, GROWTH_PER_YEAR] = ""
@@ -101,12 +101,12 @@ class IgpConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoutedConfig(IgpConfig, NetworkConfig):
-    """A network, its traffic, and the IGP settings."""
+    """Settings of a network, its traffic and its IGP."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
-    """Installed routing, and the failures and matrices to simulate."""
+    """Settings of a simulation: the installed routing, and the failures and matrices."""
 
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal segments --out."""

@@ -62,8 +62,8 @@ class MatrixLoad:
         overload: load above capacity, summed over links, Gbit/s.
         lost: Gbit/s that is not delivered: no path, or a policy with an unusable segment.
         latency_mean: mean latency over the delivered volume, ms.
-        latency_99: 99th percentile of the latency over the volume, ms; the latency of a demand is
-            the mean over its paths.
+        latency_99: 99th percentile of the latency of demands, weighted by volume, ms; the latency
+            of a demand is the mean over its paths.
         latency_worst: largest latency of a demand, ms.
     """
 
@@ -341,7 +341,13 @@ def simulated(
 
 
 class _FailureLoads:
-    """Loads under each failure, over the matrices added so far.
+    """Accumulator of the loads under each failure, over the matrices added so far.
+
+    Args:
+        routing: routing of the demands.
+        traffic: the matrices.
+        failures: failures to simulate.
+        repairing: whether to simulate fast reroute, too.
 
     Attributes:
         by_index: loads under each failure, by index of the failure.

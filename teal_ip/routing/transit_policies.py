@@ -16,8 +16,8 @@ traffic on each step (segment of a list), the policies capture
     B[p, q] = sum of w f_p(a) over the steps (a -> t_p) of the lists of q.
 
 The first segment of a list leaves its router by the IGP, and is not captured there again.  A list
-that returns to its own router, or to those of policies that lead back to it, is a forwarding loop
-if no traffic leaves on the path: where the spectral radius of B over such policies reaches 1, their
+that returns to its own router, directly or by the lists of other policies, is a forwarding loop if
+no traffic leaves on the way: where the spectral radius of B over such policies reaches 1, their
 traffic is lost.  Entry point: :class:`TransitSteering`.
 """
 

@@ -172,7 +172,7 @@ class TunnelLoads:
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: demands with neither a live tunnel nor a path.
     """
 
     def __init__(self, dag: EcmpDag, pairs: IntArray, demand: FloatArray, tunnels: Tunnels) -> None:
