@@ -14,9 +14,9 @@ current routing are F h_t, the prior is the mean of three: tracked shares and
   nearest to the current ones;
 - *Gaussian*: mu + C F' (F C F' + V)^-1 (y - F mu), the linear minimum mean square error (MMSE)
   estimate from the counters y with the covariance V of their errors, and the mean mu and the
-  covariance C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu),
-  b = 0.6, of shares winsorised at 2 and 98% demand by demand; diag(mu) is the metric of the KL
-  projection, so b = 1 would be close to projecting the mean.
+  covariance C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu), b = 0.6, of shares winsorised at 2
+  and 98% demand by demand; diag(mu) is the metric of the KL projection, so b = 1 would be close to
+  projecting the mean.
 
 :meth:`HistoryPrior.prior` averages the last two: no single method is best on every network.  The
 dispersion is
@@ -27,8 +27,8 @@ dispersion is
 
 Prediction intervals are conformal (split conformal prediction): the residuals |x - estimate| /
 total of the second half of the history, estimated from the first half, give each demand a quantile,
-mixed with the pooled quantile of all demands if there are few residuals; a demand above its mean
-share has a wider interval.  The prior's residual b at the counters, averaged over the last
+which is averaged with the pooled quantile of all demands if there are few residuals; a demand above
+its mean share has a wider interval.  The prior's residual b at the counters, averaged over the last
 intervals, shows drift from the history: if demands x differ from the prior by independent relative
 errors of standard deviation sigma, then
 
@@ -512,7 +512,7 @@ class Estimator:
     def forget_last(self) -> None:
         """Restore the exponential averages to their values before the last estimate.
 
-        For an interval whose counters prove unreliable.
+        Called if the counters of the last interval prove unreliable.
         """
         self._tracked, self._bias = self._previous_state
 
@@ -575,8 +575,7 @@ class Estimator:
         if counters.shape != (projection.measurements.shape[0],):
             expected = f"an array of shape ({projection.measurements.shape[0]},)"
             raise InputError("estimate", "counters", expected, counters.shape)
-        # Prior (D,), Gbit/s, and its dispersion phi: from the history, else the mean demand, else
-        # 1.
+        # Prior (D,), Gbit/s, and its dispersion: from the history, else the mean demand, else 1.
         shares, kind = self._prior_shares(counters)
         prior = scaled_to(counters, projection.measurements, shares)
         total = float(prior.sum())

@@ -9,9 +9,8 @@ N values.  A *witness* of a value is an independent source of it; witnesses are
   are within 5%, instead of 98%), or of the matrix that :func:`repaired_values` estimates from links
   whose two counters agree (weight 0.9);
 - flow conservation at a router: the value that balances all other values there (weight
-  0.15 + 0.85 f^2,
-  with f the share of the router's other values that are settled); a link has two such witnesses,
-  one at each end, an ingress or egress has one.
+  0.15 + 0.85 f^2, with f the share of the router's other values that are settled); a link has two
+  such witnesses, one at each end, an ingress or egress has one.
 
 Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value
 for an estimated one, 2.5 standard deviations of the router's sum for conservation).  In each round

@@ -7,8 +7,8 @@ Only destinations whose shortest paths may change are recomputed: those where a 
 rises is a next hop, or a link whose metric falls becomes as short as the current path.
 
 Moves (after Fortz and Thorup, "Internet traffic engineering by optimizing OSPF weights", INFOCOM
-2000): make several next hops of a node equally good towards a destination of
-traffic on a busy link; raise a busy link to tie with an alternative or exceed it, or lower the
+2000): make several next hops of a node equally good towards a destination of traffic on a busy
+link; raise the metric of a busy link to tie with an alternative or exceed it, or lower that of the
 alternative; small steps; a random value.  Entry points: :func:`improve_metrics`,
 :func:`useful_changes`.
 """
