@@ -186,7 +186,7 @@ class EstimateRun:
     checked: CheckRun | None = None
 
     def __repr__(self) -> str:
-        """Return the summary of :meth:`describe`."""
+        """Return a summary in a few lines: traffic, unexplained counters, errors, and alarms."""
         return self.describe()
 
     def to_frame(self) -> Any:

@@ -620,9 +620,7 @@ class _WorkerProcess:
         self._process.kill()
 
     def stop(self) -> None:
-        """Send the worker the signal that cancels the running estimate; without one it is
-        ignored.
-        """
+        """Send the worker the signal that cancels an estimate; it is ignored if none is running."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, _CANCEL_SIGNAL)
 

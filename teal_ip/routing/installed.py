@@ -202,7 +202,7 @@ def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) ->
 def results_of(
     load: FloatArray, lost: FloatArray, at_risk: FloatArray, capacity: FloatArray, *, loads: bool
 ) -> FailureResults:
-    """Return the results of S failures from their link loads: adds utilisation and overload.
+    """Return the results of S failures, with utilisation and overload, from their link loads.
 
     Args:
         load: (S, M, E) Gbit/s under each failure; 0 on failed links.

@@ -554,7 +554,8 @@ def _combine_matrices(first: FailureLoad, second: FailureLoad) -> FailureLoad:
     """Return the loads under a failure over two sets of matrices together, given those over each
     set.
 
-    They are those of the worse set, with the maxima of both.
+    The result has the worst matrix of both sets; lost traffic, overload and the figures of fast
+    reroute are the maxima over both.
     """
     largest = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMISED_FIELDS}
     return dataclasses.replace(max(first, second, key=severity), **largest)

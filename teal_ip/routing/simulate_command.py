@@ -144,7 +144,7 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
 
 
 def _failed_node_demand(failure_load: FailureLoad) -> float:
-    """Return the demand from and to a failed node, Gbit/s; NaN if links fail."""
+    """Return the demand from and to a failed node, Gbit/s; NaN for failures of links."""
     return failure_load.own if failure_load.kind == "node" else math.nan
 
 

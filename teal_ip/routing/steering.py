@@ -60,8 +60,8 @@ class Steering(Protocol):
 
 
 def steering_of(dag: EcmpDag, policies: SegmentPolicies) -> Steering:
-    """Return the steering of traffic by segment-list policies on shortest paths: the class depends
-    on whether they are policies of transit traffic or of single demands.
+    """Return the steering of traffic on shortest paths by segment-list policies, which are policies
+    of transit traffic or of single demands.
     """
     return (TransitSteering if policies.is_transit else DemandSteering)(dag, policies)
 
@@ -75,8 +75,7 @@ class DemandSteering:
     """
 
     def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
-        # Segments of all lists, one list after the other: first segment of its list for each of
-        # them.
+        # Segments of all lists in sequence, and for each segment the first one of its list.
         self._dag = dag
         self._policy_index = {pair: p for p, pair in enumerate(policies.lists)}
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)

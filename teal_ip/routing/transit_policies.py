@@ -196,7 +196,7 @@ class TransitSteering:
         remaining_share = 0.0
         pass_share = np.where(self._is_usable, 1 - (1 - arrival_share) @ self._step_capture, 0.0)
         is_last = np.append(steps.is_first[1:], True)
-        # Walk along each list: the traffic of a step is that which passed the previous one.
+        # Walk along each list: a step receives the traffic that passed the previous one.
         for k in range(len(weight)):
             weight[k] = remaining_share = steps.share[k] if steps.is_first[k] else remaining_share
             remaining_share *= pass_share[k]

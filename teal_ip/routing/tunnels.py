@@ -180,7 +180,8 @@ class TunnelLoads:
         self._pairs = pairs
         self._demand = demand
         self._tunnels = tunnels
-        # (P,) whether each tunnel is live without failure: none over a link without capacity is.
+        # (P,) whether each tunnel is live without failure; a tunnel over a link without capacity is
+        # down.
         is_live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
         # Demands without a live tunnel follow the shortest paths; the others load their tunnels.
         self._igp_loads = IgpFailures.of_demands(
