@@ -43,8 +43,8 @@ class _Interface(NamedTuple):
     Attributes:
         name: name of the interface.
         affinities: affinities (administrative groups) of its link.
-        delay: delay, microseconds.
-        te_metric: TE metric; 0 for none.
+        delay: delay of its link, microseconds.
+        te_metric: TE metric of its link; 0 for none.
     """
 
     name: str
@@ -58,7 +58,7 @@ class _RouterConfig(NamedTuple):
 
     Attributes:
         router: row of the router table.
-        interfaces: interfaces of live links.
+        interfaces: interfaces of the router on links with capacity.
         bits: bit of each affinity.
         algorithms: all algorithms.
         advertises: whether the router advertises the definitions.
@@ -71,14 +71,14 @@ class _RouterConfig(NamedTuple):
     advertises: bool
 
     def uses(self, metric: str) -> bool:
-        """Return whether some algorithm uses a metric."""
+        """Return whether any algorithm uses a metric: ``igp``, ``delay`` or ``te``."""
         return any(algorithm.metric == metric for algorithm in self.algorithms)
 
     def rules(self, algorithm: FlexAlgo, exclude: str) -> list[tuple[str, list[str]]]:
-        """Return name and affinities of each rule of an algorithm.
+        """Return the rules by which an algorithm admits links: name and affinities of each.
 
         Args:
-            algorithm: definition.
+            algorithm: definition of the algorithm.
             exclude: name of the exclusion rule in the vendor's syntax.
         """
         rules = (
@@ -97,6 +97,7 @@ def _affinity_bits(topology: Topology) -> dict[str, int]:
     Raises:
         InputError: more affinities than bits, or a bit above the maximum.
     """
+    # Bits by name, and the remaining ones in ascending order.
     names = sorted(frozenset[str]().union(*topology.affinities))
     fixed_bits = {
         name: int(name[3:]) for name in names if re.fullmatch(r"bit(0|[1-9]\d{0,3})", name)
@@ -142,7 +143,7 @@ def _iosxr_lines(config: _RouterConfig) -> list[str]:
             interface_lines += [family, f"   te-metric flex-algo {port.te_metric}", "  !"]
         lines += [f" interface {port.name}", *interface_lines, " !"] if interface_lines else []
     lines.append("!")
-    # Delay measurement.
+    # Delays of the links, which IOS-XR advertises as constants.
     if config.uses("delay"):
         lines.append("performance-measurement")
         for port in config.interfaces:
@@ -163,6 +164,7 @@ def _frr_lines(config: _RouterConfig) -> list[str]:
     Raises:
         InputError: a metric or SID that FRR does not support.
     """
+    # FRR supports the IGP metric only, and limits SIDs.
     if unsupported := sorted({algorithm.metric for algorithm in config.algorithms} - {"igp"}):
         raise InputError.invalid(
             FLEX_ALGO,
@@ -246,11 +248,12 @@ def _junos_lines(config: _RouterConfig) -> list[str]:
 
 
 def _junos_algorithm_lines(config: _RouterConfig, algorithm: FlexAlgo, statement: str) -> list[str]:
-    """Return the Junos lines of an algorithm: definition, if advertised, and prefix SID.
+    """Return the Junos lines of an algorithm: its prefix SID, and its definition on routers that
+    advertise it.
 
     Args:
         config: input of the configuration of the router.
-        algorithm: definition.
+        algorithm: definition of the algorithm.
         statement: policy term that exports the prefix SID.
     """
     lines = list[str]()
@@ -272,6 +275,7 @@ def _junos_algorithm_lines(config: _RouterConfig, algorithm: FlexAlgo, statement
     return lines
 
 
+# Function that writes the lines of a router, by vendor.
 _WRITERS = {"frr": _frr_lines, "iosxr": _iosxr_lines, "junos": _junos_lines}
 
 
@@ -285,7 +289,7 @@ def algorithm_config(
 
     Args:
         topology: the network, with affinities, TE metrics and delays of links.
-        algorithms: definitions.
+        algorithms: definitions of the flexible algorithms.
         routers: table with loopback and SIDs of all routers.
         interfaces: names of the interfaces of each link, by name of the link.
 
@@ -293,6 +297,7 @@ def algorithm_config(
         InputError: a router without loopback or SID, a link without an interface, an affinity
             without links or without a free bit, or a metric or SID that a vendor does not support.
     """
+    # Check the table of routers, and that every affinity of a definition occurs on links.
     check_routers(
         Path("algorithms.conf"), topology, routers, [algorithm.number for algorithm in algorithms]
     )

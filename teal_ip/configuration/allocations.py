@@ -2,17 +2,16 @@
 next-hop groups.
 
 - ``sr-policy``: for each demand a policy with one weighted segment list per path.
-  Paths with a list above the maximum SID depth (MSD), and paths beyond the N heaviest of a policy,
-  are dropped.
-  Each class of a pair of nodes has its own policy: a policy is identified by headend, color and
-  endpoint (RFC 9256, section 2.1), so class c, counted from the highest, has the color 100 + c;
-  without classes it is 100.
+  Paths with a list above the maximum SID depth (MSD), and all but the N heaviest paths of a policy,
+  are dropped.  Each class of a pair of nodes has its own policy: a policy is identified by headend,
+  color and endpoint (RFC 9256, section 2.1), so class c, counted from the highest, has the color
+  100 + c; without classes it is 100.
 - ``wcmp``: for each node and target a group of weighted links, for destination-based forwarding
   (WCMP; Zhou et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of
   node v has the weight f[t, e] / sum over the links out of v.  Every link then carries its load in
   the allocation, minus cyclic flows to a target: destination-based forwarding would never deliver
-  them.  Classes of a pair share the groups; ``admitted`` has the sum
-  of their rates, ``admitted_by_class`` the rate of each.
+  them.  Classes of a pair share the groups; ``admitted`` has the sum of their rates,
+  ``admitted_by_class`` the rate of each.
 
 A dropped path reduces the admitted rate of its demand.  Under the objective max_link_utilisation,
 which serves all demand, the other paths of the demand take its rate over.
@@ -50,7 +49,7 @@ class Segment(NamedTuple):
 
     Attributes:
         kind: ``node`` or ``adjacency``.
-        number: index of its end node, or of the link.
+        number: index of the end node of a node segment, or of the link of an adjacency segment.
     """
 
     kind: str
@@ -58,7 +57,7 @@ class Segment(NamedTuple):
 
 
 class Igp:
-    """Shortest paths of an IGP.
+    """Shortest paths of an IGP between all nodes, and whether they are unique.
 
     Args:
         topology: the network; links without capacity have failed and are not used.
@@ -84,7 +83,7 @@ class Igp:
             tree_link: (N, N) link into node v in the shortest-path tree from s, at [s, v]; negative
                 at the root and without a path.
         """
-        # Nodes with one incoming link on a shortest path from s.
+        # Nodes with at most one incoming link on a shortest path from s.
         num_nodes = len(tree_link)
         is_unique = np.empty((num_nodes, num_nodes), dtype=bool)
         for s in range(num_nodes):
@@ -94,7 +93,8 @@ class Igp:
             )
             is_tight &= np.isfinite(distance[self._head])
             is_unique[s] = np.bincount(self._head[is_tight], minlength=num_nodes) <= 1
-        # Require it along the whole path, by pointer doubling; the parent of a root is itself.
+        # Require it along the whole path, by pointer doubling: after k rounds the last 2^k nodes of
+        # the path are covered.  The parent of a root is the root.
         parent = np.where(tree_link >= 0, self._tail[tree_link], np.arange(num_nodes))
         for _ in range(num_nodes.bit_length()):
             is_unique &= np.take_along_axis(is_unique, parent, axis=1)
@@ -108,10 +108,11 @@ class Igp:
             path: link indices, from the source.
 
         Yields:
-            positions in ``path`` of the first link of a part and of the link after the part; both
-            are the same for a single link that is no unique shortest path.
+            begin and end positions of each part: it is ``path[begin:end]``, or the single link
+            ``path[begin]`` if that is no unique shortest path, and then both are equal.
         """
-        # Nodes of the path, and the metric from its source to each; parts are extended greedily.
+        # Nodes of the path, and the metric from its source to each.  A part is extended as long as
+        # it is the unique shortest path to its end.
         nodes = [int(self._tail[path[0]]), *self._head[path].tolist()]
         cumulative_metric = [0.0, *np.cumsum(self._metric[path]).tolist()]
         part_begin = 0
@@ -150,7 +151,7 @@ def segment_list(igp: Igp, topology: Topology, path: list[int]) -> list[Segment]
     ]
 
 
-# Flows to a target below this share of its largest flow on a link are dropped.
+# Flows to a target below this share of the largest flow to it on any link are dropped.
 _MIN_FLOW_SHARE = 1e-12
 # Color of SR policies of the highest class.
 _HIGHEST_CLASS_COLOR = 100
@@ -165,7 +166,7 @@ class Exported:
     Attributes:
         data: JSON data of the export.
         left_out: number of dropped paths.
-        reasons: reasons for up to ten of them.
+        reasons: why paths were dropped, for up to ten of them.
         admitted_before: admitted rate in the allocation, Gbit/s.
         admitted: admitted rate in the export, Gbit/s.
         utilisation_before: largest link utilisation in the allocation.
@@ -196,6 +197,7 @@ def sr_policies(
     Raises:
         InputError: unknown links.
     """
+    # Add the policy of each demand; the loads before and after are accumulated.
     stored = stored_paths(allocation, topology, "allocation")
     keeps_all = _carries_all_demand(allocation)
     colors = _color_by_class(allocation, stored)
@@ -223,10 +225,16 @@ def sr_policies(
 class _SrPolicyExport:
     """Accumulator of SR policies, and of the flow before and after paths are dropped.
 
+    Args:
+        topology: the network of E links.
+        igp: shortest paths of the network.
+        msd: maximum number of segments of a list.
+        max_lists: maximum number of lists of a policy.
+
     Attributes:
         policies: JSON data of the policies.
         num_dropped: number of dropped paths.
-        reasons: reasons for the first ten of them.
+        reasons: why paths were dropped, for the first ten of them.
         admitted_before: admitted rate in the allocation, Gbit/s.
         admitted: admitted rate in the export, Gbit/s.
         loads_before: (E,) link loads of the allocation, Gbit/s.
@@ -294,8 +302,9 @@ class _SrPolicyExport:
     ) -> list[tuple[tuple[int, ...], list[Segment]]]:
         """Return links and segments of the paths that can be exported, the heaviest first.
 
-        Paths above the maximum SID depth, or beyond the maximum number of lists, are dropped and
-        counted.
+        The other paths with a rate exceed the maximum SID depth or the maximum number of lists:
+        they are counted as dropped.  The loads and the admitted rate before the export include all
+        paths.
 
         Args:
             source: index of the first node.
@@ -315,7 +324,13 @@ class _SrPolicyExport:
         return exported_paths
 
     def _drop_reason(self, source: int, links: tuple[int, ...], num_segments: int) -> str:
-        """Return the nodes of a dropped path, and the limit that it exceeds."""
+        """Return a text with the nodes of a dropped path and the limit that it exceeds.
+
+        Args:
+            source: index of the first node.
+            links: link indices of the path.
+            num_segments: number of segments of its list.
+        """
         topology = self._topology
         nodes = topology.node_names
         reason = (
@@ -371,7 +386,7 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
         for link, flow in acyclic_flow.items():
             loads[link] += flow
         groups += _target_groups(endpoint, acyclic_flow, topology)
-    # Write the result.
+    # Write the result: no path is dropped, so the admitted rate does not change.
     data = {
         "format": "wcmp",
         "topology": topology.name,
@@ -417,7 +432,15 @@ def _target_groups(
 
 
 def _color_by_class(allocation: dict[str, Any], stored: Iterable[Demand]) -> dict[str, int]:
-    """Return the color of each class by name, from the highest class on; of "" without classes."""
+    """Return the color of each class by name: 100 for the highest class, 101 for the next...
+
+    Without classes, the name of the only class is "".
+
+    Args:
+        allocation: parsed .json file of the allocation.
+        stored: demands of the allocation.
+    """
+    # Classes in the order of the file, the highest first.
     names = [
         str(record.get("class", ""))
         for record in _result_field(allocation, "classes") or ()
@@ -428,20 +451,24 @@ def _color_by_class(allocation: dict[str, Any], stored: Iterable[Demand]) -> dic
 
 
 def _carries_all_demand(allocation: dict[str, Any]) -> bool:
+    """Return whether the objective of an allocation serves all demand."""
     return bool(_result_field(allocation, "objective") == ObjectiveName.MAX_LINK_UTILISATION.value)
 
 
 def _result_field(allocation: dict[str, Any], name: str) -> Any:
+    """Return a field of the results (``figures``) of an allocation file; None if it is missing."""
     result_fields = allocation.get("figures")
     return result_fields.get(name) if isinstance(result_fields, dict) else None
 
 
 def _add_to_links(loads: list[float], links: Sequence[int], rate: float) -> None:
+    """Add a rate, Gbit/s, to the loads (E,) of the links of a path."""
     for link in links:
         loads[link] += rate
 
 
 def _max_utilisation(loads: list[float], topology: Topology) -> float:
+    """Return the largest utilisation of a link with capacity, from the loads (E,), Gbit/s."""
     return max(
         (load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0),
         default=0.0,
@@ -451,15 +478,21 @@ def _max_utilisation(loads: list[float], topology: Topology) -> float:
 def _segment_json(
     segment: Segment, topology: Topology, link_names: Sequence[str]
 ) -> dict[str, str]:
+    """Return a segment as JSON: the name of its end node, or of its link."""
     if segment.kind == "node":
         return {"node": topology.node_names[segment.number]}
     return {"adjacency": link_names[segment.number]}
 
 
 def _remove_cycles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
-    """Return the flow to one target by link, without cycles, which deliver nothing.
+    """Return the flow to one target by link, Gbit/s, without cyclic flow, which delivers nothing.
 
-    The smallest flow on a cycle is subtracted from its links, until no cycle is left.
+    As long as the links with flow contain a cycle, the smallest flow on the cycle is subtracted
+    from all its links.
+
+    Args:
+        flows: flow to the target on each link, by link index, Gbit/s.
+        topology: the network.
     """
     import networkx as nx
 

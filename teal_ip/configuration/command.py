@@ -25,7 +25,7 @@ from teal_ip.routing.flex_algo import lists_and_algorithms
 
 
 def export_outcome(config: ExportConfig, notify: Notify) -> Outcome:
-    """Run ``teal export``.
+    """Run ``teal export``: write the file, and return its summary and JSON data.
 
     Raises:
         InputError: invalid settings or files, or input that a router cannot express.
@@ -66,6 +66,7 @@ def _export_allocation(config: ExportConfig, file: Path, notify: Notify) -> Outc
 
 
 def _convert_allocation(config: ExportConfig, file: Path) -> Exported:
+    """Convert an allocation file to SR policies or next-hop groups."""
     topology = topology_of(config)
     allocation = read_allocation(file)
     if config.format == "wcmp":
@@ -75,8 +76,8 @@ def _convert_allocation(config: ExportConfig, file: Path) -> Exported:
 
 
 def _export_policies(config: ExportConfig, file: Path) -> Outcome:
-    """Export segment lists: configuration of all headends (.conf), or candidate paths with labels
-    (.json).
+    """Export segment lists as configuration of all headends (.conf) or as candidate paths with
+    labels (.json).
     """
     check_out_file(config.out, (".json", ".conf"), overwrite=config.overwrite)
     topology = topology_of(config)

@@ -14,16 +14,19 @@ from teal_ip.metrics.changes import MetricChange
 def frr_lines(
     changes: Sequence[MetricChange], interfaces: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Return configuration lines for vtysh, one block per change, in order; ``!`` begins comments.
+    """Return the configuration of metric changes for vtysh, the shell of FRR.
+
+    It has one block per change, in order; ``!`` begins comments.
 
     Args:
         changes: the changes.
-        interfaces: names of the interfaces of each link, by name of the link; None for
-            ``to-NODE``, with the node at the other end.
+        interfaces: names of the interfaces of each link, by name of the link; None to name each
+            interface ``to-NODE`` after the node at the other end.
 
     Raises:
         InputError: a changed link without an interface in the table.
     """
+    # Without a table, the names of interfaces are placeholders.
     hint = (
         "" if interfaces is not None else "; replace the names of interfaces, or use --interfaces"
     )

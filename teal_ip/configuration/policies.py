@@ -45,7 +45,7 @@ _PREFERENCE = 100
 def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
     """Return a default table of routers, without addresses.
 
-    The SID of a router is the index of its node, and N plus the index in a flexible algorithm.
+    The SID of a router is the index of its node; in a flexible algorithm it is N plus the index.
 
     Args:
         topology: the network of N nodes.
@@ -64,8 +64,10 @@ def default_routers(topology: Topology, algorithm: int = 0) -> Routers:
 
 
 def weights(lists: tuple[SegmentList, ...]) -> list[int]:
-    """Return integer weights of at least 1 in proportion to the split ratios; the sum is about
-    1,000.
+    """Return the integer weights of the segment lists of a policy, in proportion to their split
+    ratios.
+
+    Each is at least 1, and the sum is about 1,000.
     """
     return [max(1, round(segment_list.share * _WEIGHT_SUM)) for segment_list in lists]
 
@@ -94,10 +96,13 @@ def labels(
     Raises:
         InputError: the label of an adjacency is in a global block.
     """
+    # Walk over the stops of the list, then the target: a stop is a node and, for an adjacency
+    # segment, the link into it (else -1).
     node_names = topology.node_names
     segments = list[tuple[bool, int, int]]()
     node = source
     for next_stop, link in (*segment_list.stops, (target, -1)):
+        # A node segment to the stop, or to the start of the adjacency link.
         segment_end = next_stop if link < 0 else int(topology.link_source[link])
         if segment_end != node:
             segments.append(
@@ -108,6 +113,7 @@ def labels(
                     + _required_sid(routers[node_names[segment_end]], algorithm),
                 )
             )
+        # The adjacency segment.
         if link >= 0:
             if SRLB_BASE + link >= min(router.srgb for router in routers.values()):
                 raise InputError.invalid(
@@ -123,6 +129,9 @@ def labels(
 
 
 def _required_sid(router: Router, algorithm: int) -> int:
+    """Return the SID of a router in an algorithm; ``check_routers`` has made sure that it
+    exists.
+    """
     sid = router.sid_of(algorithm)
     assert sid is not None, "check_routers was not called"
     return sid
@@ -161,6 +170,7 @@ def _policy_json(
     lists = policies.lists[pair]
     names = topology.node_names
     algorithm = policies.algorithm_number
+    # Loopbacks of headend and endpoint, where the table has them.
     addresses = {
         f"{role}-address": routers[names[node]].loopback
         for role, node in (("headend", source), ("endpoint", target))
@@ -193,21 +203,21 @@ def _policy_json(
 
 
 class _HeadendPolicy:
-    """Policy of a headend, for the writers of configuration.
+    """Policy of a headend, in the form that the writers of configuration need.
 
     Args:
         topology: the network.
         pair: indices of headend and endpoint.
         policies: segment lists.
         routers: table with SIDs and loopbacks.
-        target: name of the endpoint that is safe on all routers.
+        target: name of the endpoint, in characters that every router accepts.
 
     Attributes:
         name: name of the policy.
         endpoint_router: router of the endpoint.
         endpoint: loopback of the endpoint.
         is_transit: whether the policy steers all traffic that crosses the headend.
-        lists: name, weight and stack of labels of each segment list.
+        lists: name, weight and MPLS labels of each segment list.
     """
 
     def __init__(
@@ -235,8 +245,9 @@ class _HeadendPolicy:
 
 
 def _router_safe_names(names: Sequence[str]) -> list[str]:
-    """Return unique names that every router accepts: invalid characters become _, followed by the
-    index of the name.
+    """Return unique names that every router accepts.
+
+    Invalid characters become ``_``, and a name that has any also gets the suffix ``_INDEX``.
     """
     safe_names = list[str]()
     used_names = set(names)
@@ -252,12 +263,13 @@ def _router_safe_names(names: Sequence[str]) -> list[str]:
 
 
 def _frr_iosxr_segment_lists(policies: list[_HeadendPolicy], end: str) -> list[str]:
-    """Return the lines of segment lists in the common syntax of FRR and IOS-XR.
+    """Return the configuration lines of segment lists in the common syntax of FRR and IOS-XR.
 
     Args:
         policies: policies of one headend.
-        end: line that ends a list.
+        end: line that ends a list: ``exit`` or ``!``.
     """
+    # Labels have the indices 10, 20, 30, ...
     lines = ["segment-routing", " traffic-eng"]
     for name, _, stack in (entry for policy in policies for entry in policy.lists):
         lines.append(f"  segment-list {name}")
@@ -281,6 +293,8 @@ def _frr_lines(policies: list[_HeadendPolicy]) -> list[str]:
 
 def _iosxr_lines(policies: list[_HeadendPolicy]) -> list[str]:
     """Return the configuration lines of a headend in the syntax of Cisco IOS-XR."""
+    # Segment lists, then each policy with its endpoint, the steering of transit traffic, and the
+    # weighted lists of its candidate path.
     lines = _frr_iosxr_segment_lists(policies, "!")
     for policy in policies:
         prefix, family = prefix_of(policy.endpoint_router)
@@ -323,22 +337,25 @@ def _junos_lines(policies: list[_HeadendPolicy]) -> list[str]:
     return lines
 
 
+# Function that writes the lines of a headend, by vendor.
 _WRITERS: dict[str, Callable[[list[_HeadendPolicy]], list[str]]] = {
     "frr": _frr_lines,
     "iosxr": _iosxr_lines,
     "junos": _junos_lines,
 }
-# Prefixes of comments.
+# Prefix of comments by vendor.
 _COMMENT_PREFIXES = {"frr": "!", "iosxr": "!", "junos": "#"}
 
 
 def vendor_of(router: Router) -> str:
-    """Return the vendor of a router's configuration: FRR by default."""
+    """Return the vendor of a router: ``frr``, ``iosxr`` or ``junos``; frr if the table has none."""
     return router.vendor or "frr"
 
 
 def prefix_of(router: Router) -> tuple[str, str]:
-    """Return the prefix of the loopback, such as 10.0.0.1/32, and its address family."""
+    """Return the prefix of a router's loopback, such as 10.0.0.1/32, and its family: ipv4 or
+    ipv6.
+    """
     family, bits = ("ipv6", 128) if ":" in router.loopback else ("ipv4", 32)
     return f"{router.loopback}/{bits}", family
 
@@ -348,7 +365,7 @@ def check_routers(
 ) -> None:
     """Raise InputError if the table of routers lacks a field that the output needs.
 
-    JSON needs SIDs, or no table at all, a .conf file also loopbacks.
+    A .json file needs SIDs, or no table at all; a .conf file needs SIDs and loopbacks.
 
     Args:
         path: output file.
@@ -366,6 +383,7 @@ def check_routers(
                 "add --routers with loopback and sid of each router, or write a .json file",
             )
         return
+    # Function that reads each required field of a router.
     required: dict[str, Callable[[Router], Any]] = {
         f"sid_{algorithm}" if algorithm else "sid": functools.partial(
             Router.sid_of, algorithm=algorithm
@@ -398,8 +416,10 @@ def configuration(
         InputError: a split demand on a router of FRR, a transit policy on one that is not IOS-XR,
             or labels of adjacencies inside a global block.
     """
+    # Names of routers, and those that every vendor accepts in names of policies.
     names = topology.node_names
     safe_names = _router_safe_names(topology.node_names)
+    # Transit policies need IOS-XR.
     unsupported = sorted(
         {names[source] for source, _ in policies.lists if routers[names[source]].vendor != "iosxr"}
     )
@@ -410,6 +430,7 @@ def configuration(
             f"only IOS-XR supports transit policies, not the routers {listed(unsupported)}",
             "write a .json file",
         )
+    # FRR cannot split a demand.
     split_headends = sorted(
         {
             names[source]
@@ -425,6 +446,7 @@ def configuration(
             f"{listed(split_headends)}",
             "compute one list for each demand (teal segments --one-list), or write a .json file",
         )
+    # Configuration of each headend.
     texts = {}
     for headend in sorted({source for source, _ in policies.lists}):
         headend_pairs = sorted(pair for pair in policies.lists if pair[0] == headend)
@@ -464,7 +486,13 @@ def write_sr_policies(
 
 
 def write_texts(path: Path, texts: Mapping[str, str], routers: Routers) -> None:
-    """Write the configuration of routers to one file, each under a comment with its name."""
+    """Write the configuration of routers to one file, each under a comment with the router's name.
+
+    Args:
+        path: a .conf file.
+        texts: configuration of each router, by name.
+        routers: table with the vendor of each router.
+    """
     with atomic_file(path) as temporary:
         text = "".join(
             f"{_COMMENT_PREFIXES[vendor_of(routers[name])]} {name}\n{text_of_router}"

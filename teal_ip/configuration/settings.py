@@ -12,6 +12,7 @@ from teal.errors import InputError
 from teal.network.path_options import PathWeight
 from teal.option import OVERWRITE, TOPOLOGY
 
+# Options of which exactly one is given: the input.
 _SOURCES = ("allocation", "policies", "metrics", "flex_algo")
 
 
@@ -62,12 +63,14 @@ class ExportConfig(TopologyFileConfig):
         """Raise InputError for a number out of its range, or not exactly one input."""
         for field in ("msd", "max_lists"):
             require(self, field, "a positive integer", getattr(self, field) >= 1)
+        # Exactly one input.
         sources = [name for name in _SOURCES if getattr(self, name)]
         if len(sources) != 1:
             options = " or ".join(f"--{name.replace('_', '-')}" for name in _SOURCES)
             source_options = ", ".join(f"--{name.replace('_', '-')}" for name in sources)
             problem = f"several inputs: {source_options}" if sources else "no input"
             raise InputError.invalid("export", "", problem, f"give exactly one of {options}")
+        # Algorithms need both tables; other input than metrics and algorithms has no interfaces.
         for field in ("interfaces", "routers"):
             is_given = getattr(self, field) is not None
             if self.flex_algo and not is_given:

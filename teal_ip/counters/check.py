@@ -65,9 +65,11 @@ class Check:
 
     Attributes:
         repaired: repaired counters.
-        statistic: T, mean of min(z^2, 9) over all values, z in units of 2% of a value.
+        statistic: T, mean of min(z^2, 9) over all links, ingress and egress, with the relative
+            difference z of matrix and repaired counter, in units of 2%.
         mean_statistic: mean of T over the window.
-        limit: alarm limit a + b d, with d the mean over the window; infinite without calibration.
+        limit: alarm limit a + b d of the mean statistic, with the calibrated a and b, and d the
+            mean of ``disagreeing`` over the window; infinite without calibration.
         alarm: whether the mean statistic exceeds the limit.
         disagreeing: share of links whose two counters differ by more than 6%.
         suspects: names of counters, routers and links, the most suspicious first.
@@ -96,7 +98,9 @@ class Checker:
         window: number of intervals over which statistics are averaged.
 
     Attributes:
-        slope: b of the alarm limit a + b d; 0 before calibration.
+        window: number of intervals over which statistics are averaged.
+        slope: b of the alarm limit a + b d, with d the share of links whose two counters disagree;
+            0 before calibration.
         offset: a of the alarm limit; infinite before calibration.
     """
 
@@ -118,8 +122,9 @@ class Checker:
         self.window = window
         self.offset = math.inf
         self.slope = 0.0
+        # (D,) mean of the trusted matrices, Gbit/s; None before calibration.
         self._mean: FloatArray | None = None
-        # (T, d) of the last intervals.
+        # Statistic, and share of links whose counters disagree, of each interval in the window.
         self._window_statistics: deque[tuple[float, float]] = deque(maxlen=window)
 
     def route(self, measurements: sp.csr_array) -> None:
@@ -131,12 +136,13 @@ class Checker:
     def calibrate(self, matrices: FloatArray, *, snapshots: int = 300, seed: int = 0) -> None:
         """Calibrate the alarm limit a + b d on trusted matrices with corrupted counters.
 
-        b is the slope of the regression line of T on d over simulated intervals, a is 1.3 times the
-        largest T - b d.  With a window, T - b d is averaged over as many intervals with the same
-        share of corrupted counters.
+        T is the statistic, and d the share of links whose two counters disagree.  b is the slope of
+        the regression line of T on d over simulated intervals, a is 1.3 times the largest T - b d.
+        With a window, T - b d is first averaged over that number of intervals with the same share
+        of corrupted counters.
 
         Args:
-            matrices: trusted matrices, one per row and demand per column, Gbit/s.
+            matrices: (M, D) trusted matrices, Gbit/s.
             snapshots: number of simulated intervals.
             seed: random seed.
 
@@ -147,7 +153,8 @@ class Checker:
         if not len(matrices):
             raise InputError.invalid("check", "history", "no trusted matrix has traffic")
         self._mean = matrices.mean(0)
-        # Simulate intervals: (d, T) of matrices with errors against corrupted counters.
+        # Simulate intervals: d and T of a matrix with errors of 2%, against counters of the true
+        # matrix of which 0 to 30% are corrupted.
         rng = np.random.default_rng(seed)
         statistic_pairs = []
         for index in range(snapshots):
@@ -158,7 +165,7 @@ class Checker:
             matrix = truth * np.maximum(0.0, 1 + _DEMAND_ERROR * rng.normal(size=len(truth)))
             statistic, disagreeing, _, _ = self._statistic(counters, matrix)
             statistic_pairs.append((disagreeing, statistic))
-        # Regression slope b; a is above all points, or above their means over a window.
+        # Slope b of the regression line, and excess T - b d of each simulated interval over it.
         disagreements, statistics = np.array(statistic_pairs).T
         self.slope = (
             max(0.0, float(np.polyfit(disagreements, statistics, 1)[0]))
@@ -166,6 +173,7 @@ class Checker:
             else 0.0
         )
         excess = statistics - self.slope * disagreements
+        # With a window: means over random intervals with the same share of corrupted counters.
         if self.window > 1:
             excess_by_share = [
                 excess[group :: len(_CORRUPTED_SHARES)] for group in range(len(_CORRUPTED_SHARES))
@@ -192,11 +200,14 @@ class Checker:
         """
         num_links = self._topology.num_links
         num_nodes = self._topology.num_nodes
+        # Exact and stuck counters: sent, received, ingress, egress.
         values = self._measurements @ truth
         stuck_rates = self._measurements @ stuck_matrix
         clean_values, stuck_values = (
             np.concatenate([rates[:num_links], rates]) for rates in (values, stuck_rates)
         )
+        # Noise of all counters.  A wrong counter is zero, stuck at another interval, scaled by 0.25
+        # to 0.75 or 1.3 to 3, or random, each with the same probability.
         noisy_values = clean_values * (1 + self._relative * rng.normal(size=len(clean_values)))
         fault_kind = rng.integers(0, 4, len(clean_values))
         scale_factor = np.where(
@@ -224,9 +235,11 @@ class Checker:
             matrix: (D,) traffic matrix, Gbit/s.
 
         Returns:
-            T, mean of min(z^2, 9); d, share of links whose two counters disagree; z (E + 2 N,),
-            deviations (F x - u) / (2% u) from the repaired values u; and the repaired counters.
+            statistic, the mean of min(z^2, 9); share of links whose two counters disagree; z
+            (E + 2 N,), relative deviations of the matrix's loads from the repaired values, in units
+            of 2%; and the repaired counters.
         """
+        # Deviations z of the matrix from the repaired counters, in units of 2%.
         predicted = self._measurements @ matrix
         repaired = repair(self._topology, readings, predicted, self._relative)
         repaired_values = repaired.values
@@ -234,6 +247,7 @@ class Checker:
             repaired_values, _MIN_VALUE_SHARE * max(float(repaired_values.mean()), 1e-300)
         )
         z = (predicted - repaired_values) / (_DEVIATION_UNIT * scale)
+        # Links whose two counters differ by more than 6% of the larger one.
         sent_rates = readings.sent
         received = readings.received
         is_measured = np.isfinite(sent_rates) & np.isfinite(received)
@@ -247,7 +261,7 @@ class Checker:
         )
 
     def check(self, readings: Readings, matrix: FloatArray) -> Check:
-        """Check the counters of the next interval against a matrix; the window moves on.
+        """Check the counters of the next interval against a matrix, and add it to the window.
 
         Args:
             readings: the counters.
@@ -270,7 +284,7 @@ class Checker:
         )
 
     def _unit_hint(self, counters: FloatArray, matrix: FloatArray) -> str:
-        """Return a hint if the ratio of matrix to counters suggests a mistaken unit, else "".
+        """Return a sentence if the ratio of matrix to counters suggests a mistaken unit, else "".
 
         Args:
             counters: (E + 2 N,) counters before repair, Gbit/s: repaired ones depend on the matrix.
@@ -290,16 +304,18 @@ class Checker:
     def _suspects(
         self, z: FloatArray, readings: Readings, repaired: Repaired, matrix: FloatArray, alarm: bool
     ) -> list[str]:
-        """Return the names of suspects: silent links, routers if an alarm is raised, blamed
-        counters.
+        """Return the names of suspects: links without traffic, routers if an alarm is raised, and
+        counters that the repair found wrong.
 
         Args:
-            z: (E + 2 N,) deviations of the matrix from the repaired values.
+            z: (E + 2 N,) relative deviations of the matrix from the repaired values, in units of
+                2%.
             readings: the counters.
             repaired: repaired counters.
             matrix: (D,) traffic matrix, Gbit/s.
             alarm: whether the alarm is raised.
         """
+        # Links that should carry traffic, but neither counter shows any.
         names = []
         topology = self._topology
         link_names = self._topology.link_names()
@@ -310,6 +326,7 @@ class Checker:
         ) & (expected > 10 * min_value)
         silent_links = np.flatnonzero(is_silent & (topology.capacity > 0)).tolist()
         names += [f"link {link_names[e]}: carries nothing" for e in silent_links]
+        # Routers, then the other blamed counters.
         if alarm:
             names += self._suspect_routers(z, repaired)
         return names + [
@@ -319,12 +336,15 @@ class Checker:
         ]
 
     def _suspect_routers(self, z: FloatArray, repaired: Repaired) -> list[str]:
-        """Return the sources and targets whose demands explain the deviations best.
+        """Return the three sources or targets whose demands explain the deviations z best, as texts
+        such as ``demands from a``.
 
-        The score of a router is |g'z| / |g|, with g the load of its mean demands.
+        The score of a router is |g'z| / |g|, with g (E + 2 N,) the load of its mean demands in
+        units of 2% of the repaired values.  Elements of g and z are clipped at 3.
 
         Args:
-            z: (E + 2 N,) deviations of the matrix from the repaired values.
+            z: (E + 2 N,) relative deviations of the matrix from the repaired values, in units of
+                2%.
             repaired: repaired counters.
         """
         if self._mean is None:
@@ -333,6 +353,7 @@ class Checker:
             repaired.values, _MIN_VALUE_SHARE * max(float(repaired.values.mean()), 1e-300)
         )
         clipped = np.clip(z, -math.sqrt(_MAX_Z2), math.sqrt(_MAX_Z2))
+        # Demands from each source, then to each target.
         scored_names = []
         for column, label in ((0, "from"), (1, "to")):
             for node in range(self._topology.num_nodes):

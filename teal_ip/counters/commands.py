@@ -37,8 +37,8 @@ _MAX_SHOWN_INTERVALS = 20
 def write_estimate_page(path: Path, run: EstimateRun) -> None:
     """Write an HTML page of estimated matrices.
 
-    A table of the largest demands with their prediction intervals and, if given, the truth; and a
-    map of the links' residuals as shares of their capacities.
+    It has a table of the largest demands with their prediction intervals and, if given, the truth;
+    and a map of the residual of each link as a share of its capacity.
 
     Args:
         path: path of the page.
@@ -85,7 +85,9 @@ def write_estimate_page(path: Path, run: EstimateRun) -> None:
 
 
 def check_table(rows: Sequence[CheckedInterval]) -> Table:
-    """Return the table of the intervals with an alarm, or of those nearest to the limit."""
+    """Return the table of the intervals with an alarm; if there is none, of the 20 intervals
+    nearest to the limit.
+    """
     alarm_rows = [row for row in rows if row.alarm]
     nearest_rows = sorted(rows, key=lambda row: row.mean_statistic - row.limit, reverse=True)
     columns = (
@@ -119,14 +121,16 @@ def named_table(run: CheckRun) -> Table:
 
 
 def _three_decimals(value: float) -> str:
+    """Return a number with three decimals."""
     return f"{value:.3f}"
 
 
 def _as_paragraph(text: str) -> str:
-    """Return lines as a paragraph of sentences."""
+    """Return the lines of a text as one paragraph: each becomes a sentence with a full stop."""
     return " ".join(f"{line[:1].upper()}{line[1:]}." for line in text.splitlines())
 
 
+# Files that ``teal estimate`` writes to its output folder.
 FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
     "matrices.npz",
     "intervals.npz",
@@ -137,7 +141,7 @@ FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
 
 
 def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
-    """Estimate from settings; write the files to the output folder, if any.
+    """Estimate matrices from settings; write the files to the output folder, if any.
 
     The intervals so far are also written every ten seconds, and on Ctrl-C or SIGTERM.
 
@@ -149,11 +153,13 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
     out = config.out
 
     def write(run: EstimateRun) -> None:
+        """Write the results so far to the output folder, if any."""
         if out is None:
             return
         manifest = partial(write_manifest, settings=config)
         write_files(out, {**estimate_files(run), MANIFEST: manifest})
 
+    # An interrupted run writes its last results before it raises KeyboardInterrupt.
     try:
         measured = measured_on(config.topology, config.counters, config, notify)
         run = estimate(measured, config, notify, write)
@@ -190,7 +196,8 @@ class EstimateReport(EstimateRun):
 
 
 def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
-    """Check from settings; write a row per interval to the output file, if any.
+    """Check counters and matrices from settings; write a row per interval to the output file, if
+    any.
 
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.
@@ -205,7 +212,7 @@ def run_check(config: CheckConfig, notify: Callable[[str], None]) -> CheckRun:
 
 
 def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
-    """Run ``teal estimate``."""
+    """Run ``teal estimate``; return its summary, the table of wrong counters, and the JSON data."""
     run = run_estimate(config, notify)
     checked = run.checked
     return Outcome(
@@ -219,7 +226,9 @@ def estimate_outcome(config: EstimateConfig, notify: Notify) -> Outcome:
 
 
 def check_outcome(config: CheckConfig, notify: Notify) -> Outcome:
-    """Run ``teal check``."""
+    """Run ``teal check``; return its tables, the JSON data, and an exit code that reports
+    alarms.
+    """
     run = run_check(config, notify)
     alarms = len(run.alarms)
     return Outcome(

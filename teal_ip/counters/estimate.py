@@ -39,14 +39,14 @@ from teal_ip.routing.simulate import measurements_of
 
 # Maximum number of counters named in the summary.
 _MAX_NAMED_COUNTERS = 5
-# Unexplained share of the counters above which a hint at wrong routing or units is given.
+# Unexplained share of the counters above which a note says that routing or units may be wrong.
 _MAX_UNEXPLAINED = 0.25
 # Minimum time between two saves of the results so far, seconds.
 _MIN_SAVE_INTERVAL_S = 10.0
 # Maximum share of the run time spent on saves: a slow save delays the next one.
 _MAX_SAVE_SHARE = 0.05
-# The other interval labels are suggested if they reduce the error at the counters below this
-# factor.
+# Ratio of the errors at the counters under the other and the current interval labels, below which
+# the other labels are suggested.
 _MAX_ERROR_RATIO = 0.7
 
 
@@ -60,12 +60,13 @@ class EstimatedInterval:
         prior: source of the prior: history, tracked or gravity.
         dispersion: variance over mean of the prior's error, Gbit/s.
         unexplained: sum of abs(counter - load of the matrix) over the sum of the counters.
-        blamed: number of counters that repair replaced.
+        blamed: number of counters that were found wrong and replaced (repair).
         missing: number of counters that were not measured.
         error: NMAE, sum of abs(estimate - truth) over the sum of the truth; NaN without truth.
         covered: share of the demands whose prediction interval contains the truth; NaN without
             truth or intervals.
-        covered_volume: share of the true traffic in these demands; NaN without truth or intervals.
+        covered_volume: share of the true traffic in the covered demands; NaN without truth or
+            intervals.
     """
 
     timestamp: str
@@ -86,13 +87,14 @@ class CheckedInterval:
 
     Attributes:
         timestamp: end of the interval, or its start under ``--labels start``.
-        statistic: T, mean of min(z^2, 9) over all values, z in units of 2% of a value.
-        mean_statistic: mean of T over the window.
+        statistic: T, mean of min(z^2, 9) over all links, ingress and egress, with the relative
+            difference z of matrix and repaired counter, in units of 2%.
+        mean_statistic: mean of T over the last intervals (window).
         limit: limit of the mean statistic above which the alarm is raised.
         alarm: whether the alarm is raised.
         disagreeing: share of links whose two counters disagree.
-        blamed: number of counters that repair replaced.
-        suspects: names of suspects, the most suspicious first.
+        blamed: number of counters that were found wrong and replaced (repair).
+        suspects: names of suspicious links, routers and counters, the most suspicious first.
         unit: hint at a mistaken unit; "" for none.
     """
 
@@ -112,7 +114,7 @@ class CheckRun(NamedTuple):
 
     Attributes:
         intervals: one record per interval.
-        named: counters that contradict the others, by number of intervals.
+        named: interfaces with counters that contradict the others, the most frequent first.
     """
 
     intervals: list[CheckedInterval]
@@ -120,11 +122,11 @@ class CheckRun(NamedTuple):
 
     @property
     def alarms(self) -> list[CheckedInterval]:
-        """The intervals with an alarm."""
+        """Records of the intervals that raise an alarm."""
         return [row for row in self.intervals if row.alarm]
 
     def describe(self) -> str:
-        """Return a summary of the alarms and of the counters that contradict the others most
+        """Return a summary: number of alarms, and the counters that contradict the others most
         often.
         """
         num_intervals = len(self.intervals)
@@ -163,9 +165,10 @@ class EstimateRun:
             NaN without history.
         upper: (T, D) upper ends, Gbit/s; NaN without history.
         intervals: one record per interval.
-        residual: (E,) mean over the intervals of link counter minus load, Gbit/s.
+        residual: (E,) counter of each link minus its load under the matrix, mean over the
+            intervals, Gbit/s.
         truth: (T, D) true matrices, Gbit/s; None if not given.
-        labels: whether timestamps are the end or the start of an interval.
+        labels: ``end`` or ``start``: the point of the interval that a timestamp is.
         expected_error: expected NMAE of the first matrix without a history; NaN with one.
         checked: check of the matrices against the counters; None before the end, and without
             traffic.
@@ -183,7 +186,7 @@ class EstimateRun:
     checked: CheckRun | None = None
 
     def __repr__(self) -> str:
-        """Summarise the run in a few lines."""
+        """Return a summary in a few lines: traffic, unexplained counters, errors, and alarms."""
         return self.describe()
 
     def to_frame(self) -> Any:
@@ -207,7 +210,8 @@ class EstimateRun:
         return dict(json_value({**means, **scalars, "intervals": self.intervals}))
 
     def describe(self) -> str:
-        """Summarise the run in a few lines."""
+        """Return a summary: traffic, unexplained counters, errors against the truth, and alarms."""
+        # Traffic, and how well the matrices explain the counters.
         rows = self.intervals
         lines = [
             f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, "
@@ -224,6 +228,7 @@ class EstimateRun:
                 "single demands are unreliable; link loads after the failure of a cable, sums of "
                 "many demands, are mostly within 3% (docs/counters.md)"
             )
+        # Errors against the truth, and coverage of the prediction intervals; NaN if unknown.
         if self.truth is not None:
             covered, volume = (
                 np.mean([getattr(row, name) for row in rows])
@@ -248,7 +253,7 @@ class Measured(NamedTuple):
 
     Attributes:
         topology: the network, with current metrics and failed links.
-        dag: its shortest paths.
+        dag: shortest paths of the network.
         counters: interface counters.
     """
 
@@ -271,10 +276,12 @@ def measured_on(
     Raises:
         InputError: invalid input.
     """
+    # Network with its IGP.
     network = topology_from(topology, options)
     for note in network.notes:
         notify(note)
     network, dag = load_igp(options, network, notify)
+    # Counters; their timestamps are the ends of intervals, and may be shifted to the starts.
     loaded = (
         counters
         if isinstance(counters, Counters)
@@ -298,7 +305,7 @@ def measured_on(
 
 
 def _interval_length(counters: Counters) -> np.timedelta64:
-    """Length of an interval."""
+    """Return the length of an interval, rounded to seconds."""
     return np.timedelta64(round(counters.interval_s), "s")
 
 
@@ -308,7 +315,10 @@ def _label_hint(
     matrices: TrafficMatrices,
     measurements: sp.csr_array,
 ) -> str:
-    """Return a hint if matrices fit the counters better with the other interval labels, else "".
+    """Return a suggestion if timestamps of matrices seem to be the other end of the interval, else
+    "".
+
+    The errors at the counters are compared between both labels.
 
     Args:
         config: settings.
@@ -321,7 +331,8 @@ def _label_hint(
         if config.labels == "end"
         else ("end", _interval_length(counters))
     )
-    # Relative errors |F x - y| / y at the counters, in intervals with a matrix under both labels.
+    # Relative errors |F x - y| / y of matrices x at the counters y, under the current and the other
+    # labels, in intervals with a matrix under both.
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
     for counter_values, timestamp in zip(counters.values, counters.timestamps, strict=True):
         is_counted = np.nan_to_num(counter_values) > 0
@@ -339,6 +350,7 @@ def _label_hint(
                     np.abs(measurements @ matrix - counter_values)[is_counted]
                     / counter_values[is_counted]
                 )
+    # Median errors; 0 if no interval could be compared.
     current_error, other_error = (
         float(np.median(np.concatenate(label_lists))) if label_lists else 0.0
         for label_lists in errors
@@ -370,7 +382,8 @@ def estimate(
         InputError: invalid input.
         KeyboardInterrupt: Ctrl-C or SIGTERM, after the current interval.
     """
-    # Load history, measured demands and truth.
+    # Load history, measured demands and truth.  ``pairs`` (D, 2) are source and target of each
+    # demand.
     topology, dag, counters = measured
     history = (
         load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
@@ -396,6 +409,7 @@ def estimate(
             num_blamed = repaired.num_blamed
         # Estimate the matrix.
         interval_estimate = None
+        # The expected error is computed once, for the first matrix without past traffic.
         if np.nansum(counter_values) > 0:
             flow_rates = _matrix_of_time(flows, counters.timestamps[t], pairs)
             if past_matrices is None and not estimator.knows_traffic:
@@ -482,6 +496,13 @@ _NO_COMPARISON = _Comparison(math.nan, math.nan, math.nan)
 class _EstimateRecorder:
     """Recorder of the estimates of consecutive intervals.
 
+    Args:
+        topology: the network.
+        counters: counters of all T intervals.
+        pairs: (D, 2) source and target of each demand.
+        config: settings.
+        has_truth: whether true matrices are given.
+
     Attributes:
         rows: one record per interval.
         expected_nmae: expected error of the first matrix without a history; NaN with one.
@@ -504,12 +525,14 @@ class _EstimateRecorder:
         self._values = counters.values
         self._pairs = pairs
         self._labels = config.labels
+        # (T, D) Gbit/s: estimates, ends of their prediction intervals, and true matrices; (E,) sum
+        # of the residuals at the links.
         self._matrices, self._lower, self._upper = (np.zeros(shape) for _ in range(3))
         self._truth = np.full(shape, np.nan) if has_truth else None
         self._residual = np.zeros(topology.num_links)
 
     def set_matrix(self, t: int, estimate: Estimate) -> None:
-        """Store the matrix of interval t, its prediction interval, and its residual at the
+        """Store the estimate of interval t: matrix, prediction intervals, and residuals at the
         links.
         """
         self._matrices[t] = estimate.matrix
@@ -525,7 +548,8 @@ class _EstimateRecorder:
         Args:
             t: index of the interval.
             true_matrix: (D,) Gbit/s; NaN for unknown demands, which count as 0.
-            has_intervals: whether the prediction intervals are known.
+            has_intervals: whether the prediction intervals are known, since past matrices were
+                given.
         """
         assert self._truth is not None
         if not np.isfinite(true_matrix).any():
@@ -549,7 +573,7 @@ class _EstimateRecorder:
         Args:
             t: index of the interval.
             estimate: the estimate; None for an interval without traffic.
-            num_blamed: number of counters that repair replaced.
+            num_blamed: number of counters that were found wrong and replaced.
             comparison: errors against the truth.
         """
         self.rows.append(
@@ -591,7 +615,7 @@ class _EstimateRecorder:
 
 
 def _notify_unexplained(rows: list[EstimatedInterval], notify: Callable[[str], None]) -> None:
-    """Notify if the matrices leave more than 25% of the counters unexplained."""
+    """Send a note if the matrices leave more than 25% of the counted traffic unexplained."""
     unexplained = float(np.mean([row.unexplained for row in rows]))
     if unexplained > _MAX_UNEXPLAINED:
         notify(
@@ -603,7 +627,15 @@ def _notify_unexplained(rows: list[EstimatedInterval], notify: Callable[[str], N
 def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Iterator[int]:
     """Yield the indices of all intervals, and save the results in between.
 
-    Saves at most every ten seconds, and on Ctrl-C or SIGTERM, which then ends the iteration.
+    Results are saved at most every ten seconds, and less often if a save is slow.  Ctrl-C or
+    SIGTERM ends the iteration after the current interval, with a last save.
+
+    Args:
+        num_intervals: number of intervals.
+        save: saves the results so far.
+
+    Raises:
+        Interrupted: Ctrl-C or SIGTERM.
     """
     with interrupts_wait() as stop_if_requested:
         next_save = time.monotonic() + _MIN_SAVE_INTERVAL_S
@@ -623,7 +655,17 @@ def _intervals_with_saves(num_intervals: int, save: Callable[[], None]) -> Itera
 def _load_measured_demands(
     config: EstimateOptions, topology: Topology, counters: Counters, notify: Callable[[str], None]
 ) -> TrafficMatrices:
-    """Load measured demands from a traffic file, or from flow records if prefixes are given."""
+    """Load measured demands from a traffic file, or from flow records if prefixes are given.
+
+    Args:
+        config: settings, with the file and the options of flow records.
+        topology: the network.
+        counters: counters, for the length and the times of intervals.
+        notify: called with notes on excluded records.
+
+    Raises:
+        InputError: an invalid file, or no time in common with the counters.
+    """
     if config.prefixes is None:
         return _require_common_times(
             load_traffic(config.flows, topology, unit=config.traffic_unit), counters
@@ -646,7 +688,9 @@ def _load_measured_demands(
 
 
 def _require_common_times(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
-    """Return the flows; raise InputError if no timestamp is one of the counters."""
+    """Return the measured demands unchanged; raise InputError if they share no time with the
+    counters.
+    """
     if not np.isin(flows.timestamps, counters.timestamps).any():
         raise InputError.invalid(
             "--flows",
@@ -678,6 +722,7 @@ def check(
         if config.history
         else None
     )
+    # ``config`` has both the settings of the alarm and those of the counters.
     run = check_matrices(measured, matrices, history, config, config, notify)
     if not run.intervals:
         stamps = measured.counters.timestamps
@@ -704,7 +749,7 @@ def check_matrices(
     Args:
         measured: network and counters.
         traffic: the matrices.
-        history: trusted matrices that calibrate the alarm; None for ``traffic``.
+        history: trusted matrices that calibrate the alarm; None to calibrate on ``traffic``.
         alarm: settings of the alarm: window and seed.
         config: settings of the counters.
         notify: called with notes and progress.
@@ -733,7 +778,7 @@ def check_matrices(
         result = checker.check(counters.at(t), matrix)
         blamed_counters.add(counters.at(t), result.repaired)
         records.append(_checked_interval(str(counters.timestamps[t]), result))
-    # Hint at wrong interval labels, also among the suspects.
+    # If wrong interval labels may be the cause of alarms, say so, also among the suspects.
     if any(row.alarm for row in records) and (
         hint := _label_hint(config, counters, traffic, measurements)
     ):
@@ -744,7 +789,7 @@ def check_matrices(
             else row
             for row in records
         ]
-    # Aggregate the counters that contradict the others by interface.
+    # Name the interfaces whose counters contradict the others.
     interfaces = (
         ({}, {}) if config.interfaces is None else interfaces_of(config.interfaces, topology)
     )
@@ -752,7 +797,7 @@ def check_matrices(
 
 
 def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
-    """Return the record of a checked interval."""
+    """Return the record of a checked interval, with its first eight suspects."""
     return CheckedInterval(
         timestamp=timestamp,
         statistic=result.statistic,
@@ -769,12 +814,12 @@ def _checked_interval(timestamp: str, result: Check) -> CheckedInterval:
 def _matrix_of_time(
     traffic: TrafficMatrices | None, time: np.datetime64, pairs: IntArray
 ) -> FloatArray | None:
-    """Return the matrix of a timestamp, over the given pairs; None if there is no such matrix.
+    """Return the matrix of a timestamp, with the demands of ``pairs``; None if there is none.
 
     Args:
         traffic: the matrices; None for none.
-        time: timestamp.
-        pairs: (D, 2) source and target of each demand.
+        time: timestamp of the matrix.
+        pairs: (D, 2) source and target of each demand of the result.
 
     Returns:
         (D,) Gbit/s; NaN for pairs without a demand in the traffic.
@@ -788,15 +833,24 @@ def _matrix_of_time(
 
 
 def _all_matrices_over(traffic: TrafficMatrices, pairs: IntArray) -> FloatArray:
-    """Return all matrices (T, D) over the given pairs (D, 2), Gbit/s; 0 for pairs without a demand
-    in the traffic.
+    """Return all T matrices, with the demands of ``pairs`` (D, 2) as columns.
+
+    Returns:
+        (T, D) Gbit/s; 0 for pairs without a demand in the traffic.
     """
     return np.nan_to_num(_rates_over(traffic, traffic.read(slice(None)), pairs))
 
 
 def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) -> FloatArray:
-    """Reorder rates (B, D') of a traffic's demands to the given pairs (D, 2); NaN for other
-    pairs.
+    """Return rates of demands with the demands of ``pairs`` as columns.
+
+    Args:
+        traffic: matrices, for source and target of each of their demands.
+        rates: (B, demands of ``traffic``) Gbit/s in B intervals.
+        pairs: (D, 2) source and target of each demand of the result.
+
+    Returns:
+        (B, D) Gbit/s; NaN for pairs without a demand in the traffic.
     """
     if np.array_equal(traffic.pairs, pairs):
         return rates
@@ -808,7 +862,8 @@ def _rates_over(traffic: TrafficMatrices, rates: FloatArray, pairs: IntArray) ->
 def save_intervals(path: Path, run: EstimateRun) -> None:
     """Write the prediction intervals to a .npz file.
 
-    Arrays ``lower`` and ``upper`` (T, D), Gbit/s, with intervals and demands as in matrices.npz.
+    It has the arrays ``lower`` and ``upper`` (T, D), Gbit/s, with the intervals and demands of
+    matrices.npz in the same order.
     """
     from teal.runtime.storage import atomic_file
 

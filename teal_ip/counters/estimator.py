@@ -10,23 +10,25 @@ The prior is a vector of traffic shares.  Without a history:
 With a history of shares h_1, ..., h_T of matrices (each sums to 1), whose counters under the
 current routing are F h_t, the prior is the mean of three: tracked shares and
 
-- *analogues*: the mean of the 20 shares whose counters, as shares of their sum, are nearest to the
-  current ones;
-- *Gaussian*: mu + C F' (F C F' + R)^-1 (y - F mu), the linear minimum mean square error (MMSE)
-  estimate with the mean mu and the covariance C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu),
-  b = 0.6, of shares winsorised at 2 and 98% demand by demand; diag(mu) is the metric of the KL
-  projection, so b = 1 would be close to projecting the mean.
+- *nearest neighbours*: the mean of the 20 shares whose counters, as shares of their sum, are
+  nearest to the current ones;
+- *Gaussian*: mu + C F' (F C F' + V)^-1 (y - F mu), the linear minimum mean square error (MMSE)
+  estimate from the counters y with the covariance V of their errors, and the mean mu and the
+  covariance C = (1 - b) cov + b (trace(cov) / sum mu) diag(mu), b = 0.6, of shares winsorised at 2
+  and 98% demand by demand; diag(mu) is the metric of the KL projection, so b = 1 would be close to
+  projecting the mean.
 
-:func:`HistoryPrior.prior` averages the last two: no single method is best on every network.  The
+:meth:`HistoryPrior.prior` averages the last two: no single method is best on every network.  The
 dispersion is
 
-    phi = 0.3 sum (x - m)^2 / sum m      with a history, m its mean scaled to each matrix;
-                                         without history total / D.
+    phi = 0.3 sum (x - m)^2 / sum m      with a history of matrices x, m its mean shares scaled to
+                                         the total of each matrix;
+    phi = total / D                      without a history, for D demands.
 
 Prediction intervals are conformal (split conformal prediction): the residuals |x - estimate| /
 total of the second half of the history, estimated from the first half, give each demand a quantile,
-mixed with the pooled quantile of all demands if there are few residuals; a demand above its mean
-share has a wider interval.  The prior's residual b at the counters, averaged over the last
+which is averaged with the pooled quantile of all demands if there are few residuals; a demand above
+its mean share has a wider interval.  The prior's residual b at the counters, averaged over the last
 intervals, shows drift from the history: if demands x differ from the prior by independent relative
 errors of standard deviation sigma, then
 
@@ -54,8 +56,8 @@ from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal_ip.counters.projection import Projected, Projection, solve_definite
 
-# Number of nearest past intervals in the mean of analogues.
-_NUM_ANALOGUES = 20
+# Number of past intervals in the nearest-neighbour estimate.
+_NUM_NEIGHBOURS = 20
 # Share of values clipped at either end (winsorising).
 _WINSOR_SHARE = 0.02
 # Shrinkage b of the covariance towards a diagonal one.
@@ -91,7 +93,7 @@ def scaled_to(counters: FloatArray, measurements: sp.csr_array, shares: FloatArr
 
     Args:
         counters: (R,) Gbit/s; NaN for missing ones, which are ignored.
-        measurements: (R, D) measurement matrix F.
+        measurements: (R, D) measurement matrix F: the counters of demands x are F x.
         shares: (D,) share of each demand in the traffic.
 
     Returns:
@@ -118,7 +120,7 @@ class History:
     def of(cls, matrices: FloatArray) -> History:
         """Build a history from matrices (T, D), Gbit/s, in time order.
 
-        Matrices without traffic are dropped, and the oldest ones above the memory limit.
+        Matrices without traffic are dropped; above the memory limit, so are the oldest ones.
 
         Raises:
             InputError: no matrix with traffic.
@@ -135,12 +137,12 @@ class History:
 
     @property
     def num_matrices(self) -> int:
-        """Number of matrices, T."""
+        """Number of past matrices with traffic, T."""
         return len(self.shares)
 
     @cached_property
     def mean(self) -> FloatArray:
-        """Mean share (D,) of each demand."""
+        """Mean share of the traffic of each demand (D,) over the history."""
         return np.asarray(self.shares.mean(0))
 
     @cached_property
@@ -172,7 +174,7 @@ class History:
 class HistoryPrior:
     """Prior traffic shares from a history and the current counters, under one routing.
 
-    With the mean mu and the covariance C of the past shares:
+    With the mean mu and the covariance C of the past shares of D demands, and R counters:
 
     - ``_counters`` (T, R): counters F h_t of the past shares h_t;
     - ``_mean`` (D,): mu, of winsorised shares;
@@ -208,17 +210,16 @@ class HistoryPrior:
         self._covariance = np.asarray(self._measurements @ self._gain.T)
 
     def prior(self, counters: FloatArray) -> FloatArray:
-        """Return the prior share (D,) of each demand, at least 0: the mean of the analogue and the
-        linear MMSE estimate.
+        """Return the prior share of the traffic of each demand (D,), at least 0.
 
-        The sum is only approximately 1.
+        It is the mean of the nearest-neighbour estimate and the linear MMSE estimate; the shares
+        sum to about 1.
 
         Args:
             counters: (R,) Gbit/s; NaN for missing ones.
         """
         is_known = np.isfinite(counters)
-        # Estimate the total traffic: the one with which the mean shares explain the sum of
-        # counters.
+        # Estimate the total traffic: with it, the mean shares reproduce the sum of the counters.
         total = float(counters[is_known].sum()) / max(
             float(self._counter_mean[is_known].sum()), 1e-300
         )
@@ -226,12 +227,13 @@ class HistoryPrior:
         return (self.analogues(shares, is_known) + self.gaussian(shares, is_known)) / 2
 
     def analogues(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
-        """Return the mean (D,) of the past shares whose counters are nearest to the current ones.
+        """Return the nearest-neighbour estimate of the shares (D,).
 
+        It is the mean of the 20 past intervals whose counters are nearest to the current ones.
         Counters are compared as shares of their sum, by Euclidean distance.
 
         Args:
-            shares: (R,) counters over the total traffic.
+            shares: (R,) counters divided by the total traffic.
             is_known: (R,) whether each counter was measured.
         """
         past_counters = self._counters[:, is_known]
@@ -240,20 +242,22 @@ class HistoryPrior:
         squared_distance = (
             (past_counters / np.where(past_total > 0, past_total, 1) - current_shares) ** 2
         ).sum(1)
-        num_analogues = min(_NUM_ANALOGUES, len(squared_distance))
-        nearest = np.argpartition(squared_distance, num_analogues - 1)[:num_analogues]
+        num_neighbours = min(_NUM_NEIGHBOURS, len(squared_distance))
+        nearest = np.argpartition(squared_distance, num_neighbours - 1)[:num_neighbours]
         return np.asarray(self._history.shares[nearest].mean(0))
 
     def gaussian(self, shares: FloatArray, is_known: BoolArray) -> FloatArray:
         """Return the linear minimum mean square error estimate of the shares (D,), at least 0.
 
-        mu + C F' (F C F' + R)^-1 (y - F mu) over the measured counters, with the diagonal
-        covariance R of their errors.
+        mu + C F' (F C F' + V)^-1 (y - F mu) over the measured counters y, with the mean mu and the
+        covariance C of the shares, the measurement matrix F, and the diagonal covariance V of the
+        counters' errors.
 
         Args:
-            shares: (R,) counters over the total traffic.
+            shares: (R,) counters divided by the total traffic.
             is_known: (R,) whether each counter was measured.
         """
+        # Variances of the counters: a small counter has the error of 0.1% of the largest one.
         known_shares = shares[is_known]
         noise = (
             self._relative
@@ -331,13 +335,13 @@ class Estimate:
 
 
 class _Fit(NamedTuple):
-    """A projection and its inputs.
+    """Estimate of one interval: the prior, and its projection onto the counters.
 
     Attributes:
         projected: the last projection; its residual has R rows for counters, then rows for
             measured demands.
         prior: (D,) Gbit/s.
-        dispersion: phi, Gbit/s.
+        dispersion: phi, variance over mean of the prior's error, Gbit/s.
         kind: source of the prior: history, tracked or gravity.
         steps: number of Newton steps of all projections.
         is_outlier: (R,) whether each counter was treated as an outlier.
@@ -383,6 +387,8 @@ class Estimator:
             raise InputError(
                 "estimate", "history", f"an array of shape (T, {len(pairs)})", history.shape
             )
+        # Settings, past matrices with traffic, and priors; ``_tracked`` (D,) is the exponential
+        # average of shares.
         self._pairs = pairs
         self._nodes = nodes
         self._relative = relative
@@ -397,18 +403,21 @@ class Estimator:
         self._residuals: FloatArray | None = None
         # Half widths of the intervals, and mean demands (D,), as shares of the total traffic.
         self._widths = self._mean = np.zeros(len(pairs))
-        # Weight of a demand's quantile against the pooled one, and the drift factor u.
+        # Weight of a demand's own quantile (the pooled one has the rest), and the drift factor u.
         self._demand_weight = 1.0
         self._drift_factor = 0.0
+        # Dispersion of the history over its mean total traffic; 0 without a history.
         self._relative_dispersion = self._history_dispersion(self._matrices)
+        # Average residual of the prior at the counters, and the state before the last estimate.
         self._bias = _Bias(sp.csr_array((0, len(pairs))))
         self._previous_state = self._tracked, self._bias
 
     @staticmethod
     def _history_dispersion(matrices: FloatArray | None) -> float:
-        """Return the dispersion of past matrices over their mean total; 0 for fewer than two.
+        """Return the dispersion phi of past matrices, divided by their mean total traffic.
 
-        phi = sum (x - m)^2 / sum m, with m the mean shares scaled to the total of each matrix.
+        phi = sum (x - m)^2 / sum m over all matrices x, with m their mean shares scaled to the
+        total of each matrix; 0 for fewer than two matrices.
 
         Args:
             matrices: (T, D) Gbit/s; None for none.
@@ -451,19 +460,24 @@ class Estimator:
         deviation: FloatArray | None = None,
         robust: bool = False,
     ) -> Estimate:
-        """Estimate the matrix of the next interval, and update tracked shares and bias.
+        """Estimate the matrix of the next interval; update the exponential averages of the shares
+        and of the prior's residuals.
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
-            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement.
-            deviation: (R,) standard deviations, Gbit/s; None for the relative error.
+            flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
+                none.
+            deviation: (R,) standard deviations of the counters, Gbit/s; None to compute them from
+                the relative error.
             robust: treat counters with a residual above 3 standard deviations as outliers:
                 increase their standard deviation, and estimate again.
 
         Raises:
             InputError: no routing, no measured counter, or traffic that the prior rules out.
         """
+        # Project the prior onto the counters.
         fit = self._fit(counters, flows, deviation, robust)
+        # The state before this estimate, for ``forget_last``.
         self._previous_state = self._tracked, self._bias.copy()
         matrix = fit.projected.matrix
         assert self._projection is not None
@@ -480,6 +494,7 @@ class Estimator:
         if total > 0:
             prior_residual = counters - self._projection.measurements @ fit.prior
             self._bias.add(np.where(fit.is_outlier, np.nan, prior_residual) / total)
+        # Prediction intervals, and unexplained share of the counters.
         counted = float(np.nansum(counters))
         lower, upper = self._interval(matrix)
         return Estimate(
@@ -495,7 +510,10 @@ class Estimator:
         )
 
     def forget_last(self) -> None:
-        """Undo the state updates of the last estimate, if its interval proves unreliable."""
+        """Restore the exponential averages to their values before the last estimate.
+
+        Called if the counters of the last interval prove unreliable.
+        """
         self._tracked, self._bias = self._previous_state
 
     @property
@@ -510,13 +528,13 @@ class Estimator:
         return np.asarray(self._projection.measurements.sum(1)).reshape(-1) > 0
 
     def explained(self, counters: FloatArray, is_firm: BoolArray | None = None) -> FloatArray:
-        """Return the counters (R,), Gbit/s, that a robust estimate explains; the state stays.
+        """Return the counters (R,), Gbit/s, of the matrix that a robust estimate finds.
 
-        Missing counters are predicted from the others.
+        Missing counters are predicted from the others.  The exponential averages do not change.
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
-            is_firm: (R,) counters that are never treated as outliers; None for none.
+            is_firm: (R,) whether a counter is never treated as an outlier; None if all may be.
 
         Raises:
             InputError: no routing, no measured counter, or traffic that the prior rules out.
@@ -533,20 +551,22 @@ class Estimator:
         robust: bool,
         is_firm: BoolArray | None = None,
     ) -> _Fit:
-        """Project the current prior onto the counters; the state stays.
+        """Project the current prior onto the counters, without any change of the estimator.
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
             flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
                 none.
-            deviation: (R,) standard deviations of counters, Gbit/s; None for the relative error.
+            deviation: (R,) standard deviations of counters, Gbit/s; None to compute them from the
+                relative error.
             robust: increase the standard deviation of outliers, and project again.
-            is_firm: (R,) counters that are never treated as outliers; None for none.
+            is_firm: (R,) whether a counter is never treated as an outlier; None if all may be.
 
         Raises:
             InputError: no routing, a wrong number of counters, no measured counter, or traffic that
                 the prior rules out.
         """
+        # Check routing and shape of the counters.
         if self._projection is None:
             raise InputError.invalid(
                 "estimate", "routing", "no measurement matrix is set", "call Estimator.route first"
@@ -555,7 +575,7 @@ class Estimator:
         if counters.shape != (projection.measurements.shape[0],):
             expected = f"an array of shape ({projection.measurements.shape[0]},)"
             raise InputError("estimate", "counters", expected, counters.shape)
-        # Prior and its dispersion; without a history, the mean demand.
+        # Prior (D,), Gbit/s, and its dispersion: from the history, else the mean demand, else 1.
         shares, kind = self._prior_shares(counters)
         prior = scaled_to(counters, projection.measurements, shares)
         total = float(prior.sum())
@@ -567,7 +587,7 @@ class Estimator:
         deviation = (
             projection.deviations(counters, self._relative) if deviation is None else deviation
         )
-        # Project.  Robust: increase the standard deviations of outliers, and project again.
+        # Project.  If ``robust``: increase the standard deviations of outliers, and project again.
         projected, num_rows = self._project(
             counters, deviation, prior, dispersion, flows, _MAX_NEWTON_STEPS
         )
@@ -588,10 +608,11 @@ class Estimator:
         return _Fit(projected, prior, dispersion, kind, num_steps, is_outlier)
 
     def _prior_shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
-        """Return the prior share (D,) of each demand, and its source.
+        """Return the prior share (D,) of each demand, and its source: gravity, tracked or history.
 
-        Gravity without past traffic; the exponential average of past estimates without a history;
-        else the mean of that average and, with twice its weight, the prior from the history.
+        Without past traffic it is the gravity model, without a history the exponential average of
+        past estimates.  With a history it is 1/3 of that average and 2/3 of the prior from the
+        history.
 
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
@@ -625,7 +646,7 @@ class Estimator:
             counters: (R,) Gbit/s; NaN for missing ones.
             deviation: (R,) standard deviations of counters, Gbit/s.
             prior: (D,) Gbit/s.
-            phi: dispersion, Gbit/s.
+            phi: dispersion, variance over mean of the prior's error, Gbit/s.
             flows: (D,) measured demands, Gbit/s; NaN for demands without a measurement; None for
                 none.
             max_steps: maximum number of Newton steps.
@@ -649,6 +670,8 @@ class Estimator:
             shape=(len(measured_demands), len(prior)),
         )
         extended = Projection(sp.csr_array(sp.vstack([self._projection.measurements, demand_rows])))
+        # Measured demands replace the prior; a small one has the error of 0.1% of the largest
+        # prior.
         prior = prior.copy()
         prior[measured_demands] = flows[measured_demands]
         flow_deviation = _FLOW_ERROR * np.maximum(
@@ -748,7 +771,9 @@ class Estimator:
 
     @property
     def residuals(self) -> FloatArray | None:
-        """Calibration residuals (C, D), as shares of the total traffic; None before calibration."""
+        """Residuals (true minus estimated demands) of C matrices in calibration (C, D), as shares
+        of the total traffic; None before calibration.
+        """
         return self._residuals
 
     def scenarios(self, matrix: FloatArray, count: int, seed: int = 0) -> FloatArray:
@@ -782,10 +807,13 @@ class Estimator:
         )
 
     def _interval(self, matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the ends (D,) of the prediction intervals of an estimate (D,), Gbit/s.
+        """Return the lower and upper ends (D,) of the prediction intervals of a matrix (D,),
+        Gbit/s.
 
-        Half width sqrt(w^2 + (u z sigma x)^2): the calibrated width w, wider for demands above
-        their mean share, and the drift of the prior.  NaN before calibration.
+        The half width is sqrt(w^2 + (u z sigma x)^2), with the calibrated half width w, wider for
+        demands above their mean share, the drift factor u, the normal quantile z, and the relative
+        standard deviation sigma of demands x that the average residual of the prior indicates.  The
+        ends are NaN before calibration.
         """
         if self._residuals is None:
             unknown = np.full_like(matrix, math.nan)
@@ -810,16 +838,18 @@ class _Bias:
     """
 
     def __init__(self, measurements: sp.csr_array) -> None:
+        # (R,) exponentially weighted sum of residuals, and sum of their weights.
         self._measurements = measurements
         self._sum = np.zeros(measurements.shape[0])
         self._weight = np.zeros(measurements.shape[0])
 
     @cached_property
     def _squares(self) -> sp.csr_array:
+        """Squared entries of the measurement matrix (R, D)."""
         return self._measurements.multiply(self._measurements).tocsr()
 
     def copy(self) -> _Bias:
-        """Return an independent copy."""
+        """Return a copy of the average that further intervals do not change."""
         copied = _Bias(self._measurements)
         copied._sum = self._sum.copy()
         copied._weight = self._weight.copy()
@@ -837,10 +867,11 @@ class _Bias:
         self._weight += is_known * _BIAS_WEIGHT * (1 - self._weight)
 
     def deviation(self, matrix: FloatArray) -> float:
-        """Return the relative standard deviation of demands that explains the average residual b.
+        """Return the relative standard deviation sigma of demands that explains the average
+        residual.
 
-        sigma^2 = sum_r b_r^2 / sum_r sum_d F_rd^2 x_d^2, with x the matrix as shares of its total;
-        0 before the first interval.
+        sigma^2 = sum_r b_r^2 / sum_r sum_d F_rd^2 x_d^2, with the average residual b_r of the prior
+        at counter r, and the matrix x as shares of its total; 0 before the first interval.
 
         Args:
             matrix: (D,) Gbit/s.
@@ -859,9 +890,9 @@ def _interval_widths(
 ) -> tuple[FloatArray, float]:
     """Return the half widths of conformal prediction intervals.
 
-    The quantile of one demand's n residuals is mixed, with weight n / (n + 30), with the pooled
-    quantile of all demands, whose residuals are in units of the square root of the demand's mean:
-    few residuals say little about the tail of one demand.
+    The half width of a demand is w q + (1 - w) max(q, p), with w = n / (n + 30): q is the quantile
+    of its n residuals, and p the pooled quantile of all demands, whose residuals are in units of
+    the square root of the demand's mean.  Few residuals say little about the tail of one demand.
 
     Args:
         residual: (n, D) magnitudes of residuals, as shares of the total traffic.
@@ -869,11 +900,13 @@ def _interval_widths(
         level: probability of the intervals.
 
     Returns:
-        half widths (D,) as shares of the total traffic, and the weight n / (n + 30).
+        half widths (D,) as shares of the total traffic, and the weight w.
     """
+    # Split conformal prediction: the quantile is slightly above the level, since n is finite.
     num_residuals = len(residual)
     conformal_level = min(1.0, math.ceil((num_residuals + 1) * level) / num_residuals)
     demand_quantile = np.quantile(residual, conformal_level, axis=0)
+    # Unit of each demand's residuals in the pooled quantile.
     scale = np.sqrt(mean * float(mean.mean()))
     pooled_quantile = float(np.quantile(residual / scale, conformal_level)) * scale
     weight = num_residuals / (num_residuals + _POOLED_WEIGHT)
@@ -883,6 +916,7 @@ def _interval_widths(
 
 
 def _is_same_matrix(a: sp.csr_array, b: sp.csr_array) -> bool:
+    """Return whether two sparse matrices have the same shape and the same entries."""
     if a is b:
         return True
     return a.shape == b.shape and a.nnz == b.nnz and not (a != b).nnz

@@ -9,10 +9,11 @@ counters against F p then satisfy
     C = diag(p^2) - diag(p^2) G' (G diag(p^2) G')^+ G diag(p^2),
 
 with the rows f_r of F for links and G those for ingress and egress, which gives sigma.  The
-posterior variance given all counters is v = diag(W - W F' (F W F' + R)^-1 F W), and the expected
-sum of abs(error) is sqrt(2 / pi) sum sqrt(v).  On 36 random networks of 8 to 16 routers, whose
-demands differ from gravity by factors exp(0.35 z) to exp(1.3 z), it was 0.3 to 1.9 times the error
-(NMAE) of the matrix, 0.9 in the median.  Entry point: :func:`expected_error`.
+posterior variance given all counters is v = diag(W - W F' (F W F' + V)^-1 F W), with the diagonal
+covariance V of the counters' errors, and the expected sum of abs(error) is sqrt(2 / pi) sum
+sqrt(v).  On 36 random networks of 8 to 16 routers, whose demands differ from gravity by factors
+exp(0.35 z) to exp(1.3 z), it was 0.3 to 1.9 times the error (NMAE) of the matrix, 0.9 in the
+median.  Entry point: :func:`expected_error`.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ def expected_error(
 ) -> float:
     """Return the expected normalised error (NMAE) of a matrix estimated from counters with gravity.
 
-    sqrt(2 / pi) sum_d sqrt(v_d) / sum_d p_d, with the prior p and the posterior variances v; NaN if
-    the network is too large, or no ingress or egress has traffic.
+    It is sqrt(2 / pi) sum_d sqrt(v_d) / sum_d p_d, with the prior p (D,) and the posterior
+    variances v (D,) of the demands.  The demands are taken to differ from p by independent relative
+    errors, whose variance sigma^2 follows from the residuals of the links' counters.  The result is
+    NaN if the network is too large, or no ingress or egress has traffic.
 
     Args:
-        measurements: (R, D) measurement matrix F.
+        measurements: (R, D) measurement matrix F: the counters of demands x are F x.
         num_links: number of links; their rows of F come first.
         pairs: (D, 2) source and target of the demands.
         counters: (R,) Gbit/s, some above 0; NaN for missing ones.
@@ -62,7 +65,11 @@ def expected_error(
     prior = projection.project(
         border_counters, deviation, prior, float(prior.sum()) / len(prior)
     ).matrix
-    # sigma^2: squared residuals of the links over those expected for sigma = 1.
+    # sigma^2: sum of the squared residuals of links, less the counters' variances, over the sum
+    # that is expected for sigma = 1.  The latter allows for the projection onto ingress and egress:
+    # with the rows L of links and G of ingress and egress, it is the trace of
+    # L diag(p^2) L' - L diag(p^2) G' (G diag(p^2) G')^+ G diag(p^2) L'; ``cross`` is G diag(p^2)
+    # L'.
     variance = deviation[is_known] ** 2
     prior_square = prior**2
     known_rows = measurements[np.flatnonzero(is_known)].toarray()
@@ -78,7 +85,8 @@ def expected_error(
     sigma_square = max(0.0, float((residual**2 - variance[is_known_link]).sum())) / max(
         unit_residual_square, 1e-300
     )
-    # Posterior variance of each demand given all counters.
+    # Posterior variance v of each demand given all counters (Kalman update), from the prior
+    # covariance sigma^2 diag(p^2); ``innovation`` is the covariance of the counters.
     cross_covariance = known_rows * (sigma_square * prior_square)
     innovation = cross_covariance @ known_rows.T + np.diag(variance)
     remaining_variance = sigma_square * prior_square - (

@@ -31,6 +31,7 @@ from teal.formats.times import seconds_of
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 
+# Gbit of one byte.
 _GBIT_OF_BYTE = 8e-9
 # Names of each field in nfdump's CSV 1.6, CSV 1.7 and JSON, and in pmacct's JSON.
 _FIELD_NAMES = {
@@ -41,6 +42,7 @@ _FIELD_NAMES = {
     "last": ("te", "lastSeen", "t_last", "last", "timestamp_end", "stamp_updated"),
     "duration": ("td", "duration"),
 }
+# Fields without which a record is rejected.
 _REQUIRED_FIELDS = ("source", "target", "bytes", "first")
 # Fields that identify records of unsupported programs.
 _UNSUPPORTED_PROGRAMS = {
@@ -48,6 +50,7 @@ _UNSUPPORTED_PROGRAMS = {
     "sampler_address": "goflow2",
     "flowStartMilliseconds": "an IPFIX collector",
 }
+# Columns of the table of prefixes.
 _PREFIX_COLUMNS = (
     side_tables.Column("prefix", required=True),
     side_tables.Column("router", required=True),
@@ -64,8 +67,8 @@ class _Record(NamedTuple):
     """Flow record.
 
     Attributes:
-        source: source address.
-        target: destination address.
+        source: source IP address.
+        target: destination IP address.
         amount: traffic after correction for sampling, Gbit.
         first: start, seconds since 1970.
         last: end, seconds since 1970; before the start if the exporter's clock was set back.
@@ -82,7 +85,7 @@ class Prefixes:
     """Map of IP addresses to routers, by longest-prefix match.
 
     Args:
-        routers: index of the router by IP prefix.
+        routers: index of the router of each IP prefix (``ipaddress`` network).
     """
 
     def __init__(self, routers: dict[Any, int]) -> None:
@@ -96,7 +99,11 @@ class Prefixes:
 
     @classmethod
     def load(cls, path: Path, topology: Topology) -> Prefixes:
-        """Read a table with the columns prefix and router.
+        """Read a table of prefixes and their routers.
+
+        Args:
+            path: table (.csv) with the columns prefix and router.
+            topology: the network.
 
         Raises:
             InputError: no such file, an invalid prefix, or an unknown router.
@@ -118,8 +125,9 @@ class Prefixes:
         return cls(routers)
 
     def router(self, address: str) -> int:
-        """Return the index of the router of an address; -1 for an invalid address, or one in no
-        prefix.
+        """Return the index of the router of an IP address; -1 if it is invalid, or in no prefix.
+
+        Results are cached by address.
         """
         if address not in self._router_by_address:
             self._router_by_address[address] = self._longest_match(address)
@@ -131,6 +139,7 @@ class Prefixes:
             parsed_address = ipaddress.ip_address(address)
         except ValueError:
             return -1
+        # Try the longest prefixes first: clear the bits of the address behind the prefix length.
         for version, length in self._keys_by_length:
             if version == parsed_address.version:
                 shift = parsed_address.max_prefixlen - length
@@ -145,7 +154,7 @@ class Flows(NamedTuple):
 
     Attributes:
         traffic: demands from the exporting routers.
-        notes: sentences on excluded records.
+        notes: texts on excluded records, and on records that end before they begin.
     """
 
     traffic: TrafficMatrices
@@ -166,10 +175,11 @@ def load_flows(
     Args:
         path: a .csv or .json file.
         topology: the network.
-        prefixes: routers of addresses, by prefix.
+        prefixes: map of addresses to routers.
         interval_s: length of an interval, seconds; each ends at a multiple of it.
         sampling: packets per sampled packet, for records without a sampling rate.
-        exporters: names of the routers that exported the records; () for all where records enter.
+        exporters: names of the routers that exported the records; () for all routers where a record
+            enters the network.
 
     Raises:
         InputError: no such file, another format, a record with missing fields, or no record
@@ -206,9 +216,13 @@ def load_flows(
 class _FlowAmounts:
     """Accumulator of flow records by interval, source and target.
 
+    Args:
+        path: file of the records, for messages.
+        interval_s: length of an interval, seconds.
+
     Attributes:
-        by_interval: traffic by (interval, source, target), Gbit; interval i ends at (i + 1) times
-            its length.
+        by_interval: traffic by (interval, source, target), Gbit; interval i begins i interval
+            lengths after 1970.
         num_without_prefix: number of records with an address in no prefix.
         num_within_router: number of records within a router, or from a router that is no exporter.
         num_reversed: number of records that end before they begin.
@@ -223,13 +237,14 @@ class _FlowAmounts:
         self._interval_s = interval_s
 
     def add(self, record: _Record, prefixes: Prefixes, exporter_indices: set[int]) -> None:
-        """Spread a record over its intervals, in proportion to the time.
+        """Add a record: its traffic is divided over intervals in proportion to the time in each.
 
-        Records within a router, of unknown addresses, or not from an exporter are only counted.
+        Records within a router, of addresses in no prefix, or not from an exporter are excluded and
+        counted.
 
         Args:
             record: the record.
-            prefixes: routers of addresses.
+            prefixes: map of addresses to routers.
             exporter_indices: indices of the exporters; empty for all.
 
         Raises:
@@ -245,7 +260,7 @@ class _FlowAmounts:
         if source == target or (exporter_indices and source not in exporter_indices):
             self.num_within_router += 1
             return
-        # Spread the traffic.
+        # Divide the traffic over the intervals; a record without duration belongs to one of them.
         interval_s = self._interval_s
         begin = record.first
         end = max(record.last, record.first)
@@ -265,12 +280,13 @@ class _FlowAmounts:
             self.by_interval[key] = self.by_interval.get(key, 0.0) + share * record.amount
 
     def to_traffic(self, routers: list[int], num_nodes: int) -> TrafficMatrices:
-        """Return the demands from some routers to all others, as matrices by interval.
+        """Return the demands from some routers to all others, as one matrix for each interval.
 
         Args:
-            routers: indices of the routers.
+            routers: indices of the routers, the sources of all demands.
             num_nodes: number of nodes of the network.
         """
+        # Demands (source, target), and intervals with traffic.
         pairs = np.array(
             [(s, t) for s in routers for t in range(num_nodes) if s != t], dtype=np.int32
         )
@@ -294,7 +310,7 @@ class _FlowAmounts:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Return sentences on excluded records, and on those that end before they begin."""
+        """Return texts on excluded records, and on records that end before they begin."""
         notes = []
         if self.num_without_prefix:
             notes.append(f"{self.num_without_prefix:,} records excluded: an address in no prefix")
@@ -330,6 +346,7 @@ def _read_records(path: Path, sampling: float) -> Iterator[_Record]:
             raise InputError(
                 str(path), "", "a .csv or .json file of flow records", path.suffix or "no suffix"
             )
+        # JSON: one array of records (nfdump), or one record per line (pmacct).
         text = path.read_text(encoding="utf-8")
         objects = (
             json.loads(text)
@@ -353,10 +370,17 @@ def _read_records(path: Path, sampling: float) -> Iterator[_Record]:
 
 
 def _nfdump_rows(stream: TextIO, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and fields of each record of an nfdump CSV file.
+    """Yield line number and fields, text by column name, of each record of an nfdump CSV file.
 
-    Summaries are skipped: in concatenated files, a summary and the next heading follow the records
-    of each file.
+    A heading with the names of the columns comes before the records, and a summary behind them is
+    skipped.  Both may occur repeatedly, in concatenated files.
+
+    Args:
+        stream: the open file.
+        path: the file, for messages.
+
+    Raises:
+        InputError: a file without a heading of nfdump.
     """
     reader = csv.reader(stream)
     columns: list[str] = []
@@ -388,6 +412,7 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
     Raises:
         InputError: a missing or invalid field.
     """
+    # First name of each field that the record has.
     values: dict[str, Any] = {}
     for field, names in _FIELD_NAMES.items():
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
@@ -395,6 +420,7 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
             raise InputError.invalid(
                 str(path), position, f"no {field}: none of the fields {', '.join(names)}"
             )
+    # Start and end; without an end or a duration, the record ends when it begins.
     first = seconds_of(values["first"], str(path), position)
     last = first
     if values["last"] is not None:
@@ -408,6 +434,7 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
             f"the record ends more than {_MAX_CLOCK_STEP_S:g} s before it begins: "
             f"{values['first']}, {values['last']}",
         )
+    # Traffic in Gbit, corrected for sampling.
     try:
         amount = (
             float(values["bytes"]) * _GBIT_OF_BYTE * float(row.get("sampling_rate") or sampling)
@@ -422,7 +449,17 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
 
 
 def _parse_duration_s(value: Any, position: str, path: Path) -> float:
-    """Return the seconds of a duration: a number, or hours, minutes and seconds (00:20:00.000)."""
+    """Return the seconds of a duration, given as seconds or as hours:minutes:seconds
+    (00:20:00.000).
+
+    Args:
+        value: number or text of the record.
+        position: line or record, for messages.
+        path: file, for messages.
+
+    Raises:
+        InputError: not a duration of at least 0.
+    """
     parts = str(value).strip().split(":")
     try:
         seconds = sum(float(part) * 60.0**power for power, part in enumerate(reversed(parts)))
@@ -436,7 +473,7 @@ def _parse_duration_s(value: Any, position: str, path: Path) -> float:
 
 
 def _check_supported(row: dict[str, Any], path: Path) -> None:
-    """Raise InputError for records of a known program that is not supported."""
+    """Raise InputError if the fields of a record are those of a known, unsupported program."""
     for name, program in _UNSUPPORTED_PROGRAMS.items():
         if name in row:
             expected = "flow records of nfdump (-o csv or -o json) or pmacct"

@@ -25,10 +25,10 @@ class NamedCounter:
     Attributes:
         router: name of the router.
         interface: names in the table of interfaces, else the neighbour, or ``external``.
-        kind: blamed counters: sent, received or both for a link; ingress, egress or both for
-            external interfaces.
+        kind: its counters that were found wrong (blamed): sent, received or both for a link;
+            ingress, egress or both for external interfaces.
         share: share of the intervals in which one of its counters was blamed.
-        ratio: counted over repaired traffic of the blamed counters; NaN if the repaired one is 0.
+        ratio: counted over repaired traffic of the blamed counters; NaN if the latter is 0.
     """
 
     router: str
@@ -41,14 +41,17 @@ class NamedCounter:
 class NamedCounters:
     """Accumulator of blamed counters over intervals, by interface.
 
-    Arrays over the 2 E + 2 N counters (sent and received of each link, ingress and egress of each
-    node) and the I interfaces:
+    A counter is blamed if the repair finds it wrong.  Arrays over the 2 E + 2 N counters (sent and
+    received of each link, ingress and egress of each node) and the I interfaces:
 
-    - ``_counter_interface``: interface of each counter: (router, link out, link in), -1 for none;
-    - ``_interface_index`` (2 E + 2 N,): index of that interface;
+    - ``_counter_interface``: interface of each counter: (router, link out, link in), with -1 for no
+      link;
+    - ``_interface_index`` (2 E + 2 N,): index of the interface of each counter;
     - ``_times_blamed`` (2 E + 2 N,): number of intervals in which each counter was blamed;
     - ``_num_intervals`` (I,): number of intervals with a blamed counter of each interface;
-    - ``_counted_sum``, ``_repaired_sum`` (I,): sums over blamed counters, Gbit/s.
+    - ``_counted_sum``, ``_repaired_sum`` (I,): counted and repaired rates, summed over blamed
+      counters, Gbit/s;
+    - ``_num_added``: number of intervals that were added.
 
     Args:
         topology: the network.
@@ -56,6 +59,7 @@ class NamedCounters:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
+        # The other direction of each link; -1 without one.
         nodes = list(range(topology.num_nodes))
         reverse_link = np.full(topology.num_links, -1)
         for pair in topology.link_pairs():
@@ -74,6 +78,8 @@ class NamedCounters:
             ["sent"] * len(source) + ["received"] * len(target) + ["ingress"] * len(nodes)
         )
         self._counter_kind += ["egress"] * len(nodes)
+        # Distinct interfaces; the sent counter of one direction and the received counter of the
+        # other belong to the same one.
         self._interfaces = list(dict.fromkeys(self._counter_interface))
         index_by_interface = {key: index for index, key in enumerate(self._interfaces)}
         self._interface_index = np.array(
@@ -90,7 +96,7 @@ class NamedCounters:
 
         Args:
             readings: the counters.
-            repaired: their repair.
+            repaired: the repaired counters of the same interval.
         """
         num_links = self._topology.num_links
         counters = np.concatenate(
@@ -112,12 +118,12 @@ class NamedCounters:
         link_interfaces: Mapping[str, Sequence[str]] | None = None,
         external: Mapping[str, Sequence[str]] | None = None,
     ) -> list[NamedCounter]:
-        """Return the interfaces with blamed counters, by number of intervals.
+        """Return the interfaces with blamed counters, those of most intervals first.
 
         Args:
             link_interfaces: names of the interfaces of each link, by the name of the link that
                 leaves the router.
-            external: names of the external interfaces of each router.
+            external: names of the external interfaces of each router, by name of the router.
         """
         topology = self._topology
         link_names = self._topology.link_names()

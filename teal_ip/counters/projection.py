@@ -1,8 +1,12 @@
 """Generalised Kullback-Leibler projection of a prior onto counters, by Newton's method on the dual.
 
-The program is  min over x >= 0 of  sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) /
-s_r)^2. With a dual price lambda_r of each counter, its minimiser is x_d = p_d exp(phi (F'
-lambda)_d), and
+The projection x (D,) is a matrix near a prior p (D,) that explains the counters y (R,), with
+standard deviations s (R,), under the measurement matrix F (R, D).  It solves
+
+    min over x >= 0 of  sum_d KL(x_d || p_d) / phi + 1/2 sum_r ((y_r - (F x)_r) / s_r)^2,
+
+with the dispersion phi, the variance over mean of the prior's error.  With a dual price lambda_r of
+each counter, the minimiser is x_d = p_d exp(phi (F' lambda)_d), and
 
     gradient = F x + s^2 lambda - y,        Hessian = F diag(phi x) F' + diag(s^2),
 
@@ -27,6 +31,7 @@ from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.parallel import kernel, quiet_torch
 
+# Maximum number of Newton steps.
 _MAX_STEPS = 100
 # Maximum change of an exponent in a step.
 _MAX_EXPONENT_CHANGE = 5.0
@@ -51,11 +56,11 @@ def _compute_exponents(col_ptr, counter, measurement, price, phi, exponent) -> N
     """Compute the exponents phi F' lambda of all demands.
 
     Args:
-        col_ptr: (D + 1,) CSC: column d of F has the entries col_ptr[d]:col_ptr[d + 1].
-        counter: row of each entry.
+        col_ptr: (D + 1,) F in CSC form: column d has the entries col_ptr[d]:col_ptr[d + 1].
+        counter: row of F, a counter, of each entry.
         measurement: value of each entry.
         price: (R,) dual prices lambda.
-        phi: dispersion, Gbit/s.
+        phi: dispersion, variance over mean of the prior's error, Gbit/s.
         exponent: (D,) exponents (written).
     """
     for d in range(len(exponent)):
@@ -70,8 +75,8 @@ def _compute_curvature(col_ptr, counter, measurement, weight, hessian) -> None: 
     """Compute the lower triangle of F diag(weight) F'.
 
     Args:
-        col_ptr: (D + 1,) CSC: column d of F has the entries col_ptr[d]:col_ptr[d + 1].
-        counter: row of each entry; ascending within a column.
+        col_ptr: (D + 1,) F in CSC form: column d has the entries col_ptr[d]:col_ptr[d + 1].
+        counter: row of F, a counter, of each entry; ascending within a column.
         measurement: value of each entry.
         weight: (D,) weight of each demand.
         hessian: (R, R) lower triangle (written); the upper one is 0.
@@ -88,7 +93,7 @@ def _compute_curvature(col_ptr, counter, measurement, weight, hessian) -> None: 
 
 
 def solve_definite(matrix: FloatArray, rhs: FloatArray) -> FloatArray:
-    """Solve matrix x = rhs by Cholesky factorisation.
+    """Return the solution x (R,) of matrix x = rhs, by Cholesky factorisation.
 
     Uses torch, since SciPy's OpenBLAS threads busy-wait for each other: with one other process
     running, factoring 312 rows took 20 to 150 ms instead of 1.
@@ -126,13 +131,13 @@ class Projected:
 
 
 class _Program(NamedTuple):
-    """Data of a projection.
+    """Data of the projection of a prior onto counters.
 
     Attributes:
         y: (R,) counters, Gbit/s; 0 for missing ones.
         variance: (R,) variances s^2 of the counters; 1 for missing ones.
         prior: (D,) prior p, Gbit/s, above 0.
-        phi: dispersion, Gbit/s.
+        phi: dispersion, variance over mean of the prior's error, Gbit/s.
     """
 
     y: FloatArray
@@ -145,17 +150,17 @@ class _Program(NamedTuple):
 
         Args:
             x: (D,) matrix p exp(phi F' price), Gbit/s.
-            price: (R,) dual prices.
+            price: (R,) dual prices lambda.
         """
         penalty = 0.5 * (self.variance * price * price).sum()
         return float(x.sum() / self.phi + penalty - self.y @ price)
 
 
 class _Point(NamedTuple):
-    """Point of the dual program.
+    """Point of the dual program, with the traffic matrix that belongs to it.
 
     Attributes:
-        price: (R,) dual prices.
+        price: (R,) dual prices lambda.
         exponent: (D,) phi F' price.
         x: (D,) matrix p exp(exponent), Gbit/s.
     """
@@ -166,10 +171,11 @@ class _Point(NamedTuple):
 
 
 class Projection:
-    """Projections under one measurement matrix.
+    """Projections of priors onto counters under one measurement matrix.
 
     Args:
-        measurements: (R, D) measurement matrix F, entries of at least 0.
+        measurements: (R, D) measurement matrix F, entries of at least 0: the R counters of D
+            demands x are F x.
     """
 
     def __init__(self, measurements: sp.csr_array) -> None:
@@ -222,11 +228,12 @@ class Projection:
             deviation: (R,) standard deviations s > 0 of the counters, Gbit/s.
             prior: (D,) prior p, Gbit/s.
             phi: dispersion, Gbit/s, above 0.
-            max_steps: maximum number of Newton steps; the current point is returned after them.
+            max_steps: maximum number of Newton steps, after which the current point is returned.
 
         Raises:
             InputError: no counter, or a prior without traffic although the counters have some.
         """
+        # Missing counters have y = 0, variance 1 and, throughout, price 0.
         is_known = np.isfinite(counters)
         if not is_known.any():
             raise InputError.invalid("estimate", "counters", "no counter was measured")
@@ -235,6 +242,7 @@ class Projection:
         scale = max(float(y.max()), 1e-300)
         prior = np.maximum(prior, 0.0)
         total = float(prior.sum())
+        # A prior without traffic fits counters without traffic only.
         if total <= 0:
             if scale > 1e-300 and y.any():
                 raise InputError.invalid(
@@ -256,7 +264,8 @@ class Projection:
         converged = False
         while num_steps < max_steps:
             num_steps += 1
-            # Gradient F x + s^2 lambda - y, and convergence test.
+            # Gradient F x + s^2 lambda - y.  It converges below 1e-6 standard deviations, or below
+            # 1e-9 of the largest counter.
             gradient = np.where(
                 is_known, self.measurements @ point.x + variance * point.price - y, 0.0
             )
@@ -280,13 +289,14 @@ class Projection:
     def _line_search(
         self, program: _Program, point: _Point, direction: FloatArray, slope: float
     ) -> _Point | None:
-        """Return the first point along a direction that satisfies the Armijo rule.
+        """Return a point along a direction with sufficient decrease of the dual function (Armijo
+        rule).
 
-        The step length is halved from 1, or less to limit the change of exponents; None if no
-        length above the minimum satisfies the rule.
+        Step lengths start at 1, or at a smaller value that limits the change of exponents, and are
+        halved until the rule holds; None if it does not hold above the minimum step length.
 
         Args:
-            program: the program.
+            program: data of the projection.
             point: the current point.
             direction: (R,) Newton direction of the prices.
             slope: directional derivative of the dual function, below 0.
@@ -318,7 +328,7 @@ class Projection:
             is_known: (R,) whether each counter was measured; z is 0 for the others.
             rhs: (R,) right-hand side, 0 for missing counters.
         """
-        # Cholesky factorisation of small systems.
+        # Cholesky factorisation of small systems; missing counters get rows of the identity matrix.
         num_counters = len(rhs)
         if num_counters <= _MAX_FACTORISED:
             hessian = np.empty((num_counters, num_counters))
@@ -336,6 +346,7 @@ class Projection:
         diagonal = np.where(is_known, squares @ demand_weight + variance, 1.0)
 
         def hessian_product(z: FloatArray) -> FloatArray:
+            """Return the product of the system matrix and z (R,); 0 for missing counters."""
             z = np.where(is_known, z.reshape(-1), 0.0)
             return np.where(
                 is_known,

@@ -1,16 +1,16 @@
 """Repair of counters by rounds of weighted voting.
 
 The values to find are the load of every link and the ingress and egress of every router: C = E + 2
-N values.  Witnesses of a value are
+N values.  A *witness* of a value is an independent source of it; witnesses are
 
 - its counters: both ends of a link, one for ingress or egress (weight 1; 0.4 for a zero where
   traffic is expected);
-- the load of a traffic matrix: of a measured matrix (1.05: at 0.9 94% of values are within 5%,
-  instead of 98%), or of the matrix that :func:`repaired_values` estimates from links whose two
-  counters agree (0.9);
-- flow conservation at a router: the value that balances all other values there (0.15 + 0.85 f^2,
-  with f the share of the router's other values that are settled); at both ends of a link, and at
-  the router of an ingress or egress.
+- the load of a traffic matrix: of a measured matrix (weight 1.05; with 0.9 only 94% of the values
+  are within 5%, instead of 98%), or of the matrix that :func:`repaired_values` estimates from links
+  whose two counters agree (weight 0.9);
+- flow conservation at a router: the value that balances all other values there (weight
+  0.15 + 0.85 f^2, with f the share of the router's other values that are settled); a link has two
+  such witnesses, one at each end, an ingress or egress has one.
 
 Witnesses agree within 3 standard deviations of the value (6 for a measured matrix, 20% of the value
 for an estimated one, 2.5 standard deviations of the router's sum for conservation).  In each round
@@ -57,13 +57,14 @@ _MIN_VALUE_SHARE = 1e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repaired:
-    """Repaired counters of one interval.
+    """Repaired counters of one interval, for E links and N routers.
 
-    A counter is blamed if it differs from the repaired value by more than 8%.
+    A counter is blamed (found wrong) if it differs from the repaired value by more than 8%.
 
     Attributes:
         values: (E + 2 N,) repaired values of links, ingress and egress, Gbit/s.
-        support: (E + 2 N,) sum of the weights of the witnesses that agree on each value.
+        support: (E + 2 N,) sum of the weights of the sources (counters, matrix load, flow balances)
+            that agree on each value.
         blamed_sent: (E,) whether the counter at the start of a link is blamed.
         blamed_received: (E,) whether the counter at the end of a link is blamed.
         blamed_external: (2 N,) whether an ingress or egress counter is blamed.
@@ -77,7 +78,7 @@ class Repaired:
 
     @property
     def num_blamed(self) -> int:
-        """Number of blamed counters."""
+        """Number of counters that differ from the repaired value by more than 8%."""
         return int(self.blamed_sent.sum() + self.blamed_received.sum() + self.blamed_external.sum())
 
     def blamed_names(self, topology: Topology) -> list[str]:
@@ -112,14 +113,15 @@ def repair(
     Args:
         topology: the network.
         readings: the counters.
-        expected: (E + 2 N,) links, ingress and egress of a traffic matrix, Gbit/s; None for none.
+        expected: (E + 2 N,) loads of links, ingress and egress under a traffic matrix, Gbit/s; None
+            for none.
         relative: relative standard deviation of a counter.
-        is_estimated: whether the matrix is estimated, not measured.
+        is_estimated: whether the matrix of ``expected`` is estimated, not measured.
     """
     num_links = topology.num_links
     num_values = num_links + 2 * topology.num_nodes
-    # Direct witnesses (3, C): two counters and the matrix load; NaN for none.  Values start at
-    # their median.
+    # Direct witnesses (3, C) of C = E + 2 N values: two counters and the matrix load; NaN for none.
+    # Values start at the median of these.
     counters = np.full((2, num_values), np.nan)
     counters[0] = np.concatenate([readings.sent, readings.ingress, readings.egress])
     counters[1, :num_links] = readings.received
@@ -127,7 +129,9 @@ def repair(
         [counters, np.full((1, num_values), np.nan) if expected is None else expected[None]]
     )
     values = _finite_median(direct_values)
-    # Voting rounds, with falling thresholds.
+    # Voting rounds with falling thresholds: a value whose best score reaches the threshold is
+    # settled at the mean of the agreeing witnesses.  This raises the weight of the flow balances
+    # that contain the value.
     balance = _RouterBalance.of(topology)
     settings = _VoteSettings(
         relative=relative,
@@ -163,12 +167,12 @@ def repair(
 
 
 class _VoteSettings(NamedTuple):
-    """Tolerances of a vote.
+    """Settings of the vote on the values of an interval.
 
     Attributes:
         relative: relative standard deviation of a counter.
         min_value: floor of a value when tolerances are computed, Gbit/s.
-        is_estimated: whether the matrix is estimated, not measured.
+        is_estimated: whether the traffic matrix whose loads vote is estimated, not measured.
     """
 
     relative: float
@@ -177,7 +181,7 @@ class _VoteSettings(NamedTuple):
 
 
 class _Witnesses(NamedTuple):
-    """W witnesses of each of C values.
+    """W witnesses of each of C values: independent sources (counter, matrix load, flow balance).
 
     Attributes:
         value: (W, C) value that the witness states, Gbit/s; NaN for none.
@@ -191,7 +195,7 @@ class _Witnesses(NamedTuple):
 
     @classmethod
     def stack(cls, *groups: _Witnesses) -> _Witnesses:
-        """Return the witnesses of all groups in one array each."""
+        """Return all witnesses of the groups, one after the other along the first axis."""
         return cls(*(np.vstack(arrays) for arrays in zip(*groups, strict=True)))
 
 
@@ -214,6 +218,8 @@ class _RouterBalance(NamedTuple):
     @classmethod
     def of(cls, topology: Topology) -> _RouterBalance:
         """Return the balances of all routers of a network."""
+        # Row 0 has the routers where links start, then those of ingress and egress; row 1 has the
+        # routers where links end.
         num_nodes = topology.num_nodes
         num_links = topology.num_links
         count = num_links + 2 * num_nodes
@@ -248,7 +254,7 @@ def _direct_witnesses(
         settings: tolerances.
     """
     min_value = settings.min_value
-    # A counter that reads zero where traffic is expected has a small weight.
+    # Weights: 1 for a counter, less if it reads zero where the current value is not small.
     weight = np.zeros_like(direct_values)
     weight[:2] = 1.0
     weight[2] = _ESTIMATED_MATRIX_WEIGHT if settings.is_estimated else _MEASURED_MATRIX_WEIGHT
@@ -271,9 +277,9 @@ def _conservation_witnesses(
 ) -> _Witnesses:
     """Return the witnesses of C values from flow conservation: one for each router of a value.
 
-    A witness is an independent source of a value.  This one is the value that balances inflow and
-    outflow of the router, given all other values there.  Its weight is 0.15 + 0.85 f^2, with f the
-    share of the router's other values that are settled.
+    A witness is an independent source of a value: here the value that balances inflow and outflow
+    of the router, given all other values there.  Its weight is 0.15 + 0.85 f^2, with f the share of
+    the router's other values that are settled.
 
     Args:
         balance: router (2, C) of each value, -1 for none; sign (2, C) of the value in the balance
@@ -294,7 +300,8 @@ def _conservation_witnesses(
         np.add.at(num_settled, router_index, is_settled[has_router].astype(float))
         np.add.at(net_inflow, router_index, (sign[side] * values)[has_router])
         np.add.at(square_sum, router_index, values[has_router] ** 2)
-    # Per value and side: the balancing value; NaN if it is clearly negative.
+    # Per value, at both routers: the balancing value, NaN if it is clearly negative; its weight and
+    # tolerance.
     reference = np.maximum(values, settings.min_value)
     implied_value = np.full(router.shape, np.nan)
     weight = np.zeros(router.shape)
@@ -332,10 +339,11 @@ def _vote(witnesses: _Witnesses, values: FloatArray) -> tuple[FloatArray, FloatA
         (C,) mean of the witnesses that agree with the best one, weighted by precision, Gbit/s; and
         (C,) score of the best one.
     """
+    # Missing witnesses have weight 0, and cannot win.
     weight = np.where(np.isfinite(witnesses.value), witnesses.weight, 0.0)
     known_value = np.nan_to_num(witnesses.value)
-    # (W, W, C) difference of two witnesses, and whether the first is within the tolerance of the
-    # second.
+    # (W, W, C) at [i, j, c]: difference of witnesses i and j of value c, and whether it is within
+    # the tolerance of witness j.  (W, C) score of each witness.
     difference = np.abs(known_value[:, None] - known_value[None])
     agrees = difference <= witnesses.tolerance[None]
     score = np.where(weight > 0, (agrees * weight[None]).sum(1), -1.0)
@@ -358,18 +366,19 @@ def repaired_values(
 ) -> tuple[FloatArray, Repaired]:
     """Return the counters of an interval, repaired for the estimate of its matrix.
 
-    Links whose two counters disagree are predicted from those whose counters agree and, without
-    past traffic, from ingress and egress.  The prediction is a witness of the repair.
+    Links whose two counters disagree are predicted, by a traffic matrix that explains the links
+    whose counters agree and, without past traffic, ingress and egress.  The vote on each value
+    counts the prediction like a further counter.
 
     Args:
-        estimator: estimator with prior and routing; its state stays.
+        estimator: estimator with prior and routing; it is not changed.
         topology: the network.
         readings: the counters.
         relative: relative standard deviation of a counter.
 
     Returns:
-        (E + 2 N,) values of links, ingress and egress, Gbit/s, NaN for missing ones; and the
-        repair.
+        (E + 2 N,) values of links, ingress and egress, Gbit/s, with wrong ones replaced and NaN for
+        missing ones; and the repaired counters.
     """
     # Predict links whose counters differ by more than 3 standard deviations of the difference.
     sent_rates = readings.sent
@@ -380,8 +389,8 @@ def repaired_values(
     ends_disagree = np.abs(sent_rates - received) > end_tolerance * np.fmax(sent_rates, received)
     agreeing_values = values.copy()
     agreeing_values[:num_links][ends_disagree] = np.nan
-    # Ingress and egress have one counter only.  With past traffic predict them, too; else replace
-    # the blamed ones.
+    # Ingress and egress have one counter only.  With past traffic, predict them, too.  Without it,
+    # the prediction needs them: replace those that a first vote finds wrong.
     if estimator.knows_traffic:
         agreeing_values[num_links:] = np.nan
     else:
@@ -392,7 +401,7 @@ def repaired_values(
     predicted_values = (
         estimator.explained(agreeing_values) if np.nansum(agreeing_values) > 0 else None
     )
-    # Repair with the prediction as a witness; replace blamed counters.
+    # Repair with the prediction as a source of each value, and replace the blamed counters.
     repaired_counters = repair(topology, readings, predicted_values, relative, is_estimated=True)
     is_blamed_link = repaired_counters.blamed_sent | repaired_counters.blamed_received
     min_value = _MIN_VALUE_SHARE * float(repaired_counters.values.mean())
@@ -410,7 +419,8 @@ def repaired_values(
     if not np.nansum(values) > 0:
         return new_values, repaired_counters
     # Ingress and egress counters have no second reading, and flow balance does not reveal a router
-    # whose counters are all halved.  Predict them from the links of routers where all ends agree.
+    # whose counters are all halved.  At routers where both counters of every link agree, the links
+    # predict ingress and egress, and these are replaced if they differ by more than 8%.
     has_reliable_links = np.tile(_has_agreeing_links(topology, ends_agree), 2)
     is_firm = np.concatenate([ends_agree, np.zeros(len(has_reliable_links), dtype=bool)])
     predicted = estimator.explained(
@@ -427,7 +437,7 @@ def repaired_values(
 
 
 def _has_agreeing_links(topology: Topology, ends_agree: BoolArray) -> BoolArray:
-    """Return whether the two counters of every link of each router (N,) agree.
+    """Return whether each router (N,) has only links whose two counters agree.
 
     Args:
         topology: the network.
@@ -440,7 +450,10 @@ def _has_agreeing_links(topology: Topology, ends_agree: BoolArray) -> BoolArray:
 
 
 def _finite_median(values: FloatArray) -> FloatArray:
-    """Return the median (C,) of the finite values in each column of (R, C); 0 without any."""
+    """Return the median (C,) of the finite values in each column of an array (R, C).
+
+    A column without a finite value has median 0.
+    """
     is_known = np.isfinite(values)
     ordered = np.sort(np.where(is_known, values, np.inf), axis=0)
     count = is_known.sum(0)

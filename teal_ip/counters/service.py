@@ -72,7 +72,8 @@ class Interval(NamedTuple):
         readings: the counters.
         error: relative standard deviation of a counter.
         capacity: (E,) current capacities, Gbit/s; the IGP routes over links with capacity.
-        splits: (D, K) installed split ratios; None for the IGP.
+        splits: (D, K) installed split ratios of each demand over its candidate paths; None if the
+            IGP routes the traffic.
         matrix: (1, D) matrix sent with the counters, Gbit/s; None to estimate it.
     """
 
@@ -96,19 +97,22 @@ def interval_of(
         sent_counters: counters of the request, by names of links and nodes.
         topology: the network.
         capacity: (E,) current capacities, Gbit/s.
-        splits: (D, K) installed split ratios; None for the IGP.
+        splits: (D, K) installed split ratios of each demand over its candidate paths; None if the
+            IGP routes the traffic.
         matrix: (1, D) matrix sent with the counters, Gbit/s; None to estimate it.
 
     Raises:
         ServiceError: unknown links or nodes, or no ingress and egress.
     """
+    # Rates of links and nodes; NaN without a counter.
     node_index = topology.node_index()
     num_nodes = topology.num_nodes
     sent_rates = np.full(topology.num_links, np.nan)
     received = np.full(topology.num_links, np.nan)
     ingress = np.full(num_nodes, np.nan)
     egress = np.full(num_nodes, np.nan)
-    # Links: indices of parallel links by their end nodes, then both counters of each link.
+    # Links: indices of parallel links by their end nodes, then both counters of each link, which
+    # the request names by its end nodes and its number among parallel links, from 0.
     links_by_ends: dict[tuple[int, int], list[int]] = {}
     for link, ends in enumerate(
         zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
@@ -149,7 +153,7 @@ def interval_of(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CounterEstimate:
-    """Traffic matrix from the counters of an interval.
+    """Traffic matrix of an interval, estimated from the counters or checked against them.
 
     Attributes:
         rates: (1, D) the estimate, or the matrix of the request, Gbit/s.
@@ -161,7 +165,9 @@ class CounterEstimate:
 
     @property
     def alarm(self) -> bool:
-        """Whether the matrix is unreliable and must not be used."""
+        """Whether counters and matrix contradict each other, so that the matrix must not be
+        used.
+        """
         return bool(self.figures["alarm"])
 
 
@@ -174,7 +180,7 @@ class NetworkEstimator:
         history: (T, D) previously measured matrices, Gbit/s.
 
     Attributes:
-        paths: candidate paths, replaced when paths are added.
+        paths: current candidate paths: a larger set may be assigned later.
     """
 
     def __init__(self, topology: Topology, paths: PathSet, history: FloatArray) -> None:
@@ -184,7 +190,7 @@ class NetworkEstimator:
         self._matrices = list(history)
         self._estimator: Estimator | None = None
         self._checker: Checker | None = None
-        # Cached F under the IGP, with the bytes of the live-link mask as its key.
+        # Measurement matrix under the IGP for one set of live links (the bytes of their mask).
         self._igp: tuple[bytes, sp.csr_array] | None = None
 
     def observe(self, rates: FloatArray) -> None:
@@ -195,11 +201,14 @@ class NetworkEstimator:
                 self._estimator.observe(row)
 
     def take(self, interval: Interval) -> CounterEstimate:
-        """Estimate the matrix of an interval, or check the one sent with it.
+        """Estimate the matrix of an interval from its counters, or check the matrix sent with them.
+
+        Args:
+            interval: counters, routing, and the matrix to check, if any.
 
         Raises:
-            ServiceError: a matrix to be checked with too few known ones, or counters without a
-                consistent estimate.
+            ServiceError: a matrix to check before 20 others are known, or counters that no matrix
+                explains.
         """
         # With a matrix: check it.
         measurements = self._measurements(interval)
@@ -215,7 +224,8 @@ class NetworkEstimator:
             estimate = estimator.estimate(counter_values, robust=True)
         except InputError as error:
             raise invalid_request(f"counters: {error}") from None
-        # Alarm if much is unexplained, or many counters are wrong; then the state is restored.
+        # Alarm if much is unexplained, or many counters are wrong; the estimator then forgets the
+        # interval.
         num_counted = int(sum(np.isfinite(rates).sum() for rates in interval.readings))
         wrong_share = (repaired.num_blamed + estimate.doubted) / max(1, num_counted)
         alarm = estimate.unexplained > _MAX_UNEXPLAINED or wrong_share > _MAX_BLAMED_SHARE
@@ -246,6 +256,7 @@ class NetworkEstimator:
         Raises:
             ServiceError: too few previous matrices.
         """
+        # At the first call: calibrate the alarm.
         if self._checker is None:
             if len(self._matrices) < _MIN_HISTORY:
                 raise invalid_request(
@@ -254,8 +265,10 @@ class NetworkEstimator:
                 )
             self._checker = Checker(self._topology, self._pairs, measurements)
             self._checker.calibrate(np.array(self._matrices))
+        # Check under the current routing.
         self._checker.route(measurements)
         check = self._checker.check(readings, matrix[0])
+        # Unexplained share: differences between the loads of the matrix and the repaired counters.
         predicted = measurements @ matrix[0]
         total = max(float(check.repaired.values.sum()), 1e-300)
         return CounterEstimate(
@@ -289,7 +302,12 @@ class NetworkEstimator:
         return self._estimator
 
     def _measurements(self, interval: Interval) -> sp.csr_array:
-        """Return F (E + 2 N, D) of an interval, under its splits or under the IGP (cached)."""
+        """Return the measurement matrix F (E + 2 N, D) of an interval: counters = F @ demands.
+
+        The traffic follows the installed splits, or else the IGP's shortest paths over links with
+        capacity; the matrix of the latter is cached.
+        """
+        # Paths that were added after the installation have split 0.
         if interval.splits is not None:
             splits = np.pad(
                 interval.splits, ((0, 0), (0, self.paths.num_paths - interval.splits.shape[1]))
@@ -344,13 +362,14 @@ class _Cancelled(Exception):  # noqa: N818, it is no error
 
 @dataclasses.dataclass(eq=False)
 class _QueuedInterval:
-    """A queued interval.
+    """Interval in the queue of the worker process.
 
     Attributes:
         key: key of the network's registration.
         client: client whose quota it uses.
-        work: computes the estimate, in the thread that owns the connection to the worker.
-        answer: the result; cancelled if the client no longer waits.
+        work: function that computes the estimate; it runs in the thread that owns the connection to
+            the worker.
+        answer: future of the estimate; cancelled if the client no longer waits.
     """
 
     key: str
@@ -360,7 +379,7 @@ class _QueuedInterval:
 
 
 class Counting:
-    """Queue of estimates of all networks, computed in one worker process.
+    """Queue of the intervals of all networks, whose estimates one worker process computes.
 
     All methods run on one event loop.
 
@@ -375,7 +394,7 @@ class Counting:
         self._most_waiting = most_waiting
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="counting")
         self._process: _WorkerProcess | None = None
-        # The first entry may be running.
+        # Open entries in order of arrival; one of them may be running.
         self._queue: list[_QueuedInterval] = []
         self._drain_task: asyncio.Task[None] | None = None
         # Service-time estimates by network, and worker time by client, seconds.
@@ -392,7 +411,7 @@ class Counting:
         client: str,
         deadline: float,
     ) -> CounterEstimate:
-        """Estimate the matrix of an interval, or check the one sent with it.
+        """Estimate the matrix of an interval from its counters, or check the matrix sent with them.
 
         Args:
             key: key of the network's registration.
@@ -405,13 +424,17 @@ class Counting:
 
         Raises:
             ServiceError: a full queue, no result by the deadline, too few matrices for a check, or
-                counters without a consistent estimate.
+                counters that no matrix explains.
         """
         self._reject_if_late(key, client, deadline)
         answer = asyncio.get_running_loop().create_future()
 
         def work() -> CounterEstimate:
-            """Send network and interval to the worker, and return its estimate."""
+            """Send network, if it is new or has new paths, and interval to the worker; return its
+            estimate.
+            """
+            # A new worker does not know the network: send it with its history.  Later send new
+            # paths.
             process = self._running_worker()
             if process.growing_paths.get(key) is None:
                 matrices.refresh()
@@ -426,6 +449,7 @@ class Counting:
                 del process.growing_paths[key]
                 raise
 
+        # Enqueue the interval, and wait for the answer until the deadline.
         self._queue.append(_QueuedInterval(key, client, work, answer))
         if self._drain_task is None or self._drain_task.done():
             self._drain_task = asyncio.create_task(self._drain())
@@ -445,6 +469,7 @@ class Counting:
             client: client whose quota the interval uses.
             deadline: deadline on the clock of time.perf_counter().
         """
+        # Reject if the queue, or the share of the client, is full.
         queued = [entry for entry in self._queue if not entry.answer.done()]
         num_by_client = Counter(entry.client for entry in queued)
         if len(queued) >= self._most_waiting or num_by_client[client] >= max_places_per_client(
@@ -461,20 +486,21 @@ class Counting:
             + self._service_times.get(key, 0.0)
             for entries in ([entry for entry in queued if entry.client == client], queued)
         )
+        # Time by which the queue exceeds the deadline, or the client three quarters of the time.
         excess_s = max(total_time_s - remaining_s, client_time_s - CLIENT_SHARE * remaining_s)
         if excess_s > 0:
             raise overloaded(math.ceil(max(1.0, excess_s)))
 
     async def _drain(self) -> None:
-        """Compute the queued estimates until none is open.
+        """Compute the queued estimates one after the other, until the queue is empty.
 
-        The next one is of the client with the least worker time.  An estimate whose client no
-        longer waits is cancelled by a signal, repeated until the worker reacts.
+        The next estimate is always one of the client with the least worker time.  If its client no
+        longer waits, the worker gets a cancellation signal, repeated until it reacts.
         """
         loop = asyncio.get_running_loop()
         while open_entries := [entry for entry in self._queue if not entry.answer.done()]:
             entry = min(open_entries, key=lambda entry: self._client_times.get(entry.client, 0.0))
-            # Compute it in the thread; cancel it if the answer is no longer wanted.
+            # Compute the estimate in the thread; cancel it if the client no longer waits.
             begin = time.perf_counter()
             job = loop.run_in_executor(self._thread, entry.work)
             try:
@@ -484,7 +510,7 @@ class Counting:
                         self._process.stop()
                     await asyncio.wait({job}, timeout=_CANCEL_RETRY_S)
             finally:
-                # The event loop ends: kill the worker.
+                # The job is unfinished only if the event loop ends: kill the worker.
                 if not job.done() and self._process is not None:
                     self._process.end()
             # Account the time to the client, and update the average service time of the network.
@@ -511,15 +537,21 @@ class Counting:
         self._call_in_background("observe", key, rates)
 
     def forget(self, key: str) -> None:
-        """Drop the state of a deregistered network."""
+        """Drop service time and estimator of a deregistered network, in the background."""
         self._service_times.pop(key, None)
         self._call_in_background("forget", key)
 
     def _call_in_background(self, method: str, key: str, *arguments: Any) -> None:
-        """Call a method of the worker without waiting, if it knows the network; log errors."""
+        """Call a method of the worker without waiting, if it knows the network; log errors.
+
+        Args:
+            method: name of a method of :class:`_WorkerState`.
+            key: key of the network's registration, its first argument.
+            arguments: further arguments.
+        """
 
         def work() -> None:
-            """Call the method in the thread that owns the connection."""
+            """Call the method of the worker; runs in the thread that owns the connection."""
             process = self._process
             if process is None or process.growing_paths.get(key) is None:
                 return
@@ -533,17 +565,17 @@ class Counting:
         self._thread.submit(work)
 
     def _running_worker(self) -> _WorkerProcess:
-        """Return the worker process; start one if none runs."""
+        """Return the worker process; start a new one if none is running."""
         if self._process is None or self._process.has_ended:
             self._process = _WorkerProcess()
         return self._process
 
 
 class _WorkerProcess:
-    """Client side of the worker process, used by one thread.
+    """Handle of the worker process, which sends calls and receives results; used by one thread.
 
     Attributes:
-        begun: candidate paths of each network that the worker knows, by key.
+        growing_paths: candidate paths of each network that the worker knows, by key.
         has_ended: whether the process has ended.
     """
 
@@ -560,7 +592,15 @@ class _WorkerProcess:
         self.has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Return the result of a method of the worker's state, or raise its exception."""
+        """Return the result of a method of the worker's state, or raise its exception.
+
+        Args:
+            method: name of a method of :class:`_WorkerState`.
+            arguments: its arguments.
+
+        Raises:
+            ServiceError: the worker process has ended.
+        """
         try:
             self._connection.send((method, arguments))
             outcome = self._connection.recv()
@@ -575,18 +615,22 @@ class _WorkerProcess:
         return outcome
 
     def end(self) -> None:
-        """Kill the process."""
+        """Kill the worker process; the next estimate starts a new one."""
         self.has_ended = True
         self._process.kill()
 
     def stop(self) -> None:
-        """Send the cancellation signal for the running estimate, if any."""
+        """Send the worker the signal that cancels an estimate; it is ignored if none is running."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid or 0, _CANCEL_SIGNAL)
 
 
 def _worker_main(connection: Connection) -> None:
-    """Run the worker process: execute calls from the connection until the service ends."""
+    """Execute calls (method name, arguments) from the connection until the service ends.
+
+    Each call is answered with the result or the exception of a method of :class:`_WorkerState`.
+    This is the main function of the worker process.
+    """
     ignore_interrupts()
     os.nice(_NICENESS)
     limit_threads(1)
@@ -607,26 +651,38 @@ def _worker_main(connection: Connection) -> None:
 
 
 class _WorkerState:
-    """Estimators of all networks, by network key, in the worker process."""
+    """State of the worker process: the estimators of all networks, by key of the network."""
 
     def __init__(self) -> None:
+        # The signal handler may raise ``_Cancelled`` only while an estimate runs.
         self._estimators: dict[str, NetworkEstimator] = {}
         self._may_cancel = False
 
     def begin(self, key: str, topology: Topology, paths: PathSet, history: FloatArray) -> None:
+        """Create the estimator of a network, from its candidate paths and past matrices (T, D),
+        Gbit/s.
+        """
         self._estimators[key] = NetworkEstimator(topology, paths, history.astype(np.float64))
 
     def use(self, key: str, paths: PathSet) -> None:
+        """Replace the candidate paths of a network."""
         self._estimators[key].paths = paths
 
     def observe(self, key: str, rates: FloatArray) -> None:
+        """Add measured matrices (B, D), Gbit/s, to the history of a network."""
         self._estimators[key].observe(rates)
 
     def forget(self, key: str) -> None:
+        """Drop the estimator of a network."""
         del self._estimators[key]
 
     def take(self, key: str, interval: Interval) -> CounterEstimate:
-        """Return the estimate for an interval; the cancellation signal may interrupt it."""
+        """Return the estimate for an interval of a network.
+
+        Raises:
+            _Cancelled: the cancellation signal arrived; the estimator of the network is dropped.
+            ServiceError: too few matrices for a check, or counters that no matrix explains.
+        """
         try:
             self._may_cancel = True
             return self._estimators[key].take(interval)
@@ -638,6 +694,7 @@ class _WorkerState:
             self._may_cancel = False
 
     def stop(self) -> None:
+        """Cancel the running estimate, if any: the handler of the cancellation signal."""
         if self._may_cancel:
             self._may_cancel = False
             raise _Cancelled

@@ -26,7 +26,7 @@ _COUNTER_OPTIONS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterOptions(IgpConfig, TopologyFileConfig):
-    """Interpretation of files of interface byte counters."""
+    """Settings by which files of interface byte counters are interpreted."""
 
     interfaces: Path | None = None
     """Table (.csv or .parquet) that maps interfaces to links: columns router, interface, neighbour
@@ -52,14 +52,14 @@ class CounterOptions(IgpConfig, TopologyFileConfig):
     """Unit of the rates in traffic files, such as Mbit/s; Gbit/s by default."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a counter error outside (0, 1), or an interval below 0."""
         require(self, "counter_error", "a number in (0, 1)", 0 < self.counter_error < 1)
         require(self, "interval", "a number of at least 0", self.interval >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CounterConfig(CounterOptions):
-    """A network and the byte counters of its interfaces."""
+    """Settings of a network and the byte counters of its interfaces."""
 
     topology: Annotated[str, TOPOLOGY]
     counters: Path
@@ -71,7 +71,7 @@ class CounterConfig(CounterOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EstimateOptions(CounterOptions):
-    """Additional input of the estimation, and its parameters."""
+    """Settings of the estimation of traffic matrices: additional input, and parameters."""
 
     TRAFFIC_OPTIONS: ClassVar[tuple[str, ...]] = ("history", "flows", "truth")
 
@@ -102,7 +102,9 @@ class EstimateOptions(CounterOptions):
     """
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, or options of flow records without
+        --flows.
+        """
         super().__post_init__()
         require(self, "sampling", "a number of at least 1", self.sampling >= 1)
         if self.prefixes is not None and not self.flows:
@@ -148,7 +150,7 @@ class EstimateConfig(EstimateOptions, CounterConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckOptions(CounterOptions):
-    """Trusted matrices, and the alarm."""
+    """Settings of the consistency check: trusted matrices, and the alarm."""
 
     history: str = ""
     """Past trusted traffic matrices, to calibrate the alarm; default: those of --traffic."""
@@ -159,7 +161,7 @@ class CheckOptions(CounterOptions):
     """Seed of the calibration."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a window below 1, or a setting of the counters out of its range."""
         super().__post_init__()
         require(self, "window", "a positive integer", self.window >= 1)
 

@@ -6,9 +6,9 @@ For each link e, with a_e (D,) the share of each demand on it under the splits,
     s.t.  x >= 0,  |F x - y| <= eps y,  and optionally  sum_d |x_d - x0_d| <= g sum x0,
 
 the latter an l1 ball around an estimate x0.  Each is a linear program (HiGHS): max cost' z over
-z >= 0 with A z <= b.  By weak duality any u >= 0 with A' u >= cost proves the upper bound b' u; u
-is the solver's dual, repaired to be feasible, whatever the solver's status.  Entry point:
-:func:`worst_load`.
+z >= 0 with A z <= b.  By weak duality any u >= 0 with A' u >= cost proves the upper bound b' u.
+The solver's dual solution is made feasible and serves as u, so the bound does not rely on the
+solver's status.  Entry point: :func:`worst_load`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WorstLoad:
         utilisation: link utilisation of the worst matrix that was found.
         bound: certified upper bound on the utilisation.
         link: index of the most utilised link.
-        matrix: (D,) that matrix, Gbit/s.
+        matrix: (D,) the worst matrix that was found, Gbit/s.
     """
 
     utilisation: float
@@ -55,8 +55,9 @@ def worst_load(
 ) -> WorstLoad:
     """Return the largest link utilisation over all matrices that the counters allow.
 
-    For each link e: max a_e' x / c_e over x >= 0 with |F x - y| <= eps y and, with a ball,
-    sum_d |x_d - x0_d| <= g sum x0.
+    For each link e with capacity c_e, a linear program maximises a_e' x / c_e, where a_e are the
+    shares of the demands on the link, over matrices x >= 0 with |F x - y| <= eps y and, if a ball
+    is given, sum_d |x_d - x0_d| <= g sum x0.
 
     Args:
         shares: (E, D) share a of each demand on each link under the splits.
@@ -76,10 +77,12 @@ def worst_load(
         raise InputError.invalid(
             "worst_load", "ball", "near and ball are given together only", "give both, or neither"
         )
+    # Traffic is divided by the largest counter.
     num_demands = shares.shape[1]
     scale = max(float(counters[np.isfinite(counters)].max(initial=0.0)), 1e-300)
     matrix_rows, rhs = _constraints(measurements, counters, tolerance, scale, near, ball)
-    # One linear program for each link.
+    # Linear program for each link with capacity and traffic: its worst matrix and a dual bound.  As
+    # ``solve_lp`` minimises, the cost is negated.
     best = WorstLoad(-1.0, -1.0, -1, np.zeros(num_demands))
     certified_bound = 0.0
     for link in np.flatnonzero((capacity > 0) & (np.diff(shares.indptr) > 0)).tolist():
@@ -93,6 +96,7 @@ def worst_load(
                 f"no traffic matrix fits the counters within a relative error of {tolerance:.3g}",
                 "raise the tolerance, or repair the counters",
             )
+        # Utilisation of the matrix that was found, and its certified bound.
         worst_matrix = np.maximum(result.solution("worst_load")[:num_demands], 0.0) * scale
         utilisation = float(cost[:num_demands] @ worst_matrix) / capacity[link]
         certified_bound = max(
@@ -136,7 +140,7 @@ def _constraints(
     lower = (1 - tolerance) * y / scale
     blocks: list[list[sp.csr_array | None]] = [[counter_rows], [-counter_rows]]
     rhs = [upper, -lower]
-    # Ball: -t <= x - x0 <= t, sum t <= g sum x0.
+    # Ball: -t <= x - x0 <= t, sum t <= g sum x0, with D further variables t.
     if near is not None and ball is not None:
         num_demands = measurements.shape[1]
         eye = sp.eye_array(num_demands, format="csr")
@@ -156,11 +160,11 @@ def _constraints(
 def _certified_bound(
     cost: FloatArray, matrix: sp.csr_array, rhs: FloatArray, dual: FloatArray
 ) -> float:
-    """Return the dual bound rhs' u of max cost' z over z >= 0 with matrix z <= rhs.
+    """Return an upper bound on the maximum of cost' z over z >= 0 with matrix z <= rhs.
 
-    The dual u = max(dual, 0) is repaired to satisfy matrix' u >= cost: for each violated column,
-    the dual of the row with its largest entry is increased.  Infinite if a violated column has no
-    positive entry.
+    It is the dual bound rhs' u, with u = max(dual, 0) made feasible, matrix' u >= cost: for each
+    violated column, the element of u at the row with the largest entry of the column is increased.
+    The bound is infinite if a violated column has no positive entry.
 
     Args:
         cost: (n,) objective.

@@ -13,6 +13,7 @@ from teal.errors import InputError
 from teal.formats.rows import write_csv
 from teal.runtime.storage import atomic_file
 
+# Suffixes of files of metric changes.
 SUFFIXES = (".json", ".csv")
 
 
@@ -38,7 +39,7 @@ class MetricChange:
 
 
 def write_changes(path: Path, changes: Sequence[MetricChange], result: dict[str, Any]) -> None:
-    """Write metric changes in order; JSON files have the whole result.
+    """Write metric changes in their order; a JSON file contains the whole result.
 
     Args:
         path: path of a .json or .csv file.
@@ -66,6 +67,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
     Raises:
         InputError: no such file, another format, or an unknown link.
     """
+    # Parse the file; a utilisation that was not computed is null.
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             entries = (
@@ -91,6 +93,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
             f"no metric changes can be read ({type(error).__name__}: {error})",
             "use a .json or .csv file written by teal metrics --out",
         ) from None
+    # Check the names of the links.
     known_links = set(links)
     for change in changes:
         if change.link not in known_links:
@@ -101,7 +104,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
 
 
 def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
-    """Load the new metrics of a file of changes, by link index.
+    """Return the new metrics of a file of changes, by link index.
 
     Args:
         path: file written by :func:`write_changes`.

@@ -42,7 +42,7 @@ from teal_ip.segments.problem import SegmentProblem
 from teal_ip.segments.search import solve
 from teal_ip.segments.static_lists import fewest_policies
 
-# Default of the largest metric.
+# Upper bound on metrics if the options give none and no current metric is larger.
 _DEFAULT_MAX_METRIC = 100
 # Largest metric of the starting point from dual prices.
 _MAX_PRICE_METRIC = 50.0
@@ -73,7 +73,8 @@ class MetricsReport:
         changes: metric changes, in the order in which they can be applied one by one.
         on_the_way: largest utilisation while the changes are applied.
         optimum: lower bound on the largest utilisation over any two-segment lists with the current
-            metrics, for the matrix with most demand; no metrics are proven to reach it.
+            metrics, for the matrix with most demand without failure, and for the worst matrices
+            under failures; no metrics are proven to reach it.
         policies_before: number of demands that need a segment list for a utilisation within 1% of
             the optimum, with the current metrics; -1 unless requested.
         policies: the same number with the new metrics; -1 unless requested.
@@ -101,7 +102,9 @@ class MetricsReport:
         return dict(json_value({**metrics, "changes": self.changes}))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return a summary: utilisation before and after, number of changes, and of segment
+        lists.
+        """
         lines = [
             f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
             f"({self.moves:,} moves tried); lower bound with segment lists, under the same "
@@ -121,7 +124,7 @@ class MetricsReport:
 
 
 def change_table(report: MetricsReport) -> Table:
-    """Return the table of metric changes, in order."""
+    """Return the table of metric changes, in the order in which they can be applied."""
     columns = (
         Column("link", "link"),
         Column("current metric", "before", str),
@@ -158,12 +161,13 @@ def improve(
     start = search.start
     largest_demand = demand[int(demand.sum(1).argmax())]
     _warm_up(with_policies=config.with_policies)
-    # Lower bound over segment lists, whose dual prices are a starting point of the search.
+    # Lower bound over segment lists, without failure and then under failures.  The dual prices of
+    # the former give starting metrics (E,) of the search.
     full_deadline = Deadline.after(seconds(config.deadline, "--deadline"))
     search_deadline = (
         full_deadline.share(1 - _POLICY_TIME_SHARE) if config.with_policies else full_deadline
     )
-    prices, optimum = _price_metrics(
+    price_metric, optimum = _price_metrics(
         dag, traffic.pairs, largest_demand, search_deadline.share(_PRICE_TIME_SHARE)
     )
     utilisation_before = _utilisation_by_failure(search, start)
@@ -187,7 +191,7 @@ def improve(
     result = _search_all_matrices(
         search,
         search_deadline.share(_SEARCH_TIME_SHARE),
-        prices,
+        price_metric,
         config.seed,
         earlier_metric,
         utilisation_before,
@@ -210,7 +214,8 @@ def improve(
             order = []
             utilisation_after = []
             policies = policies_before
-    # Report.
+    # Report, with the largest utilisation before the changes and after each of them (NaN where the
+    # time limit prevented its computation).
     utilisations = [result.before, *utilisation_after]
     return MetricsReport(
         dataclasses.replace(topology, metric=metric.astype(np.int64)),
@@ -250,6 +255,11 @@ def _search_problem(
 
 def _earlier_metrics(search: MetricSearch, path: Path, notify: Callable[[str], None]) -> FloatArray:
     """Return the metrics (E,) of an earlier search, from its file of changes.
+
+    Args:
+        search: search problem with the current metrics.
+        path: file of changes from the current metrics.
+        notify: called with a note on the utilisation of these metrics.
 
     Raises:
         InputError: an invalid file or metric.
@@ -294,8 +304,8 @@ def _metric_changes(
 
 
 def _utilisation_by_failure(search: MetricSearch, metric: FloatArray) -> FloatArray:
-    """Return the largest link utilisation (M, 1 + F) under metrics (E,), for each matrix without
-    failure and under each of F failures.
+    """Return the largest link utilisation of each of M matrices under metrics (E,), as an array
+    (M, 1 + F): without failure in column 0, then under each of F failures.
     """
     failures = [[], *(list(links) for links in search.failures)]
     loads = IgpFailures(EcmpDag.of(search.topology, metric), search.volume)
@@ -311,7 +321,7 @@ _NUM_WORST_MATRICES = 4
 def _search_all_matrices(
     search: MetricSearch,
     deadline: Deadline,
-    prices: FloatArray,
+    price_metric: FloatArray,
     seed: int,
     earlier_metric: FloatArray | None,
     utilisation: FloatArray,
@@ -324,17 +334,20 @@ def _search_all_matrices(
     Args:
         search: search problem with all matrices.
         deadline: time limit.
-        prices: (E,) starting metrics from dual prices, used if all metrics may change.
+        price_metric: (E,) starting metrics from dual prices, used if all metrics may change.
         seed: random seed.
         earlier_metric: (E,) metrics of an earlier search; None for none.
-        utilisation: (M, 1 + F) largest link utilisation with the current metrics.
+        utilisation: (M, 1 + F) largest link utilisation with the current metrics, without failure
+            and under each of F failures.
     """
+    # Start with the worst matrices, and with the metrics of an earlier search or the current ones.
     matrices = worst_rows(utilisation, _NUM_WORST_MATRICES)
     best = search.start if earlier_metric is None else earlier_metric
     num_moves = 0
     best_utilisation = largest_utilisation(search, best)
     while True:
-        # If the number of changes is limited: beam search around the most utilised link.
+        # Start from the best metrics so far.  If the number of changes is limited, also try beam
+        # search around the most utilised link, for half of the remaining time.
         partial_search = dataclasses.replace(search, volume=search.volume[matrices])
         start_metric = best
         if search.max_changes < search.topology.num_links:
@@ -345,9 +358,9 @@ def _search_all_matrices(
                 few_changes, best, key=lambda metric: largest_utilisation(partial_search, metric)
             )
             num_moves += num_trials
-        # Simulated annealing over these matrices.
+        # Simulated annealing over these matrices, for half of the remaining time.
         result = improve_metrics(
-            partial_search, deadline.remaining_s / 2, [prices], seed, best_so_far=start_metric
+            partial_search, deadline.remaining_s / 2, [price_metric], seed, best_so_far=start_metric
         )
         num_moves += result.num_moves
         # Evaluate the result for all matrices: (M,) largest utilisation of each.
@@ -372,9 +385,15 @@ def _search_all_matrices(
 def _order_changes(
     search: MetricSearch, result: MetricResult, deadline: Deadline
 ) -> tuple[list[int], list[float]]:
-    """Order the useful changes of a search.
+    """Order the metric changes of a search, without those that do not reduce the utilisation.
 
-    Ctrl-C has the effect of the deadline.  After a search that Ctrl-C ended, the time is limited.
+    Ctrl-C ends the ordering like the deadline.  If Ctrl-C already ended the search, two seconds
+    remain.
+
+    Args:
+        search: search problem.
+        result: best metrics of the search.
+        deadline: time limit of the ordering.
 
     Returns:
         links in order of their changes, and largest link utilisation after each change.
@@ -391,8 +410,8 @@ def _price_metrics(
 ) -> tuple[FloatArray, float]:
     """Return starting metrics from the dual prices of two-segment routing, and its dual bound.
 
-    The metric of link e is 1 + (r - 1) q_e / max(q), with q_e the dual price plus a uniform term in
-    proportion to 1 / capacity, so that links without a price get different metrics, too; r = 50.
+    The metric of link e is 1 + 49 q_e / max(q).  Here q_e is the dual price of the link plus a term
+    in proportion to 1 / capacity, so that links with dual price 0 get different metrics, too.
 
     Args:
         dag: shortest paths with the current metrics.
@@ -403,9 +422,12 @@ def _price_metrics(
     Returns:
         metrics (E,), and lower bound on the largest utilisation over two-segment lists.
     """
+    # Solve to a relative gap of 1%.
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_LIMIT_S, deadline))
     live = problem.capacity > 0
+    # Term in proportion to 1 / capacity; its sum of price times capacity is that of the dual
+    # prices.
     uniform = (
         float((problem.capacity * result.prices).sum())
         * problem.inverse_capacity
@@ -433,7 +455,7 @@ def _bound_under_failures(
 
     Args:
         dag: shortest paths with the current metrics.
-        pairs: (D, 2) source and target.
+        pairs: (D, 2) source and target of each demand.
         demand: (M, D) Gbit/s.
         failures: links of each of F failures.
         utilisation: (M, 1 + F) largest link utilisation, without failure and under each.
@@ -444,10 +466,11 @@ def _bound_under_failures(
         np.argsort(-utilisation[:, 1:].max(0), kind="stable")[:_NUM_BOUNDED_FAILURES]
     ).tolist():
         by_matrix = utilisation[:, 1 + failure]
-        # A failure that disconnects all demand has no bound.
+        # Failures come in order of utilisation: those without any load have no bound.
         if deadline.is_over or by_matrix.max() <= 0:
             break
         matrix = demand[int(by_matrix.argmax())]
+        # Dual bound of the two-segment optimum without the failed links, to a relative gap of 1%.
         problem = SegmentProblem.of(
             dag.without(list(failures[failure])), pairs, matrix, balances=True
         )
@@ -490,7 +513,16 @@ def _warm_up(*, with_policies: bool) -> None:
 def _count_policies_before_after(
     dag: EcmpDag, metric: FloatArray, pairs: IntArray, demand: FloatArray, deadline: Deadline
 ) -> tuple[int, int]:
-    """Return the number of segment lists needed with the current and with new metrics (E,)."""
+    """Return the numbers of demands that need a segment list, with the current and with new
+    metrics.
+
+    Args:
+        dag: shortest paths with the current metrics.
+        metric: (E,) new metrics.
+        pairs: (D, 2) source and target of each demand.
+        demand: (D,) Gbit/s.
+        deadline: time limit; the first count may use half of the time.
+    """
     num_before = _count_policies(dag, pairs, demand, deadline.share(0.5))
     return num_before, _count_policies(EcmpDag.of(dag.topology, metric), pairs, demand, deadline)
 
@@ -505,6 +537,7 @@ def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline:
         demand: (D,) Gbit/s.
         deadline: time limit.
     """
+    # Optimum with two segments, to a tenth of the allowed gap.
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     result = solve(
         problem,
@@ -534,7 +567,7 @@ def run_metrics(config: MetricsConfig, notify: Callable[[str], None]) -> Metrics
 
 
 def metrics_outcome(config: MetricsConfig, notify: Notify) -> Outcome:
-    """Run ``teal metrics``."""
+    """Run ``teal metrics``; return its summary, the table of metric changes, and the JSON data."""
     report = run_metrics(config, notify)
     tables = [change_table(report)] if report.changes else []
     return Outcome(text=report.describe(), tables=tables, data=report.to_json())

@@ -53,6 +53,7 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
     Returns:
         best metrics (E,), and number of evaluated candidates.
     """
+    # No failure, then each failure.
     failures = [[], *(list(member) for member in search.failures)]
     best = EvaluatedMetrics(search.start, _score(search, search.start, failures))
     beam = [best]
@@ -71,7 +72,8 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
                 candidates[metric.tobytes()] = EvaluatedMetrics(
                     metric, _score(search, metric, worst_failures)
                 )
-        # Evaluate the best candidates under all failures, and keep the best of them.
+        # Evaluate the best candidates, four times the width of the beam, under all failures; keep
+        # the best of them.
         shortlist = sorted(candidates.values(), key=lambda member: member.score)[: 4 * _BEAM_WIDTH]
         evaluated = [
             EvaluatedMetrics(member.metric, _score(search, member.metric, failures))
@@ -87,6 +89,9 @@ def near_changes(search: MetricSearch, deadline: Deadline) -> tuple[FloatArray, 
 def _score(
     search: MetricSearch, metric: FloatArray, failures: list[list[int]]
 ) -> tuple[float, float]:
+    """Return the score of metrics (E,): the largest link utilisation u, then the sum of u^10 over
+    failures and matrices.
+    """
     utilisation = (
         IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(failures).utilisation
     )
@@ -96,8 +101,15 @@ def _score(
 def _worst_failures(
     search: MetricSearch, metric: FloatArray, failures: list[list[int]]
 ) -> tuple[list[list[int]], int]:
-    """Return the failures with the largest link utilisation under metrics (E,), and the index of
-    the most utilised link of all.
+    """Return the failures with the largest link utilisation, and the most utilised link of all.
+
+    Args:
+        search: search problem.
+        metric: (E,) metrics.
+        failures: link indices of each failure.
+
+    Returns:
+        link indices of the worst eight failures, the worst first; and index of the link.
     """
     results = IgpFailures(EcmpDag.of(search.topology, metric), search.volume).under(failures)
     by_failure = results.utilisation.max(1)
@@ -121,8 +133,8 @@ def _candidate_values(
     topology = search.topology
     source = topology.link_source
     target = topology.link_target
+    # (N, N) number of hops, then distance, from node u to destination t, at [t, u].
     hops = EcmpDag.of(topology, np.ones(len(source))).dags.distance
-    # (N, N) distance from node u to destination t, at [t, u].
     distance = EcmpDag.of(topology, metric).dags.distance
     # (E,) hops from either end of each link to the nearer end of the busiest link.
     ends = (source[busiest], target[busiest])

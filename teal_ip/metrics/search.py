@@ -7,8 +7,8 @@ Only destinations whose shortest paths may change are recomputed: those where a 
 rises is a next hop, or a link whose metric falls becomes as short as the current path.
 
 Moves (after Fortz and Thorup, "Internet traffic engineering by optimizing OSPF weights", INFOCOM
-2000): make several next hops of a node equally good towards a destination of
-traffic on a busy link; raise a busy link to tie with an alternative or exceed it, or lower the
+2000): make several next hops of a node equally good towards a destination of traffic on a busy
+link; raise the metric of a busy link to tie with an alternative or exceed it, or lower that of the
 alternative; small steps; a random value.  Entry points: :func:`improve_metrics`,
 :func:`useful_changes`.
 """
@@ -98,6 +98,7 @@ def compute_loads(  # type: ignore[no-untyped-def]
     for s in range(len(load)):
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
+            # DAG towards node t, distances to it, and loads of the traffic to it.
             grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
             distance[s, t] = dag.distance[0]
             for m in range(len(volume)):
@@ -140,8 +141,8 @@ def _propose(  # type: ignore[no-untyped-def]
     Returns:
         number of links of the move; 0 for no move.
     """
-    # Draw the kind of move and a matrix.  First kinds: a small step or a random metric of a random
-    # link.
+    # Draw the kind of move and a matrix.  The first two kinds change the metric of a random link:
+    # by at most 3, or to a random value.
     num_links = len(metric)
     kind_draw = rng.random()
     m = rng.integers(0, load.shape[0])
@@ -169,7 +170,8 @@ def _propose(  # type: ignore[no-untyped-def]
         if busy_draw <= 0.0:
             busy = e
             break
-    # Find a destination whose shortest paths use the busy link, from a random one on.
+    # Find a destination that receives traffic and whose shortest paths use the busy link: try all
+    # destinations in turn, starting with a random one.
     num_nodes = distance.shape[0]
     first_destination = rng.integers(0, num_nodes)
     t = -1
@@ -203,8 +205,8 @@ def _propose(  # type: ignore[no-untyped-def]
             if upstream < 0:
                 break
             u = upstream
-        # Choose a distance to the destination, and for each link out of u the metric with which a
-        # path over it has this distance.
+        # Choose a distance of u to the destination: the current one, or 1 more.  Change each link
+        # out of u, with probability 0.7, to the metric at which the path over it has this distance.
         num_changed = 0
         common_distance = distance[t, u]
         if rng.random() < 0.5:
@@ -234,8 +236,9 @@ def _propose(  # type: ignore[no-untyped-def]
             alternative = e
     if alternative < 0:
         return 0
-    # Raise the busy link until both are equally long, or lower the alternative; with a margin of 1
-    # the alternative becomes shorter.
+    # Raise the metric of the busy link (probability 0.6) until both paths are equally long, or
+    # lower that of the alternative; with a margin of 1 (probability 0.5) the alternative becomes
+    # shorter.
     margin = 1.0 if rng.random() < 0.5 else 0.0
     if rng.random() < 0.6:
         changed_metric = shortest - distance[t, links.head[busy]] + margin
@@ -419,18 +422,20 @@ _MAX_BATCH_MOVES = 500
 _BATCH_S = 0.2
 # Time between checks for Ctrl-C, seconds.
 _SIGNAL_CHECK_S = 0.2
-# Relative rounding error of a utilisation.
+# Relative rounding error of a utilisation: smaller differences count as equal.
 _ROUNDING = 1e-9
-# Approximate memory of a walk, in copies of the loads by destination (S, M, N, E).
+# Approximate memory of an annealing walk, in copies of its link loads by scenario, matrix and
+# destination.
 _NUM_LOAD_COPIES = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MetricSearch:
-    """Metric search problem.
+    """Search problem: the network, traffic and failures for which metrics are optimised, and the
+    limits.
 
     Attributes:
-        topology: the network.
+        topology: the network of N nodes and E links.
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         failures: link indices of each failure; () to consider no failure.
         max_metric: largest metric.
@@ -466,7 +471,7 @@ class MetricResult:
 
 
 class _AnnealingWalk:
-    """State and incumbent of one annealing run.
+    """State and incumbent of one annealing run, for S scenarios (no failure, then each failure).
 
     Args:
         search: search problem.
@@ -474,6 +479,8 @@ class _AnnealingWalk:
         seed: random seed.
 
     Attributes:
+        search: search problem.
+        rng: random generator.
         links: the E links of the network; ``metric`` is scratch memory.
         is_failed: (S, E) failed links of each scenario; scenario 0 has only links without capacity.
         metric: (S, E) current metrics; infinite for failed links.
@@ -483,7 +490,7 @@ class _AnnealingWalk:
         load: (S, M, E) link loads, Gbit/s.
         is_destination: (N,) whether a node receives traffic.
         best_metric: (E,) metrics of the incumbent.
-        best: largest link utilisation of the incumbent.
+        best: largest link utilisation of the incumbent; infinite before the first evaluation.
     """
 
     def __init__(self, search: MetricSearch, start_metric: FloatArray, seed: int) -> None:
@@ -494,6 +501,7 @@ class _AnnealingWalk:
         num_nodes = topology.num_nodes
         num_links = topology.num_links
         self.links = igp_links(topology, np.ones(num_links))
+        # Links without capacity have failed in all scenarios.
         has_no_capacity = topology.capacity <= 0
         self.is_failed = np.tile(has_no_capacity, (num_scenarios, 1))
         for s, failed in enumerate(search.failures):
@@ -501,9 +509,11 @@ class _AnnealingWalk:
         self.metric = np.where(
             self.is_failed, np.inf, np.where(has_no_capacity, search.start, start_metric)
         )
+        # 1 / capacity, so that the utilisation of a failed link is 0.
         self.inverse = np.where(
             self.is_failed, 0, 1 / np.where(has_no_capacity, 1, topology.capacity)
         )
+        # Allocated here, and filled before the first move.
         self.distance = np.empty((num_scenarios, num_nodes, num_nodes))
         self.load_by_destination = np.empty(
             (num_scenarios, len(search.volume), num_nodes, num_links)
@@ -519,6 +529,9 @@ class _AnnealingWalk:
         Args:
             full_deadline: deadline of all walks.
             time_share: share of the remaining time for this walk.
+
+        Returns:
+            metrics and utilisation of the incumbent, and number of moves; ``before`` is NaN.
         """
         self._compute_initial_state(full_deadline)
         deadline = full_deadline.share(time_share)
@@ -547,7 +560,9 @@ class _AnnealingWalk:
         return MetricResult(self.best_metric, self.best, math.nan, num_moves)
 
     def _anneal(self, temperature: float, num_moves: int) -> None:
-        """Try moves at one temperature, updating state and incumbent."""
+        """Try ``num_moves`` moves at one temperature, in units of the score; update state and
+        incumbent.
+        """
         self.best = float(
             anneal(
                 self.links,
@@ -582,6 +597,7 @@ class _AnnealingWalk:
         keys = np.empty(2 * num_links + 2)
         heap_nodes = np.empty(2 * num_links + 2, dtype=np.int32)
         node_traffic = np.empty(num_nodes)
+        # Scenarios one by one, so that the deadline is checked between them.
         for s in range(len(self.load)):
             if deadline.is_over:
                 return
@@ -608,7 +624,15 @@ def _run_walk(
     full_deadline: Deadline,
     time_share: float,
 ) -> MetricResult:
-    """Run one annealing walk from metrics ``start_metric`` (E,); free its memory at the end."""
+    """Run an annealing walk, and return its incumbent; the memory of its state is freed.
+
+    Args:
+        search: search problem.
+        start_metric: (E,) metrics at the start.
+        seed: random seed.
+        full_deadline: deadline of all walks.
+        time_share: share of the remaining time for this walk.
+    """
     return _AnnealingWalk(search, start_metric, seed).run(full_deadline, time_share)
 
 
@@ -635,14 +659,14 @@ def improve_metrics(
         best_so_far: incumbent metrics (E,) of an earlier search.
 
     Raises:
-        InputError: current metrics above ``most``, an incumbent with too many changes, or a state
-            that does not fit into memory.
+        InputError: current metrics above ``search.max_metric``, metrics ``best_so_far`` with more
+            changes than ``search.max_changes``, or a state that does not fit into memory.
     """
     _check_search(search, threads)
     topology = search.topology
     utilisation_before = largest_utilisation(search, search.start)
     # Starting points: the current metrics, and the incumbent of an earlier search.  If all metrics
-    # may change: also ``starts``, and random metrics.
+    # may change: also ``starts``, and random metrics from 5 to 15.
     starting_metrics = [search.start]
     results = [MetricResult(search.start, utilisation_before, utilisation_before, 0)]
     if best_so_far is not None:
@@ -660,6 +684,7 @@ def improve_metrics(
                 best_so_far, largest_utilisation(search, best_so_far), utilisation_before, 0
             )
         )
+    # All metrics may change.
     if search.max_changes >= topology.num_links:
         rng = np.random.default_rng(seed)
         starting_metrics += [np.clip(np.round(metric), 1, search.max_metric) for metric in starts]
@@ -677,10 +702,15 @@ def improve_metrics(
 
 
 def _check_search(search: MetricSearch, threads: int) -> None:
-    """Validate the current metrics; check that concurrent walks fit into memory.
+    """Validate the current metrics, and check that concurrent walks fit into memory.
+
+    Args:
+        search: search problem.
+        threads: number of concurrent walks.
 
     Raises:
-        InputError: current metrics above ``most``, or a state that does not fit into memory.
+        InputError: current metrics above ``search.max_metric``, or walks that do not fit into
+            memory.
     """
     topology = search.topology
     check_metric(topology, search.start)
@@ -692,6 +722,7 @@ def _check_search(search: MetricSearch, threads: int) -> None:
             search.max_metric,
         )
     num_scenarios = len(search.failures) + 1
+    # The loads are float64, 8 bytes each.
     num_bytes = (
         8
         * num_scenarios
@@ -726,12 +757,14 @@ def _run_walks(
     """
     results = list[MetricResult]()
     was_interrupted = False
+    # Groups of concurrent walks, one group after the other; ``group`` is its first walk.
     for group in range(0, len(starting_metrics), threads):
         walk_indices = range(group, min(group + threads, len(starting_metrics)))
         share = len(walk_indices) / (len(starting_metrics) - group)
         with ThreadPoolExecutor(threads) as pool:
             running = []
             try:
+                # The seeds of walks are far apart, so that runs with adjacent seeds share none.
                 for walk in walk_indices:
                     seed_of_walk = seed + 1_000_003 * walk
                     running.append(
@@ -754,7 +787,9 @@ def _run_walks(
 
 
 def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:
-    """Largest link utilisation over all matrices and failures under these metrics (E,)."""
+    """Return the largest link utilisation under metrics (E,), over all matrices, without failure
+    and under each failure.
+    """
     loads = IgpFailures(EcmpDag.of(search.topology, metric), search.volume)
     results = loads.under([[], *(list(links) for links in search.failures)])
     return float(results.utilisation.max())
@@ -768,7 +803,8 @@ def change_order(
 ) -> tuple[list[int], list[float]]:
     """Order metric changes so that they can be applied one by one with small utilisation.
 
-    Greedy: the next change is the one with the smallest largest link utilisation.
+    Greedy: each step applies the remaining change after which the largest link utilisation is
+    smallest.
 
     Args:
         search: search problem, whose ``start`` are the current metrics.
@@ -786,6 +822,7 @@ def change_order(
     order = list[int]()
     utilisation_after = list[float]()
     while remaining:
+        # Largest link utilisation after each of the remaining changes.
         scores = []
         for e in remaining:
             if deadline.is_over:
@@ -809,8 +846,9 @@ def useful_changes(
 ) -> tuple[list[int], list[float]]:
     """Order metric changes, and omit those that do not reduce the largest utilisation.
 
-    Changes after the smallest utilisation of the order are omitted, then each change without which
-    this utilisation is still reached; repeated until no change is omitted.
+    The largest utilisation after each change of the order has a minimum.  Changes after the minimum
+    are omitted.  Then each other change is omitted if the minimum is still reached without it.  The
+    rest is ordered again, until no change is omitted.
 
     Args:
         search: search problem, whose ``start`` are the current metrics.
@@ -846,7 +884,9 @@ def useful_changes(
 def _utilisation_with_change(
     search: MetricSearch, metric: FloatArray, link: int, value: float
 ) -> float:
-    """Return the largest link utilisation under metrics (E,) where one link has another value."""
+    """Return the largest link utilisation under metrics (E,) if ``link`` gets the metric
+    ``value``.
+    """
     trial = metric.copy()
     trial[link] = value
     return largest_utilisation(search, trial)

@@ -15,7 +15,7 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsOptions(IgpConfig):
-    """Failures and matrices to optimise for, and the time limit of the search."""
+    """Settings of the metric search: failures and matrices to optimise for, and limits."""
 
     failures: Literal["none", "cables", "nodes"] = "none"
     """Failures under which the largest utilisation also counts: none, or each single cable or node.
@@ -44,7 +44,7 @@ class MetricsOptions(IgpConfig):
     """Maximum number of matrices, the first ones in time order; 0 for all."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a number out of its range, an invalid time limit, or --ucmp."""
         require(self, "index", "an integer >= -1", self.index >= -1)
         for field in ("limit", "max_metric", "max_changes", "seed"):
             require(self, field, "an integer >= 0", getattr(self, field) >= 0)

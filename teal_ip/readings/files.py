@@ -2,13 +2,14 @@
 
 A table has a row for each reading, in any order:
 
-| column | content |
-|---|---|
-| ``time`` | ISO 8601, or seconds since 1970; for rates the end of the interval, or ``start``
-instead | | ``router`` | name of the node | | ``interface`` | name; or ``neighbour`` instead: the
-router at the other end, empty for external ones | | ``direction`` | ``in`` or ``out``, from the
-router's point of view | | ``bytes`` | a cumulative counter (32 or 64 bits); or ``rate`` instead, by
-default in Gbit/s |
+- ``time``: ISO 8601, or seconds since 1970; for rates the end of the interval, or a column
+  ``start`` with its start instead;
+- ``router``: name of the node;
+- ``interface``: name of the interface, or a column ``neighbour`` instead: the router at the other
+  end, empty for external interfaces;
+- ``direction``: ``in`` or ``out``, from the router's point of view;
+- ``bytes``: a cumulative counter (32 or 64 bits), or a column ``rate`` instead, by default in
+  Gbit/s.
 
 A table of router, interface, neighbour (empty: external) and, for parallel links, number (counted
 from 1 like the names of links) maps interfaces to links.  By default an interface named like a
@@ -65,7 +66,8 @@ from teal.runtime.storage import atomic_file
 from teal_ip.readings.rates import GBIT_PER_BYTE, IntervalRates, median_interval
 from teal_ip.readings.readings import Counters, without_own_traffic
 
-# Labels of Prometheus series for router and interface, in order of preference.
+# Labels of Prometheus series for router and interface, in order of preference, and patterns of
+# metric names that say the direction.
 _ROUTER_LABELS = ("router", "instance", "source", "agent_host", "hostname", "sysName")
 _INTERFACE_LABELS = ("ifName", "interface", "interface_name", "ifDescr", "device", "name")
 _DIRECTION_PATTERNS = {
@@ -77,6 +79,9 @@ _DIRECTION_PATTERNS = {
 def read_prometheus(path: Path) -> Any:
     """Read Prometheus responses into a pandas frame with columns time, router, interface, direction
     and bytes.
+
+    Args:
+        path: a .json file with one response to a range query, or a list of responses.
 
     Raises:
         InputError: no JSON, no range query, or a series without router, interface or direction.
@@ -102,7 +107,12 @@ _SeriesKey = tuple[str, str, str]
 
 
 def _response_rows(document: Any, location: str) -> Iterator[tuple[float, str, str, str, float]]:
-    """Yield (time in seconds since 1970, router, interface, direction, bytes) for each reading."""
+    """Yield (time in seconds since 1970, router, interface, direction, bytes) for each reading.
+
+    Args:
+        document: parsed file: a response, or a list of responses.
+        location: the file, for messages.
+    """
     for key, values in _values_by_key(document, location).items():
         for position, entry in enumerate(values):
             field = f"{' '.join(key)}: values[{position}]"
@@ -114,8 +124,14 @@ def _response_rows(document: Any, location: str) -> Iterator[tuple[float, str, s
 
 
 def _values_by_key(document: Any, location: str) -> dict[_SeriesKey, list[Any]]:
-    """Return the unparsed readings by (router, interface, direction); 64-bit counters take
-    precedence.
+    """Return the readings of each series, lists [time, value] as in the response, by (router,
+    interface, direction).
+
+    If an interface and direction has a 32-bit and a 64-bit counter, the 64-bit one is used.
+
+    Args:
+        document: parsed file: a response, or a list of responses.
+        location: the file, for messages.
 
     Raises:
         InputError: a series without router, interface or direction, or two counters of one
@@ -139,6 +155,11 @@ def _values_by_key(document: Any, location: str) -> dict[_SeriesKey, list[Any]]:
 
 def _series_key(labels: dict[str, Any], location: str, position_text: str) -> _SeriesKey:
     """Return router, interface and direction of a series from its labels.
+
+    Args:
+        labels: labels by name, with the name of the metric as ``__name__``.
+        location: the file, for messages.
+        position_text: position of the series in the file, for messages.
 
     Raises:
         InputError: a label is missing, or the name of the metric has no direction.
@@ -166,8 +187,16 @@ def _ambiguous_series(
     location: str,
     position_text: str,
 ) -> InputError:
-    """Return the error for two series of one interface and direction, with the labels that
-    differ.
+    """Return the error for two series of one interface and direction.
+
+    Its message names the labels in which the series differ.
+
+    Args:
+        key: router, interface and direction.
+        previous: labels of the first series.
+        labels: labels of the second series.
+        location: the file, for messages.
+        position_text: position of the second series in the file, for messages.
     """
     router, interface, direction = key
     differing = [
@@ -187,9 +216,14 @@ def _ambiguous_series(
 def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield position (for messages) and content of each series of one or more responses.
 
+    Args:
+        document: parsed file: a response, or a list of responses.
+        location: the file, for messages.
+
     Raises:
         InputError: an error response, or one that is not of a range query.
     """
+    # One response, or a list of responses: reject errors, and results other than of a range query.
     responses = document if isinstance(document, list) else [document]
     for index, item in enumerate(responses):
         position_text = f"[{index}]." if isinstance(document, list) else ""
@@ -214,6 +248,7 @@ def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, di
                 "the result type matrix of a range query",
                 repr(data["resultType"]),
             )
+        # The series of the response.
         for position, series in enumerate(
             objects_of(data["result"], location, f"{position_text}data.result")
         ):
@@ -221,12 +256,18 @@ def _series_of_responses(document: Any, location: str) -> Iterator[tuple[str, di
 
 
 def _is_64_bit(labels: dict[str, Any]) -> bool:
-    """Return whether the metric name is of a 64-bit counter: ifHCInOctets, not ifInOctets."""
+    """Return whether a metric is a 64-bit counter by its name: ifHCInOctets is, ifInOctets is
+    not.
+    """
     return "hc" in str(labels.get("__name__", "")).lower()
 
 
 def _parse_number(value: Any, location: str, field: str) -> float:
-    """Return a number of a response; Prometheus also writes NaN and +Inf."""
+    """Return a time or value of a response as a float; Prometheus also writes NaN and +Inf.
+
+    Raises:
+        InputError: not a number.
+    """
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -236,7 +277,13 @@ def _parse_number(value: Any, location: str, field: str) -> float:
 def _first_label(
     labels: dict[str, Any], names: tuple[str, ...], location: str, position_text: str
 ) -> str:
-    """Return the value of the first of several labels that a series has.
+    """Return the value of a label of a series: of the first of several names that it has.
+
+    Args:
+        labels: labels of the series by name.
+        names: names of labels, in order of preference.
+        location: the file, for messages.
+        position_text: position of the series in the file, for messages.
 
     Raises:
         InputError: the series has none of the labels.
@@ -252,6 +299,7 @@ def _first_label(
     )
 
 
+# Arrays of a .npz file of counters.
 _ARRAY_NAMES = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
 
 
@@ -271,7 +319,7 @@ def load_counters(
         topology: the network.
         interfaces: table that maps interfaces to links; None if interfaces are named like
             neighbours.
-        unit: unit of the column rate; "" for Gbit/s.
+        unit: unit of the column rate; "" for the unit in its heading, else Gbit/s.
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
         ignore: regular expression for names of interfaces to ignore; "" for none.
 
@@ -363,7 +411,11 @@ def _read_table(path: Path) -> Any:
 
 
 def _read_csv(path: Path) -> Any:
-    """Read a .csv file into a frame of strings; NA and null stay strings, empty cells are ""."""
+    """Read a .csv file into a frame of strings.
+
+    Cells such as NA and null stay strings, and empty cells are "".  The column separator is stored
+    in ``frame.attrs``.
+    """
     import pandas as pd
 
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
@@ -378,8 +430,8 @@ class _InterfaceTarget:
     """Links of the network that an interface belongs to.
 
     Attributes:
-        out_link: link that leaves the router; None for none.
-        in_link: link that enters the router; None for none.
+        out_link: index of the link that leaves the router; None for none.
+        in_link: index of the link that enters the router; None for none.
         is_ignored: whether readings of the interface are dropped.
     """
 
@@ -418,12 +470,12 @@ class _TableLayout:
 
     @property
     def is_by_start(self) -> bool:
-        """Whether times are the starts of intervals."""
+        """Whether the times of rates are the starts of their intervals, not the ends."""
         return self.time_column == "start"
 
     @property
     def is_cumulative(self) -> bool:
-        """Whether values are counters, not rates."""
+        """Whether the values are cumulative byte counters, not rates."""
         return self.value_column == "bytes"
 
 
@@ -446,11 +498,11 @@ class _InterfaceReadings:
     interfaces: AnyArray
 
     def interface_keys(self) -> Iterable[_InterfaceKey]:
-        """Return (router, interface) of each row."""
+        """Return pairs of router and interface, one for each of the n readings."""
         return zip(self.routers, self.interfaces, strict=True)
 
     def select(self, mask: BoolArray) -> _InterfaceReadings:
-        """Return the rows where ``mask`` (n,) is true."""
+        """Return the readings for which ``mask`` (n,) is true."""
         return _InterfaceReadings(
             self.times[mask],
             self.values[mask],
@@ -460,7 +512,9 @@ class _InterfaceReadings:
         )
 
     def by_interface(self) -> Iterator[tuple[str, str, str, AnyArray]]:
-        """Yield router, interface, direction and row indices for each interface and direction."""
+        """Yield router, interface, direction, and indices of its readings, for each interface and
+        direction.
+        """
         import pandas as pd
 
         columns = {"r": self.routers, "n": self.interfaces, "d": self.directions}
@@ -486,8 +540,9 @@ def counters_from_frame(
             direction, bytes (or rate).
         topology: the network.
         location: name of the source, for messages.
-        interfaces: frame of router, interface, neighbour and number.
-        unit: unit of the column rate.
+        interfaces: frame of router, interface, neighbour and number; None if interfaces are named
+            like neighbours.
+        unit: unit of the column rate; "" for the unit in its heading, else Gbit/s.
         interval_s: length of an interval, seconds; 0 for the median time between two readings.
         ignore: regular expression for names of interfaces to ignore; "" for none.
 
@@ -545,11 +600,18 @@ def counters_from_frame(
 def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
     """Return the layout of a table, and the table with normalised column names.
 
+    Args:
+        frame: table of readings.
+        location: the file, for messages.
+
     Raises:
         InputError: a missing column, or counters with the column start.
     """
+    # Divide headings such as "rate (Mbit/s)" into name and unit.
     units = {plain: unit for plain, unit in map(cells.heading, map(str, frame.columns)) if unit}
     frame = frame.rename(columns={name: cells.heading(str(name))[0] for name in frame.columns})
+    # Choose the columns: start is used without time only, neighbour without interface, rate without
+    # bytes.
     is_by_start = "start" in frame.columns and "time" not in frame.columns
     layout = _TableLayout(
         time_column="start" if is_by_start else "time",
@@ -564,6 +626,7 @@ def _detect_layout(frame: Any, location: str) -> tuple[_TableLayout, Any]:
             "counters (column bytes) need the time of each reading, not the start of an interval",
             "use a column time",
         )
+    # Check that no column is missing.
     required = (
         layout.time_column,
         "router",
@@ -587,6 +650,14 @@ def _parse_values(
 ) -> tuple[FloatArray, FloatArray, AnyArray]:
     """Return times (n,), seconds since 1970, values (n,) and directions (n,) of a table.
 
+    Values are bytes or rates in the unit of the table, NaN for cells that are no number; directions
+    are ``in`` or ``out``.
+
+    Args:
+        frame: table of n readings with normalised column names.
+        layout: columns of the table.
+        location: the file, for messages.
+
     Raises:
         InputError: an ambiguous time or number, or a direction other than in or out.
     """
@@ -607,7 +678,7 @@ def _parse_values(
 
 
 def _check_routers(readings: _InterfaceReadings, topology: Topology, location: str) -> None:
-    """Raise InputError for routers outside the network."""
+    """Raise InputError if readings are of routers that the network does not have."""
     unknown = sorted(set(readings.routers) - set(topology.node_index()))
     if unknown:
         names = listed([repr(name) for name in unknown], _MAX_LISTED)
@@ -644,17 +715,17 @@ def _match_interfaces(
 def _assign_intervals(
     readings: _InterfaceReadings, layout: _TableLayout, interval_s: float, location: str
 ) -> tuple[_InterfaceReadings, FloatArray, float]:
-    """Divide the time of the readings into equal intervals.
+    """Divide the time of the readings into intervals of equal length.
 
     Args:
         readings: the readings.
         layout: columns of the table.
-        interval_s: length of an interval; 0 for the median time between two readings.
+        interval_s: length of an interval, seconds; 0 for the median time between two readings.
         location: the file, for messages.
 
     Returns:
-        readings, with ends instead of starts of intervals as times; ends (T,) of the intervals,
-        seconds since 1970; length of an interval, seconds.
+        readings, with the starts of their intervals replaced by the ends; ends (T,) of the
+        intervals, seconds since 1970; length of an interval, seconds.
 
     Raises:
         InputError: no interface has two readings.
@@ -671,6 +742,7 @@ def _assign_intervals(
         )
     if layout.is_by_start:
         readings = dataclasses.replace(readings, times=readings.times + interval_length_s)
+    # Intervals begin with the first reading of a counter, or end with the first rate.
     ends = np.arange(
         readings.times.min() + (interval_length_s if layout.is_cumulative else 0),
         readings.times.max() + interval_length_s / 2,
@@ -680,7 +752,11 @@ def _assign_intervals(
 
 
 def _gbit_per_unit(layout: _TableLayout, unit: str) -> float:
-    """Return the Gbit (counters) or Gbit/s (rates) of one unit of the values.
+    """Return the factor that converts values to Gbit (counters) or Gbit/s (rates).
+
+    Args:
+        layout: columns of the table.
+        unit: unit of the column rate; "" for the unit in its heading, else Gbit/s.
 
     Raises:
         InputError: an unknown unit.
@@ -703,13 +779,14 @@ def _add_interfaces(
     Args:
         rates: rates over the intervals (updated).
         readings: the readings.
-        targets: links of each interface.
+        targets: links of each interface, by (router, interface).
         topology: the network.
         location: the file, for messages.
         name_column: column of interface names, for messages.
 
     Raises:
-        InputError: different readings of one time, or a 32-bit counter that is too fast.
+        InputError: different readings of one time, or a 32-bit counter that may wrap twice between
+            readings.
     """
     node_index = topology.node_index()
     for router, interface, direction, rows in readings.by_interface():
@@ -729,7 +806,8 @@ def _add_interfaces(
                 "give each interface a name of its own (--interfaces), or call parallel links a#1, "
                 "a#2",
             )
-        # Add the mean rates over the intervals.
+        # Add the mean rates over the intervals; an external interface may carry as much as all
+        # links.
         target = targets[router, interface]
         # Unknown interfaces were rejected before.
         assert target is not None
@@ -752,14 +830,18 @@ def _clear_transit_only(
 ) -> list[str]:
     """Set ingress and egress of transit-only routers to 0; return a note with their names.
 
-    Only if some router has an external interface.
+    Nothing happens if no router has an external interface.
 
     Args:
         rates: rates of all interfaces; ingress and egress are updated.
         topology: the network.
         router_names: names of the routers with readings.
-        targets: links of each interface in the readings or the table that is not ignored.
+        targets: links of each interface by (router, interface), without ignored interfaces.
+
+    Returns:
+        one note, or none if no router is transit-only.
     """
+    # Candidates are routers with readings, but without external interfaces.
     border_routers = {
         router for (router, _), target in targets.items() if target is not None and target.is_border
     }
@@ -778,8 +860,11 @@ def _clear_transit_only(
 
 
 def _cell_texts(column: Any, to_text: Callable[[Any], str]) -> AnyArray:
-    """Return the text (n,) of each cell of a column; ``to_text`` is called once per distinct
-    cell.
+    """Return the texts (n,) of the cells of a column.
+
+    Args:
+        column: pandas column of n cells.
+        to_text: returns the text of a cell; called once for each distinct cell.
     """
     import pandas as pd
 
@@ -788,7 +873,17 @@ def _cell_texts(column: Any, to_text: Callable[[Any], str]) -> AnyArray:
 
 
 def _parse_numbers(column: Any, location: str, name: str, separator: str) -> FloatArray:
-    """Return the numbers (n,) of a column; NaN for cells that are no number."""
+    """Return the numbers (n,) of a column; NaN for cells that are no number.
+
+    Args:
+        column: pandas column of n numbers or strings.
+        location: the file, for messages.
+        name: name of the column, for messages.
+        separator: column separator of a .csv file; "" for other files.
+
+    Raises:
+        InputError: an ambiguous decimal separator.
+    """
     import pandas as pd
 
     if column.dtype.kind not in "iuf":
@@ -800,7 +895,7 @@ def _parse_numbers(column: Any, location: str, name: str, separator: str) -> Flo
 
 
 def _parse_times(column: Any, location: str) -> FloatArray:
-    """Return the times (n,) of a column, seconds since 1970."""
+    """Return the times (n,) of a column of dates, numbers or strings, seconds since 1970."""
     if column.dtype.kind == "M" or hasattr(column.dtype, "tz"):
         return np.asarray(naive_times(column).astype("datetime64[ns]").astype(np.int64) / 1e9)
     if column.dtype.kind in "iuf":
@@ -811,7 +906,7 @@ def _parse_times(column: Any, location: str) -> FloatArray:
 def _interface_targets(
     topology: Topology, interfaces: Any | None, location: str
 ) -> tuple[_TargetLookup, dict[_InterfaceKey, _InterfaceTarget]]:
-    """Return the map of interfaces to links.
+    """Return the map of interfaces to links, as a function and as a table.
 
     Args:
         topology: the network.
@@ -820,8 +915,8 @@ def _interface_targets(
         location: the file, for messages.
 
     Returns:
-        function from router and interface to the links of the interface, None if the table lacks
-        it; and the content of the table, {} without one.
+        function from router and interface to the links of the interface, or None for an interface
+        that the table lacks; and links by (router, interface) in the table, {} without a table.
     """
     if interfaces is None:
         return _lookup_by_name(topology, location), {}
@@ -830,15 +925,19 @@ def _interface_targets(
 
 
 def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
-    """Return the function from router and interface to its links, for interfaces that are named
-    like neighbours; other names are external.
+    """Return a function from router and interface to the links of the interface, by its name.
+
+    An interface with the name of a neighbour is the link to it; any other name is external.
     """
+    # Pairs of nodes with a link.
     neighbours = {
         (topology.node_names[a], topology.node_names[b])
         for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     }
 
     def find_target(router: str, name: str) -> _InterfaceTarget:
+        """Return the links of an interface named like the neighbour, such as b, or b#2."""
+        # Neighbour, and number of the parallel link; 0 without one.
         neighbour, member = topology.member(router, name)
         neighbour = topology.name_of(neighbour)
         if (router, neighbour) not in neighbours and (neighbour, router) not in neighbours:
@@ -849,8 +948,11 @@ def _lookup_by_name(topology: Topology, location: str) -> _TargetLookup:
 
 
 def _table_targets(topology: Topology, interfaces: Any) -> dict[_InterfaceKey, _InterfaceTarget]:
-    """Return the links of each interface in a table of router, interface, neighbour, number,
-    ignore.
+    """Return the links of each interface in a table, by (router, interface).
+
+    Args:
+        topology: the network.
+        interfaces: frame of router, interface, neighbour and, optionally, number and ignore.
 
     Raises:
         InputError: a missing column, or a row outside the network.
@@ -915,6 +1017,7 @@ def _neighbour_target(
     Raises:
         InputError: no link to the neighbour, or several parallel links and no number.
     """
+    # Without any link, the check below fails.
     try:
         links = topology.find_links(router, neighbour, member)
     except InputError:
@@ -939,7 +1042,8 @@ def interfaces_of(
         topology: the network.
 
     Returns:
-        names by the link that leaves the router; and names of external interfaces by router.
+        names of interfaces by the name of the link that leaves their router; and names of external
+        interfaces by router.
 
     Raises:
         InputError: no such file, or a row outside the network.
@@ -957,7 +1061,8 @@ def interfaces_of(
 
 
 def interface_names(path: Path, topology: Topology) -> dict[str, list[str]]:
-    """Return the names of the interfaces in a table, by the link that leaves the router.
+    """Return the names of the interfaces in a table, by the name of the link that leaves the
+    router.
 
     Args:
         path: table of router, interface, neighbour and number.
@@ -1008,9 +1113,15 @@ def _ignored_interfaces(
 def _check_all_known(
     targets: Mapping[_InterfaceKey, _InterfaceTarget | None], location: str
 ) -> None:
-    """Raise InputError for interfaces that the table lacks; the message has a pattern to ignore
-    them.
+    """Raise InputError if the table of interfaces lacks some interfaces.
+
+    The message suggests a pattern for --ignore-interfaces that matches them.
+
+    Args:
+        targets: links of each interface, by (router, interface); None for an unknown one.
+        location: the file, for messages.
     """
+    # Patterns have \d+ in the place of numbers.
     unknown = sorted(interface_key for interface_key, target in targets.items() if target is None)
     if unknown:
         patterns = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for _, name in unknown})

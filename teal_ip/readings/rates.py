@@ -20,25 +20,27 @@ from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal_ip.readings.readings import Counters
 
-# Number of values of 32-bit and of 64-bit counters.
+# Number of distinct values of a 32-bit and of a 64-bit counter: it wraps there.
 _COUNTER_RANGES = (2.0**32, 2.0**64)
 # Share of the range above which a decreasing counter may have wrapped.
 _WRAP_SHARE = 0.75
-# Up to this number of readings, increases say nothing about the width of a counter.
+# A counter with at most this number of readings may have 32 bits even if it always increases.
 _MAX_FEW_READINGS = 3
-# Minimum number of decreases of a counter below 2^32 that indicate 32 bits, not resets.
+# A counter below 2^32 with at least this number of decreases has 32 bits: they are wraps, not
+# resets.
 _MIN_FALLS_OF_32_BITS = 2
 # Largest plausible rate, as a multiple of the interface's capacity.
 _MAX_RATE_OVER_CAPACITY = 1.5
 _BITS_PER_BYTE = 8.0
 _BITS_PER_GBIT = 1e9
 GBIT_PER_BYTE = _BITS_PER_BYTE / _BITS_PER_GBIT
-# Minimum share of an interval with known rates.
+# Minimum share of an interval with known rates; else the mean rate of the interval is unknown.
 _MIN_SHARE = 0.5
 
 
 class IntervalRates:
-    """Accumulator of rates over T equal intervals, summed over interfaces; NaN where unknown.
+    """Accumulator of rates over T intervals of equal length, summed over interfaces; NaN if
+    unknown.
 
     Attributes:
         sent: (T, E) Gbit/s at the starts of links.
@@ -57,7 +59,7 @@ class IntervalRates:
         is_cumulative: bool,
         location: str,
     ) -> None:
-        """Initialise all rates as unknown.
+        """Create the accumulator with all rates unknown.
 
         Args:
             topology: the network.
@@ -98,6 +100,7 @@ class IntervalRates:
         Raises:
             InputError: a 32-bit counter could wrap more than once between two readings.
         """
+        # Rates belong to the nearest interval; counters become rates between readings, then means.
         if not self._is_cumulative:
             return _nearest_rates(
                 read_times, reading * self._factor, self._interval_ends, self._interval_length_s
@@ -120,8 +123,9 @@ class IntervalRates:
             link: index of the link.
             direction: out adds to ``sent``, in adds to ``received``.
             interface: name of the interface, for notes.
-            series: (T,) Gbit/s; NaN where unknown, and then the sum is, too.
+            series: (T,) Gbit/s; NaN where unknown, which makes the sum of the link unknown.
         """
+        # The first interface of a link replaces NaN, further ones are added.
         link_rates = (self.sent if direction == "out" else self.received)[:, link]
         names_of_link = self._interfaces_of_link.setdefault((direction, link), [])
         link_rates[:] = link_rates + series if names_of_link else series
@@ -160,9 +164,10 @@ class IntervalRates:
         return notes
 
     def plausibility_notes(self) -> list[str]:
-        """Return notes on links with rates far above their capacity, and on links without
+        """Return notes on links with rates above 1.5 times their capacity, and on links without any
         counter.
         """
+        # (E,) largest rate of each link, at either end and in any interval.
         notes = []
         topology = self._topology
         capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
@@ -172,6 +177,7 @@ class IntervalRates:
                 for rates in (self.sent, self.received)
             )
         )
+        # Links with implausible rates: probably a mistaken unit.
         names = topology.link_names()
         link_texts = [
             f"{names[link]} ({largest[link]:g} of {capacity[link]:g} Gbit/s)"
@@ -187,13 +193,16 @@ class IntervalRates:
                 f"{WARNING}more was counted than the links can carry ({advice}): "
                 f"{listed(link_texts)}"
             )
+        # Links that neither end has read.
         num_silent = int((np.isnan(self.sent) & np.isnan(self.received)).all(0).sum())
         if num_silent:
             notes.append(f"{num_silent} of {topology.num_links} links have no counter")
         return notes
 
     def to_counters(self, notes: Sequence[str]) -> Counters:
-        """Return the rates as counters, with the ends of intervals rounded to seconds."""
+        """Return the rates as :class:`Counters`, with these notes; ends of intervals are rounded to
+        seconds.
+        """
         timestamps = np.round(self._interval_ends).astype("int64").astype("datetime64[s]")
         return Counters(
             timestamps,
@@ -207,7 +216,9 @@ class IntervalRates:
 
 
 def median_interval(times: FloatArray, *keys: Any) -> float:
-    """Return the median time between two readings of the same interface, seconds; 0 without any.
+    """Return the median time between consecutive readings of an interface, seconds.
+
+    It is 0 if no interface has two readings.
 
     Args:
         times: (n,) seconds since 1970.
@@ -225,8 +236,8 @@ def _may_have_32_bits(
 ) -> bool:
     """Return whether a counter may have 32 bits and wrap more than once between two readings.
 
-    Its rate is then unknown.  RFC 2863 3.1.6 requires 64-bit counters (ifHCInOctets) above 20
-    Mbit/s for this reason.
+    Its rate is then unknown: for this reason RFC 2863, section 3.1.6, requires 64-bit counters
+    (ifHCInOctets) above 20 Mbit/s.
 
     Args:
         read_times: (n,) seconds since 1970.
@@ -241,6 +252,7 @@ def _may_have_32_bits(
     """
     if len(reading) < 2 or reading.max() >= _COUNTER_RANGES[0] or capacity <= 0:
         return False
+    # Decreases, median time between readings, and time in which the counter wraps at full load.
     num_falls = int((np.diff(reading) < 0).sum())
     reading_interval_s = float(np.median(np.diff(read_times)))
     wrap_s = _COUNTER_RANGES[0] * _BITS_PER_BYTE / (capacity * _BITS_PER_GBIT)
@@ -254,7 +266,8 @@ def _may_have_32_bits(
             f"use 64-bit counters (ifHCInOctets, ifHCOutOctets), or read every {wrap_s:.3g} s "
             f"instead of every {reading_interval_s:g} s",
         )
-    # A 64-bit counter below 2^32 increases in all of many readings.
+    # A counter below 2^32 that increases in all of many readings has 64 bits; one with few readings
+    # may have 32 bits if it is in the upper half of their range.
     is_short = len(reading) <= _MAX_FEW_READINGS
     return num_falls > 0 or (is_short and reading.max() >= _COUNTER_RANGES[0] / 2)
 
@@ -271,18 +284,20 @@ def _rates_between_readings(
         read_times: (n,) seconds since 1970, ascending.
         amount: (n,) readings of the counter, Gbit.
         capacity: capacity of the interface, Gbit/s.
-        factor: Gbit of one unit of the counter.
+        factor: Gbit of one unit of the counter, a byte.
 
     Returns:
         (n - 1,) Gbit/s, NaN after a reset; (n - 1,) times at which each rate begins, seconds since
         1970; and numbers of wraps and resets.
     """
+    # A counter that decreases repeatedly and stays below 2^32 has 32 bits.
     elapsed_s = np.diff(read_times)
     increase = np.diff(amount)
     fall_indices = np.flatnonzero(increase < 0)
     has_32_bits = len(fall_indices) >= _MIN_FALLS_OF_32_BITS and bool(
         (amount < _COUNTER_RANGES[0] * factor).all()
     )
+    # Correct wraps: try the range of 32 bits first, then that of 64 bits.
     num_wraps = 0
     for i in fall_indices.tolist():
         for range_units in _COUNTER_RANGES:
@@ -298,6 +313,7 @@ def _rates_between_readings(
                 increase[i] = wrapped
                 num_wraps = num_wraps + 1
                 break
+    # The remaining decreases are resets, after which the rate is unknown.
     num_resets = int((increase < 0).sum())
     rate = np.where(
         (increase >= 0) & (elapsed_s > 0), increase / np.where(elapsed_s > 0, elapsed_s, 1), np.nan
@@ -312,7 +328,7 @@ def _interval_means(
     interval_ends: FloatArray,
     interval_length_s: float,
 ) -> FloatArray:
-    """Return the mean of piecewise constant rates over each interval.
+    """Return the mean of a piecewise constant rate over the known part of each interval.
 
     Args:
         piece_start: (n,) start of each piece, seconds since 1970, ascending.
@@ -330,17 +346,25 @@ def _interval_means(
     rate = rate[is_known]
     if not len(rate):
         return np.full(len(interval_ends), np.nan)
+    # Cumulative volume, Gbit, and known time, seconds, up to the start of each piece.
     volume = np.concatenate([[0.0], np.cumsum(rate * (piece_end - piece_start))])
     known_time = np.concatenate([[0.0], np.cumsum(piece_end - piece_start)])
 
     def cumulative(time: FloatArray, piece_total: FloatArray, slope: FloatArray) -> FloatArray:
-        """Return the cumulative total at each time, by interpolation within a piece."""
+        """Return a cumulative total at each time, by interpolation within a piece.
+
+        Args:
+            time: times, seconds since 1970.
+            piece_total: (n + 1,) total at the start of each piece, then at the end of the last one.
+            slope: (n,) increase of the total per second within each piece.
+        """
         piece = np.clip(
             np.searchsorted(piece_start, time, side="right") - 1, 0, len(piece_start) - 1
         )
         elapsed = np.clip(time - piece_start[piece], 0.0, piece_end[piece] - piece_start[piece])
         return np.asarray(piece_total[piece] + slope[piece] * elapsed)
 
+    # Volume and known time of each interval: differences between its end and its start.
     interval_volume = cumulative(interval_ends, volume, rate) - cumulative(
         interval_ends - interval_length_s, volume, rate
     )
@@ -357,7 +381,9 @@ def _interval_means(
 def _nearest_rates(
     read_times: FloatArray, rate: FloatArray, interval_ends: FloatArray, interval_length_s: float
 ) -> FloatArray:
-    """Return the mean of the rates nearest to the end of each interval.
+    """Return the mean of the rates read near the end of each interval.
+
+    A rate belongs to the interval with the nearest end.
 
     Args:
         read_times: (n,) seconds since 1970.

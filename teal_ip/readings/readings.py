@@ -52,7 +52,9 @@ class Readings(NamedTuple):
 
     @property
     def values(self) -> FloatArray:
-        """Rates (E + 2 N,) of links, ingress, egress, in the order of a measurement matrix."""
+        """Rates (E + 2 N,) of links (mean of both counters), ingress and egress, Gbit/s: the rows
+        of a measurement matrix.
+        """
         return np.concatenate(
             [mean_of_ends(self.sent, self.received), self.ingress, self.egress], -1
         )
@@ -81,7 +83,10 @@ class Counters:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise InputError for inconsistent shapes, non-increasing times, or invalid rates."""
+        """Raise InputError for inconsistent shapes, times that do not increase, or rates that are
+        negative or infinite.
+        """
+        # Shapes (T, E) and (T, N), and finite rates of at least 0; NaN is allowed.
         num_times = len(self.timestamps)
         num_links = self.sent.shape[-1]
         num_nodes = self.ingress.shape[-1]
@@ -103,6 +108,7 @@ class Counters:
                 raise InputError(
                     "counters", name, "finite rates of at least 0", rates[~(rates >= 0)][0]
                 )
+        # Times increase strictly.
         is_later = np.diff(self.timestamps) > np.timedelta64(0, "s")
         if not is_later.all():
             raise InputError(
@@ -115,7 +121,7 @@ class Counters:
         return len(self.timestamps)
 
     def rows(self, rows: slice | Int64Array) -> Counters:
-        """Return some of the intervals."""
+        """Return the counters of some intervals, given by a slice or by indices."""
         selected = {
             name: getattr(self, name)[rows]
             for name in ("timestamps", "sent", "received", "ingress", "egress")
@@ -123,7 +129,7 @@ class Counters:
         return dataclasses.replace(self, **selected)
 
     def at(self, interval: int) -> Readings:
-        """Return the readings of one interval, by index."""
+        """Return the counters of the interval with an index from 0 to T - 1."""
         return Readings(
             self.sent[interval],
             self.received[interval],
@@ -153,21 +159,23 @@ class Counters:
 
     @property
     def values(self) -> FloatArray:
-        """Rates (T, E + 2 N) of links, ingress, egress, in the order of a measurement matrix."""
+        """Rates (T, E + 2 N) of links (mean of both counters), ingress and egress, Gbit/s: the
+        columns are the rows of a measurement matrix.
+        """
         return Readings(self.sent, self.received, self.ingress, self.egress).values
 
 
 def without_own_traffic(
     topology: Topology, is_candidate: BoolArray, sent_rates: FloatArray, received_rates: FloatArray
 ) -> list[int]:
-    """Return the transit-only routers: all links are read, and rates in and out are balanced.
+    """Return the indices of the transit-only routers: all their links are read, and the rates in
+    and out are balanced.
 
     A wrong counter must not turn a router into a source.  Hence, if the readings of a router are
-    not balanced, the fewest of them are replaced by the readings of its neighbours so that they
-    are. Two routers that would each replace their reading of the same link are not transit-only,
-    nor is
-    a router with a single neighbour that needs a replacement: a source there looks like a wrong
-    counter.
+    not balanced, the smallest number of them that restores the balance is replaced by the readings
+    of its neighbours.  A router is not transit-only if another router would replace its reading of
+    the same link, or if it needs a replacement and has a single neighbour: a source there looks
+    like a wrong counter.
 
     Args:
         topology: the network.
@@ -181,7 +189,8 @@ def without_own_traffic(
     for rates in (sent_rates, received_rates):
         count = np.isfinite(rates).sum(0)
         mean_rates.append(np.where(count > 0, np.nansum(rates, 0) / np.maximum(count, 1), unread))
-    # Replaced links of each candidate that can be balanced.
+    # Links whose readings are replaced, by candidate that can be balanced; and number of routers
+    # that replace the reading of each link.
     replaced_links = {
         node: _links_to_balance(topology, node, *mean_rates)
         for node in np.flatnonzero(is_candidate).tolist()
@@ -205,9 +214,9 @@ def without_own_traffic(
 def _links_to_balance(
     topology: Topology, node: int, sent_rates: FloatArray, received_rates: FloatArray
 ) -> tuple[int, ...] | None:
-    """Return the fewest links of a router whose replaced readings balance it.
+    """Return the smallest set of links of a router whose replaced readings balance it.
 
-    The reading of the router is replaced by that of its neighbour.
+    On these links, the reading of the router is replaced by the reading of the neighbour.
 
     Args:
         topology: the network.
@@ -227,7 +236,8 @@ def _links_to_balance(
     links = np.concatenate([leaving, entering])
     router_rates = np.concatenate([leaving_rates, entering_rates])
     neighbour_rates = np.concatenate([received_rates[leaving], sent_rates[entering]])
-    # Readings that differ by more than 10%, by size of the difference; NaN does not differ.
+    # Links whose two readings differ by more than 10%, the largest difference first, at most ten;
+    # missing readings (NaN) do not differ.
     differing = np.flatnonzero(
         np.abs(neighbour_rates - router_rates)
         > _MAX_IMBALANCE * np.maximum(router_rates, neighbour_rates)
@@ -235,7 +245,7 @@ def _links_to_balance(
     differing = differing[np.argsort(-np.abs(neighbour_rates - router_rates)[differing])][
         :_MAX_REPLACED
     ]
-    # Try subsets of increasing size.
+    # Try subsets of increasing size; the balance is inflow minus outflow.
     sign = np.where(np.arange(len(links)) < len(leaving_rates), -1.0, 1.0)
     for count in range(len(differing) + 1):
         for replaced in itertools.combinations(differing.tolist(), count):

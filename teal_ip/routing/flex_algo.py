@@ -36,7 +36,7 @@ def algorithms_of(
     """Return the flexible-algorithm number (D,) of each demand; 0 for the IGP itself.
 
     Args:
-        definitions: algorithms.
+        definitions: definitions of the flexible algorithms.
         file: table (.csv) of source, target and algorithm, where ``*`` matches any node.  The first
             matching row decides; demands without a match stay with the IGP.  None assigns all
             demands to the only algorithm.
@@ -56,6 +56,7 @@ def algorithms_of(
                 "give a .csv file with columns source, target, algorithm",
             )
         return np.full(len(pairs), numbers[0], dtype=np.int64)
+    # Number of each demand; -1 as long as no row matches it.
     algorithm_by_demand = np.full(len(pairs), -1, dtype=np.int64)
     node_index = topology.node_index()
     for position, source, target, algorithm in _rows(file):
@@ -66,6 +67,7 @@ def algorithms_of(
                 f"0 or the number of an algorithm defined by {FLEX_ALGO}",
                 repr(algorithm),
             )
+        # Demands without an earlier match whose source and target are those of the row.
         matches = algorithm_by_demand < 0
         for column, name in enumerate((source, target)):
             node_name = topology.name_of(name)
@@ -94,13 +96,14 @@ def igp_routing(
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
         policies: file of segment lists; None for none.
-        definitions: algorithms as in option --flex-algo; the algorithm of the lists is added.
+        definitions: definitions as in option --flex-algo; the algorithm of the lists is added.
         algorithm_of: table (.csv) of source, target and algorithm number; None if all demands use
             the same algorithm.
 
     Raises:
         InputError: an invalid file or algorithm definition.
     """
+    # Without algorithms: the IGP with the segment lists.
     lists, algorithms = lists_and_algorithms(policies, definitions, dag.topology)
     if not algorithms:
         if algorithm_of is not None:
@@ -108,6 +111,7 @@ def igp_routing(
                 _FILE_OPTION, "", "no algorithm is defined", f"define one with {FLEX_ALGO}"
             )
         return IgpRouting(dag, pairs, lists)
+    # Different weights of next hops come from --ucmp.
     if np.ptp(dag.links.weight) > 0:
         raise InputError.invalid(
             FLEX_ALGO, "", "algorithms split traffic evenly over next hops", "drop --ucmp"
@@ -140,11 +144,12 @@ def lists_and_algorithms(
 
     Args:
         policies: file of segment lists; None for none.
-        definitions: algorithms as in option --flex-algo.
+        definitions: definitions as in option --flex-algo.
         topology: the network.
 
     Returns:
-        segment lists, None without a file; and algorithms, with the one of the lists appended.
+        segment lists, None without a file; and algorithms: those defined, then the algorithm of the
+        lists if it is not among them.
 
     Raises:
         InputError: an invalid file, or two definitions of one number.
@@ -164,7 +169,7 @@ def lists_and_algorithms(
 
 
 def _rows(file: Path) -> Iterator[tuple[str, str, str, str]]:
-    """Yield position in the file, source, target and algorithm of each row of the table."""
+    """Yield position in the file, source, target and algorithm of each row of a table, as texts."""
     for row in side_tables.read_side_table(
         file,
         (side_tables.SOURCE, side_tables.TARGET, side_tables.Column("algorithm", required=True)),
@@ -179,7 +184,7 @@ class FlexRouting:
     Args:
         dag: network, and shortest paths of the IGP.
         pairs: (D, 2) source and target of each demand.
-        definitions: algorithms.
+        definitions: definitions of the flexible algorithms.
         algorithm: (D,) algorithm number of each demand; 0 for the IGP's own.
         policies: segment lists; they steer the demands of their algorithm.
 
@@ -197,6 +202,7 @@ class FlexRouting:
         algorithm: Int64Array,
         policies: SegmentPolicies | None = None,
     ) -> None:
+        # Shortest paths by algorithm number, with 0 for the IGP.
         self.dag = dag
         self._num_demands = len(pairs)
         dags = {
@@ -206,6 +212,7 @@ class FlexRouting:
                 for definition in definitions
             },
         }
+        # Number of the algorithm that the segment lists use; -1 without lists.
         list_algorithm = (
             policies.algorithm_number if policies is not None and policies.lists else -1
         )
@@ -232,7 +239,7 @@ class FlexRouting:
         ]
 
     def loads(self, demand: FloatArray) -> SumOfLoads:
-        """Return the loads of matrices (M, D), Gbit/s, summed over algorithms."""
+        """Return the link loads of M matrices, given their demands (M, D), Gbit/s."""
         return SumOfLoads(
             [routing.loads(demand[:, demands]) for demands, routing in self._routing_by_algorithm],
             self.dag.topology.capacity,
@@ -248,7 +255,11 @@ class FlexRouting:
         return latency
 
     def measurements(self) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        The rows are the E links, then ingress and egress of each of the N nodes.
+        """
+        # Columns of the algorithms one after the other, then in the order of the demands.
         columns = sp.hstack(
             [routing.measurements() for _, routing in self._routing_by_algorithm], format="csc"
         )
@@ -260,12 +271,12 @@ class SumOfLoads:
     """Link loads of M matrices, summed over groups of demands.
 
     Args:
-        groups: loads of each group.
+        groups: link loads of each group of demands.
         capacity: (E,) Gbit/s.
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: no path, an unusable segment, or a forwarding loop.
     """
 
     def __init__(self, groups: Sequence[Loads], capacity: FloatArray) -> None:

@@ -39,7 +39,7 @@ _MIN_DAYS = 56
 _MIN_DEGREES_OF_FREEDOM = 10
 # Maximum width of the interval of r: its ends differ by at most a factor of 16 a year.
 _MAX_INTERVAL_WIDTH = math.log(16.0)
-# Value of a month for links that exceed the limit today.
+# Text in place of a month for links that exceed the limit today.
 ALREADY = "already"
 # Years beyond which a link counts as never full.
 _MAX_YEARS = 30.0
@@ -71,15 +71,16 @@ class Growth:
 
     @classmethod
     def from_rate(cls, per_year: float) -> Growth:
-        """Return a growth without uncertainty; 0.3 is 30% per year."""
+        """Return growth at a known rate per year, without uncertainty; 0.3 is 30%."""
         rate = math.log1p(per_year)
         return cls(rate, rate, rate, False)
 
     def factor(self, years: float) -> float:
-        """Return the factor by which demands grow in some years."""
+        """Return the factor by which demands grow within a number of years."""
         return math.exp(self.rate * years)
 
     def __str__(self) -> str:
+        """Return the growth in percent a year, with the confidence interval if it was fitted."""
         if not self.fitted:
             return f"growth of {100 * math.expm1(self.rate):.3g}% a year"
         percentages = [
@@ -91,7 +92,12 @@ class Growth:
 def growth_of(
     config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> Growth:
-    """Return the growth of the settings, or fitted to the traffic.
+    """Return the growth: the rate of the settings, or else the rate fitted to the traffic.
+
+    Args:
+        config: settings of the growth.
+        traffic: matrices to which the rate is fitted.
+        notify: called with a description of the growth.
 
     Raises:
         InputError: traffic to which no growth can be fitted.
@@ -104,15 +110,16 @@ def growth_of(
 def fitted_growth(traffic: TrafficMatrices) -> Growth:
     """Fit exponential growth to a history of at least eight weeks.
 
-    Least squares for log(daily mean) = a_weekday + r t; the 90% confidence interval of the rate r
-    allows for autocorrelated residuals.
+    Least squares for log(daily mean) = a_weekday + r t, with the time t in years and a level a of
+    each weekday; the 90% confidence interval of the rate r allows for autocorrelated residuals.
 
     Raises:
         InputError: a history of less than eight weeks, a day without traffic, or an interval too
             wide for planning.
     """
     day_index, means, degrees_of_freedom = _daily_means(traffic)
-    # Least squares: slope r of the logarithms, both sides centred for each weekday.
+    # Least squares for the slope r: times and logarithms are centred by the mean of their weekday,
+    # which eliminates the levels a_weekday.
     _, weekday = np.unique(day_index % 7, return_inverse=True)
     years = day_index * _DAY_S / _YEAR_S
     logs = np.log(means)
@@ -120,7 +127,7 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     centred = years - (np.bincount(weekday, years) / days_per_weekday)[weekday]
     rate = float(centred @ logs / (centred @ centred))
     residual = logs - (np.bincount(weekday, logs) / days_per_weekday)[weekday] - rate * centred
-    # 90% confidence interval.
+    # 90% confidence interval of r; the growth is marked as fitted.
     half_width = _interval_half_width(residual, centred, degrees_of_freedom)
     growth = Growth(rate, rate - half_width, rate + half_width, True)
     if growth.high - growth.low > _MAX_INTERVAL_WIDTH:
@@ -136,9 +143,11 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
 def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]:
     """Return the daily means of total traffic.
 
+    Days with less than 90% of the largest number of matrices in a day are dropped.
+
     Returns:
-        (n,) indices of full days, counted from the first day; (n,) mean total traffic of each,
-        Gbit/s; degrees of freedom of a fit with a trend and a level of each weekday.
+        (n,) indices of the other days, counted from the first day; (n,) mean total traffic of each,
+        Gbit/s; and degrees of freedom of a fit with a trend and a level of each weekday.
 
     Raises:
         InputError: too few days, or a day without traffic.
@@ -152,6 +161,7 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
             for first in range(0, traffic.num_matrices, _BLOCK_MATRICES)
         ]
     )
+    # Day of each matrix, counted from the first matrix, and number of matrices of each day.
     seconds = (
         (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
     )
@@ -169,6 +179,7 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
             f"the history has {len(day_index)} full days in a span of {span}",
             f"use traffic of at least {_MIN_DAYS} days, or give a number such as 0.3",
         )
+    # Mean total traffic of each of these days.
     means = np.bincount(day, totals)[is_full] / counts[is_full]
     if not (means > 0).all():
         raise InputError.invalid(
@@ -185,8 +196,9 @@ def _interval_half_width(
 ) -> float:
     """Return the half width of the confidence interval of a slope, with autocorrelated residuals.
 
-    t_q sqrt(f s^2 / sum(centred^2)), with the residual variance s^2, the inflation
-    f = (1 + rho) / (1 - rho) by the lag-1 autocorrelation rho, and Student's quantile t_q.
+    It is t_q sqrt(f s^2 / sum(centred^2)), with the residual variance s^2, the inflation
+    f = (1 + rho) / (1 - rho) by the lag-1 autocorrelation rho, and the 95% quantile t_q of
+    Student's t.
 
     Args:
         residual: (n,) residuals of the logarithms of daily means.
@@ -199,6 +211,7 @@ def _interval_half_width(
     # Lag-1 autocorrelation, corrected for its bias.
     rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
+    # The inflation also reduces the number of independent days, and so the degrees of freedom.
     inflation = (1 + rho) / (1 - rho)
     standard_error = math.sqrt(variance * inflation)
     effective_freedom = max(1.0, (degrees_of_freedom + 1) / inflation - 1)
@@ -292,6 +305,8 @@ def link_forecasts(
         if capacity[link] <= 0:
             continue
         utilisation = load[:, link] / capacity[link]
+        # Months without failure, under the worst failure, and at both ends of the growth's
+        # interval.
         worst_failure = int(np.argmax(utilisation))
         months = [
             month_when_full(float(utilisation[failure_index]), limit, rate, today)
@@ -321,7 +336,8 @@ def link_forecasts(
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:
     """Return the first month in which a link exceeds the limit, such as 2027-03.
 
-    ``already`` if it does today; "" for never, or after more than 30 years.
+    The result is ``already`` if the link exceeds it today, and "" if it never does, or only after
+    more than 30 years.
 
     Args:
         utilisation: utilisation today.
@@ -363,14 +379,20 @@ def when(month: str) -> str:
 
 
 def month_after(today: np.datetime64, years: float) -> str:
-    """Return the month some years after a time, such as 2027-03."""
+    """Return the month, such as 2027-03, that is a number of years after a time."""
     time = today.astype("datetime64[s]") + np.timedelta64(round(years * _YEAR_S), "s")
     return str(time.astype("datetime64[M]"))
 
 
 def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
-    """Return the ends of the quarters up to a horizon, in years from today, and the factors of
-    demands at each.
+    """Return the ends of the quarters up to a horizon, and the growth of demands until each.
+
+    Args:
+        growth: growth of all demands.
+        years: horizon in years from today; the last quarter ends there, even if it is shorter.
+
+    Returns:
+        (Q,) ends of the quarters, years from today; and (Q,) factors by which demands have grown.
     """
     ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
     ends[-1] = min(ends[-1], years)

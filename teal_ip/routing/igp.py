@@ -24,12 +24,20 @@ from teal_ip.routing.settings import IgpConfig, RoutedConfig
 def load_igp(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> tuple[Topology, EcmpDag]:
-    """Return a network with the metrics of the settings and capacity 0 on failed links, and its
-    shortest paths.
+    """Apply IGP settings to a network: metrics, failed links, and load balancing.
+
+    Args:
+        config: IGP settings.
+        topology: the network.
+        notify: called with notes on assumptions.
+
+    Returns:
+        network with these metrics and capacity 0 on failed links, and its shortest paths.
 
     Raises:
         InputError: an unknown link, or an invalid metric.
     """
+    # Metrics, failed links, and with --ucmp the capacities as weights of next hops.
     metric = metric_in_force(config, topology, notify)
     failed = topology.links_named(config.fail, "--fail")
     topology = dataclasses.replace(
@@ -43,7 +51,7 @@ def load_igp(
 def load_routed(
     config: RoutedConfig, notify: Callable[[str], None]
 ) -> tuple[EcmpDag, TrafficMatrices]:
-    """Load the network's shortest paths under the current metrics, and the traffic.
+    """Load the network's shortest paths under the current metrics, and the traffic, from settings.
 
     Raises:
         InputError: invalid input.
@@ -78,8 +86,8 @@ def routed(
 
 
 def positive(capacity: FloatArray) -> FloatArray:
-    """Return the capacities (E,) as UCMP weights: 1 for links without capacity, since weights must
-    be positive.
+    """Return UCMP weights (E,) of links: the capacities, and 1 for links without capacity, since
+    weights must be positive.
     """
     return np.where(capacity > 0, capacity, 1.0)
 
@@ -88,6 +96,11 @@ def metric_in_force(
     config: IgpConfig, topology: Topology, notify: Callable[[str], None]
 ) -> FloatArray:
     """Return the IGP metrics (E,) of the settings, with overrides of single links.
+
+    Args:
+        config: IGP settings.
+        topology: the network of E links.
+        notify: called with a note if the file has no metrics.
 
     Raises:
         InputError: an unknown link, or an invalid metric.

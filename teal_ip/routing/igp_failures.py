@@ -130,8 +130,12 @@ def reroute(  # type: ignore[no-untyped-def]
     next hops, and send it along the new ones.
 
     Args:
-        links: the E links of the network without the failure, in CSR form.
-        dags: shortest-path DAG towards each of the N destinations without the failure.
+        links: :class:`teal.network.ecmp.IgpLinks`, the E links of the network without the failure:
+            links out of and into each node in CSR form, end nodes, metrics and load-balancing
+            weights of links, and which nodes forward transit traffic.
+        dags: :class:`teal.network.ecmp.Dags`, the shortest-path DAG towards each of the N
+            destinations without the failure: distances, nodes by distance, number of nodes with a
+            path, and next hops of each node with their traffic shares.
         node_position: (N, N) rank of node u by distance to destination t, at [t, u]; N if there is
             no path.
         is_failed: (E,) whether a link has failed.
@@ -143,12 +147,14 @@ def reroute(  # type: ignore[no-untyped-def]
         lost: (M,) Gbit/s; the demand of nodes that lose their path is added.
         scratch: scratch arrays of :func:`new_reroute_scratch`.
     """
+    # The arrays of the named tuples.
     distance, order, reached, arc_start, arc, split = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
     nodes = len(node_position)
     for t in range(nodes):
-        # Nearest node with a failed next hop; nodes closer to the destination are unchanged.
+        # Rank of the nearest node with a failed next hop: nodes closer to the destination keep
+        # their paths.  Without such a node the failure does not affect the destination.
         first_position = nodes
         for e in failed_links:
             head_distance = distance[t, head[e]]
@@ -250,7 +256,8 @@ def _classify_nodes(  # type: ignore[no-untyped-def]
         affected: (N,) affected nodes, by distance; the first ``num_affected`` are written.
 
     Returns:
-        last position in ``order[t]`` whose node is not unchanged, and number of affected nodes.
+        last position in ``order[t]`` of a node that is affected or has fewer hops, and number of
+        affected nodes.
     """
     node_kind[:] = _UNCHANGED
     last_position = first_position
@@ -400,7 +407,7 @@ def _withdraw_old_traffic(  # type: ignore[no-untyped-def]
                 amount = withdrawn * split[t, a]
                 load[m, arc[t, a]] -= amount
                 rerouted[head[arc[t, a]]] += amount
-        # A changed node sends the traffic anew that still reaches it.
+        # Traffic that still reaches a changed node is to be sent along its new next hops.
         rerouted[u] = node_traffic[m, t, u] - rerouted[u] if node_kind[u] != _UNCHANGED else 0.0
     rerouted[t] = 0.0
 
@@ -473,7 +480,8 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         if i > 0 and node_kind[order[t, i]] == _AFFECTED:
             i -= 1
             continue
-        # Visit the farther one of the next affected node and the next other node.
+        # Visit the farther one of the next affected node and the next other node, whose position in
+        # the old order gives its old next hops.
         if j >= 0 and (i == 0 or distance[settled[j]] >= distance[order[t, i]]):
             u = settled[j]
             position = 0
@@ -517,7 +525,7 @@ class FailureResults(NamedTuple):
 
     Attributes:
         utilisation: (S, M) largest utilisation of a live link.
-        busiest: (S, M) index of that link; -1 without any load.
+        busiest: (S, M) index of the link with this utilisation; -1 without any load.
         overload: (S, M) load above capacity, summed over live links, Gbit/s.
         lost: (S, M) Gbit/s of demand that is not delivered.
         at_risk: (S, M) Gbit/s of demand from nodes that can reach a micro-loop; 0 unless fast
@@ -670,8 +678,8 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         node_traffic: (N,) Gbit/s through each node to the destination (scratch).
         backup: (N + E,) Gbit/s that each node sends along its backup path, then saved metrics of
             failed links (scratch).
-        hops_left: (N,) scratch of :func:`_traffic_at_risk`.
-        queue: (N,) scratch of :func:`_traffic_at_risk`.
+        hops_left: (N,) numbers of next hops in the search for micro-loops (scratch).
+        queue: (N,) nodes in the search for micro-loops (scratch).
         load: (M, E) link loads, Gbit/s: without the failure on entry, in fast reroute on return.
         lost: (M,) Gbit/s; the demand of disconnected nodes and the traffic at nodes without a
             backup path are added.
@@ -774,7 +782,8 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         all_loads: (S, M, E) link loads, Gbit/s (written); (0, M, E) unless requested.
     """
     for block in range(begin, end):
-        # Scratch arrays of the block, for reroute or for fast reroute.
+        # Scratch arrays of the block: for ``reroute``, then for ``_fast_reroute``, whose arrays
+        # over links are allocated only if it is simulated.
         num_matrices = volume.shape[0]
         nodes = volume.shape[1]
         num_links = load_without_failure.shape[1]
@@ -796,7 +805,8 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         dags_after = new_dags(1, nodes, num_repair_arcs)
         keys = np.empty(2 * num_repair_arcs + 2)
         heap_nodes = np.empty(2 * num_repair_arcs + 2, dtype=np.int32)
-        # (N,) traffic through each node; (N + E,) backup traffic and saved metrics, Gbit/s.
+        # (N,) Gbit/s through each node; (N + E,) Gbit/s of backup traffic by node, then the saved
+        # metrics of links.
         fast_node_traffic = np.empty(nodes)
         backup = np.zeros(nodes + num_links)
         # (N,) next-hop counts and queue of Kahn's algorithm.
@@ -864,7 +874,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                 utilisation[s, m] = largest
                 busiest[s, m] = busiest_link
                 overload[s, m] = excess
-                # Loads of all links, if requested.
+                # Loads of all links, if requested: else ``all_loads`` has no row.
                 if len(all_loads):
                     for e in range(num_links):
                         all_loads[s, m, e] = load[m, e]
@@ -891,6 +901,7 @@ def _loads_without_failure(  # type: ignore[no-untyped-def]
         load: (blocks, M, E) link loads by block, Gbit/s; each block adds to its row.
         blocks: number of blocks.
     """
+    # The traffic through a node starts as its own demand; the pass adds the transit traffic.
     for block in range(begin, end):
         for t in range(block, volume.shape[1], blocks):
             for m in range(len(volume)):
@@ -903,7 +914,7 @@ class IgpFailures:
     """Loads of M matrices without failure, and under failures of sets of links.
 
     Args:
-        dag: shortest paths without failure.
+        dag: network of N nodes and E links, with its shortest paths without failure.
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         adjacency: (M, E) Gbit/s on adjacency segments of each link; None for none.  It is lost
             when the link fails: adjacency segments are assumed unprotected, and no source has
@@ -928,9 +939,12 @@ class IgpFailures:
         self._volume = np.ascontiguousarray(volume)
         nodes = dag.topology.num_nodes
         num_links = dag.topology.num_links
+        # Traffic through each node, computed below; and ranks of nodes by distance to each
+        # destination, N without a path.
         self.passing = np.empty_like(self._volume)
         self._node_position = np.full((nodes, nodes), nodes, dtype=np.int32)
         positions_in_order(dag.dags.order, dag.dags.reached, self._node_position)
+        # Approximate cost of one evaluation, which decides the number of threads.
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         # (blocks, M, E) loads by block, whose sum does not depend on the number of threads.
         blocks = max(1, min(nodes, MAX_BLOCKS))
@@ -939,6 +953,8 @@ class IgpFailures:
             _loads_without_failure(
                 dag.links.head, dag.dags, self._volume, self.passing, load, blocks
             )
+        # Add the traffic of adjacency segments: on a failed link it is lost, as is the demand of
+        # nodes without a path.
         adjacency = np.zeros((len(volume), num_links)) if adjacency is None else adjacency
         is_live = _is_live_link(dag)
         self._adjacency = np.where(is_live, adjacency, 0)
@@ -947,6 +963,8 @@ class IgpFailures:
             :, ~is_live
         ].sum(1)
         self.lost += 0.0 if looping is None else looping
+        # Pairs, demands and segment lists; None without lists, or if the traffic is already that
+        # under a failure.
         self._demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
 
     @classmethod
@@ -970,6 +988,7 @@ class IgpFailures:
             after: shortest paths under a failure that changes the traffic of the lists; None for
                 no failure.
         """
+        # Volumes (M, N, N), adjacency loads (M, E), and traffic (M,) in forwarding loops.
         loads = cls(dag, *steering_of(after or dag, policies).traffic(pairs, demand))
         loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
         return loads
@@ -983,13 +1002,16 @@ class IgpFailures:
             failures: link indices of each failure; an empty list for no failure.
             repairing: loads during fast reroute instead of after convergence, and traffic at risk.
             loads: also return the loads of all links.
+
+        Returns:
+            results of the S failures, in their order.
         """
         failures = [sorted(set(links)) for links in failures]
         results = self._evaluate(failures, repairing=repairing, loads=loads)
         # Traffic of adjacency segments on failed links is lost.
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
-        # Load the lists anew for failures that change their traffic.
+        # Recompute the failures that change the traffic of segment lists.
         if self._demands is not None:
             for s in self._list_changing_failures(self._demands[2], results.lost, repairing):
                 rerouted = IgpFailures.of_demands(
@@ -1003,7 +1025,8 @@ class IgpFailures:
     def _evaluate(
         self, failures: list[list[int]], *, repairing: bool, loads: bool
     ) -> FailureResults:
-        """Compute the loads under each failure, with unchanged segment lists.
+        """Compute the loads under each failure; segment lists carry the traffic that they carry
+        without failure.
 
         Args:
             failures: link indices of each failure.
@@ -1018,6 +1041,7 @@ class IgpFailures:
             np.int64
         )
         set_link = np.array([link for links in failures for link in links], dtype=np.int64)
+        # Evaluate the failures in parallel; all loads (S, M, E) are stored only if requested.
         capacity = self.dag.topology.capacity
         inverse_capacity = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(
@@ -1050,11 +1074,14 @@ class IgpFailures:
     def _list_changing_failures(
         self, policies: SegmentPolicies, lost: FloatArray, repairing: bool
     ) -> list[int]:
-        """Return the failures that change segment lists or the traffic that uses them.
+        """Return the indices of the failures that change the traffic on segment lists.
+
+        A failure under which more traffic is lost may have made a segment unusable; with transit
+        policies every failure counts.
 
         Args:
             policies: segment lists.
-            lost: (S, M) Gbit/s lost under each failure.
+            lost: (S, M) Gbit/s lost under each of S failures.
             repairing: whether fast reroute is simulated.
 
         Raises:
@@ -1076,4 +1103,5 @@ class IgpFailures:
 
 
 def _is_live_link(dag: EcmpDag) -> BoolArray:
+    """Return whether each link (E,) is in service: failed links have an infinite metric."""
     return np.isfinite(dag.links.metric)

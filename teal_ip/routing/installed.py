@@ -27,7 +27,7 @@ class Loads(Protocol):
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: no path, an unusable segment, or a forwarding loop.
     """
 
     load: FloatArray
@@ -47,18 +47,18 @@ class Loads(Protocol):
 
 
 class InstalledRouting(Protocol):
-    """Interface of a routing of D demands.
+    """Interface of the installed routing of D demands.
 
     Attributes:
         dag: network, and shortest paths of the IGP.
-        is_igp_alone: whether all demands follow these paths.
+        is_igp_alone: whether all demands follow the shortest paths of the IGP.
     """
 
     dag: EcmpDag
     is_igp_alone: bool
 
     def loads(self, demand: FloatArray) -> Loads:
-        """Return the loads of matrices (M, D), Gbit/s."""
+        """Return the link loads of M matrices, given their demands (M, D), Gbit/s."""
         ...
 
     def latency(self) -> FloatArray:
@@ -68,7 +68,10 @@ class InstalledRouting(Protocol):
         ...
 
     def measurements(self) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        The rows are the E links, then ingress and egress of each of the N nodes.
+        """
         ...
 
 
@@ -90,12 +93,14 @@ class IgpRouting:
         self.is_igp_alone = not self._policies.lists
 
     def loads(self, demand: FloatArray) -> IgpFailures:
-        """Return the loads of matrices (M, D), Gbit/s."""
+        """Return the link loads of M matrices, given their demands (M, D), Gbit/s."""
         return IgpFailures.of_demands(self.dag, self._pairs, demand, self._policies)
 
     @cached_property
     def _latency(self) -> FloatArray:
+        """Mean latency (D,) of each demand over its paths, ms; infinite if it loses traffic."""
         topology = self.dag.topology
+        # (N, N) mean latency of the shortest paths from node u to node t, at [t, u].
         between = SegmentPasses(self.dag).segment_sum(topology.latency[None])[0]
         steering = steering_of(self.dag, self._policies)
         latency = steering.values(self._pairs, between[None], topology.latency[None])[0]
@@ -108,7 +113,10 @@ class IgpRouting:
         return self._latency
 
     def measurements(self) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        The rows are the E links, then ingress and egress of each of the N nodes.
+        """
         return policy_measurements(self.dag, self._pairs, self._policies)
 
 
@@ -123,8 +131,8 @@ def in_chunks(
 
     Args:
         failures: link indices of each failure.
-        size: number of loads under one failure, M E.
-        under: function that returns the results of a list of failures.
+        size: number of loads under one failure: matrices times links.
+        under: function from a list of failures, each a list of link indices, to their results.
     """
     chunk_size = max(1, _MAX_CHUNK_LOADS // max(1, size))
     results = [
@@ -143,7 +151,7 @@ def loads_under(
     repairing: bool = False,
     loads: bool = False,
 ) -> FailureResults:
-    """Return loads and lost traffic of M matrices under failures.
+    """Return link loads and lost traffic of M matrices under each failure.
 
     Demand from or to a failed node is lost at its source and loads no link; a segment list alone
     would forward it as far as its last live midpoint.
@@ -159,6 +167,7 @@ def loads_under(
     results = routing.loads(demand).under(
         [list(failure.links) for failure in failures], repairing=repairing, loads=loads
     )
+    # On shortest paths, demand from or to a failed node has no path: it is lost at its source.
     if routing.is_igp_alone:
         return results
     node_index = routing.dag.topology.node_index()
@@ -166,7 +175,8 @@ def loads_under(
         if failure.kind != "node":
             continue
         is_endpoint = (pairs == node_index[failure.name]).any(1)
-        # Evaluate a node failure again without the demands from and to the node.
+        # Evaluate a node failure again without the demands from and to the node, and add these to
+        # the lost traffic.
         if demand[:, is_endpoint].any():
             other_loads = routing.loads(np.where(is_endpoint, 0.0, demand))
             other_results = other_loads.under(
@@ -192,7 +202,7 @@ def igp_loads(routing: InstalledRouting, pairs: IntArray, demand: FloatArray) ->
 def results_of(
     load: FloatArray, lost: FloatArray, at_risk: FloatArray, capacity: FloatArray, *, loads: bool
 ) -> FailureResults:
-    """Return the results of failures whose link loads are known: utilisation and overload.
+    """Return the results of S failures, with utilisation and overload, from their link loads.
 
     Args:
         load: (S, M, E) Gbit/s under each failure; 0 on failed links.

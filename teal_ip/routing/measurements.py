@@ -18,7 +18,7 @@ from teal_ip.routing.steering import steering_of
 
 # Smaller shares of a demand on a link are dropped from the sparse matrix.
 _MIN_SHARE = 1e-12
-# Number of links whose dense (N, N) shares are in memory at a time.
+# Number of links whose dense shares of the traffic between all nodes are in memory at a time.
 _LINKS_PER_BLOCK = 64
 
 
@@ -62,6 +62,7 @@ def path_measurements(paths: PathSet, splits: FloatArray, nodes: int) -> sp.csr_
         splits: (D, K) split ratios of each demand; with a sum below 1 it is not fully served.
         nodes: number of nodes, N.
     """
+    # Link shares: sum of the split ratios of the demand's paths over each link.
     path, link = paths.incidences()
     path_split = splits.reshape(-1)[path]
     link_shares = sp.csr_array(
@@ -81,6 +82,7 @@ def policy_measurements(dag: EcmpDag, pairs: IntArray, policies: SegmentPolicies
         pairs: (D, 2) source and target of each demand.
         policies: segment lists; demands without a list follow shortest paths.
     """
+    # Compute the shares in blocks of links: a link's share is a sum along paths of 1 on the link.
     num_links = dag.topology.num_links
     passes = SegmentPasses(dag)
     steering = steering_of(dag, policies)

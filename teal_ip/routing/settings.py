@@ -19,7 +19,7 @@ _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GrowthConfig:
-    """Growth of demands, and the utilisation limit of links."""
+    """Settings of the growth of demands, and of the utilisation limit of links."""
 
     growth: Annotated[float, GROWTH] = 1.0
     growth_per_year: Annotated[str, GROWTH_PER_YEAR] = ""
@@ -34,11 +34,12 @@ class GrowthConfig:
             raise InputError.invalid(
                 "--horizon", "", "a horizon needs growth of traffic", "add --growth-per-year"
             )
+        # Reading these properties validates the texts.
         _ = self.rate, self.horizon_years
 
     @property
     def rate(self) -> float | None:
-        """Growth per year, 0.3 for 30%; None if it is fitted or not given.
+        """Growth rate per year, 0.3 for 30%; None if it is to be fitted, or not given.
 
         Raises:
             InputError: neither a number above -1 nor ``fit``.
@@ -57,7 +58,7 @@ class GrowthConfig:
 
     @property
     def horizon_years(self) -> float:
-        """Years from the last matrix to the horizon; 0 for no horizon.
+        """Planning horizon in years after the last matrix; 0 for no horizon.
 
         Raises:
             InputError: not a number with a unit, or not within 30 years.
@@ -100,12 +101,12 @@ class IgpConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoutedConfig(IgpConfig, NetworkConfig):
-    """A network, its traffic, and the IGP settings."""
+    """Settings of a network, its traffic and its IGP."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
-    """Installed routing, and the failures and matrices to simulate."""
+    """Settings of a simulation: the installed routing, and the failures and matrices."""
 
     policies: Path | None = None
     """Installed segment lists, a .json file written by teal segments --out."""
@@ -145,6 +146,7 @@ class SimulateOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
         require(self, "index", "an integer >= -1", self.index >= -1)
         require(self, "limit", "an integer >= 0", self.limit >= 0)
         require(self, "worst", "a positive integer", self.worst >= 1)
+        # Options that exclude each other, or need each other.
         has_failures = bool(self.failures or self.groups)
         exclusive = (
             ("--allocation", self.allocation, "--policies", self.policies),

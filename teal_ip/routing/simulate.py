@@ -43,9 +43,9 @@ from teal_ip.routing.tunnels import TunnelRouting, Tunnels
 _MAX_PAGE_LOADS = 400_000
 # Maximum number of loads by matrix, destination and link in memory at a time: 256 MiB.
 _MAX_BLOCK_ENTRIES = 2**25
-# Relative rounding error of a sum of demands.
+# Relative rounding error of a sum of demands: smaller lost traffic counts as none.
 _ROUNDING = 1e-12
-# Quantile of the latency over the volume that is reported.
+# Quantile of the latency, weighted by volume, that is reported.
 _TAIL_QUANTILE = 0.99
 
 
@@ -62,8 +62,8 @@ class MatrixLoad:
         overload: load above capacity, summed over links, Gbit/s.
         lost: Gbit/s that is not delivered: no path, or a policy with an unusable segment.
         latency_mean: mean latency over the delivered volume, ms.
-        latency_99: 99th percentile of the latency over the volume, ms; the latency of a demand is
-            the mean over its paths.
+        latency_99: 99th percentile of the latency of demands, weighted by volume, ms; the latency
+            of a demand is the mean over its paths.
         latency_worst: largest latency of a demand, ms.
     """
 
@@ -86,7 +86,8 @@ class FailureLoad:
     Attributes:
         failure: name of the failed element.
         kind: cable, link, node, group or pair.
-        index: index of the matrix with the largest utilisation, then the most lost traffic.
+        index: index of the matrix with the largest utilisation; of several, that with most lost
+            traffic.
         timestamp: timestamp of that matrix, ISO 8601.
         utilisation: largest utilisation of a live link, after convergence.
         busiest: name of that link.
@@ -129,7 +130,9 @@ class Outlook:
 
     @property
     def full(self) -> list[LinkForecast]:
-        """Links that are full by the horizon, without or under failure, by month."""
+        """Links that become full by the horizon, without failure or under one, the first month
+        first.
+        """
         in_time = [link for link in self.links if is_full_by(link.full_under_failure, self.horizon)]
         return sorted(
             in_time,
@@ -147,10 +150,10 @@ class Simulation:
         failures: loads under each failure, the worst first.
         mean_load: (E,) mean over the matrices without failure, Gbit/s.
         largest_load: (E,) maximum over the matrices without failure, Gbit/s.
-        failure_loads: loads (E,) of the worst failures under their worst matrix, Gbit/s, by name
-            of the failure, the worst first; NaN on failed links.
-        plain_load: (E,) maximum over the matrices without failure if all demands followed the IGP's
-            shortest paths, Gbit/s; None if they do.
+        failure_loads: loads (E,) under each of the worst failures with its worst matrix, Gbit/s, by
+            name of the failure, the worst first; NaN on failed links.
+        plain_load: (E,) maximum over the matrices without failure, Gbit/s, if all demands followed
+            the IGP's shortest paths; None if the installed routing is the IGP alone.
         outlook: month in which each link is full; None without growth.
         without_path: demands of the worst matrix that have no path, or lose traffic on a policy.
     """
@@ -167,7 +170,7 @@ class Simulation:
 
     @property
     def worst_matrix(self) -> MatrixLoad:
-        """The matrix with the largest utilisation."""
+        """Loads of the matrix with the largest utilisation without failure."""
         return max(self.matrices, key=lambda matrix: matrix.utilisation)
 
     def to_json(self) -> dict[str, Any]:
@@ -206,8 +209,8 @@ def simulate(
         traffic: the matrices.
         options: installed routing, failures and matrices.
         notify: called with progress messages.
-        keeps_all: keep the link loads of all failures, not just of the worst ones, unless there are
-            too many.
+        keeps_all: whether to return the link loads under all failures, not just under the worst
+            ones; ignored if there are too many loads for a page.
 
     Raises:
         InputError: invalid input.
@@ -222,8 +225,8 @@ def simulate(
     failures = list(failures_of(options.failures, topology, groups or {}))
     # Simulate in blocks of matrices that fit into memory.
     block = max(1, _MAX_BLOCK_ENTRIES // (topology.num_nodes * topology.num_links))
-    is_for_all = keeps_all and len(failures) * topology.num_links <= _MAX_PAGE_LOADS
-    num_kept = len(failures) if is_for_all else options.worst
+    has_all_loads = keeps_all and len(failures) * topology.num_links <= _MAX_PAGE_LOADS
+    num_kept = len(failures) if has_all_loads else options.worst
     result = simulated(
         routing,
         traffic,
@@ -234,6 +237,7 @@ def simulate(
         block=block,
         notify=notify,
     )
+    # Demands of the worst matrix that lose traffic: their latency is infinite.
     demand = traffic.read([result.worst_matrix.index])[0]
     without_path = WithoutPath.of(topology, traffic.pairs, demand, np.isfinite(routing.latency()))
     result = dataclasses.replace(result, without_path=without_path)
@@ -262,6 +266,11 @@ def installed_routing(config: SimulateOptions, dag: EcmpDag, pairs: IntArray) ->
     """Return the routing of the settings: tunnels of a file, or the IGP with policies and
     algorithms.
 
+    Args:
+        config: settings.
+        dag: shortest paths under the current metrics.
+        pairs: (D, 2) source and target of each demand.
+
     Raises:
         InputError: an invalid file or algorithm definition.
     """
@@ -288,14 +297,15 @@ def simulated(
         traffic: the matrices.
         rows: indices of the matrices.
         failures: failures to simulate.
-        worst: number of failures whose link loads are kept.
+        worst: number of failures, the worst ones, whose link loads are returned.
         repairing: also simulate fast reroute.
         block: number of matrices in memory at a time.
         notify: called with progress messages.
     """
     topology = routing.dag.topology
     link_names = topology.link_names()
-    # (E,) sum and maximum of the loads over the matrices, Gbit/s.
+    # Loads of each matrix; (E,) sum and maximum of the link loads over the matrices, Gbit/s;
+    # maximum with the IGP alone; and loads under failures.
     matrices: list[MatrixLoad] = []
     total = np.zeros(topology.num_links)
     largest = np.zeros(topology.num_links)
@@ -304,7 +314,7 @@ def simulated(
     for first_row in range(0, len(rows), block):
         indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
-        # Loads without failure, and those of the IGP's shortest paths alone.
+        # Loads without failure, under the installed routing and under the IGP alone.
         loads = routing.loads(demand)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
@@ -331,7 +341,13 @@ def simulated(
 
 
 class _FailureLoads:
-    """Loads under each failure, over the matrices added so far.
+    """Accumulator of the loads under each failure, over the matrices added so far.
+
+    Args:
+        routing: routing of the demands.
+        traffic: the matrices.
+        failures: failures to simulate.
+        repairing: whether to simulate fast reroute, too.
 
     Attributes:
         by_index: loads under each failure, by index of the failure.
@@ -393,14 +409,15 @@ class _FailureLoads:
             fast_reroute: loads during fast reroute; None unless simulated.
         """
         failure = self._failures[s]
-        # Lost traffic (M,): demand from and to a failed node does not count.  Rounding errors
-        # become 0.
+        # (M,) demand from and to a failed node, which does not count as lost traffic.
         node_demand = np.zeros(len(indices))
         if failure.kind == "node":
             is_endpoint = (self._traffic.pairs == self._node_index[failure.name]).any(1)
             node_demand = demand[:, is_endpoint].sum(1)
+        # (M,) other lost traffic; rounding errors of the difference become 0.
         lost = converged.lost[s] - node_demand
         lost = np.where(lost > _ROUNDING * node_demand, lost, 0.0)
+        # Matrix with the largest utilisation, then the most lost traffic.
         worst_matrix = int(np.lexsort((lost, converged.utilisation[s]))[-1])
         index = indices[worst_matrix]
         return FailureLoad(
@@ -418,7 +435,7 @@ class _FailureLoads:
         )
 
     def worst_first(self) -> list[int]:
-        """Return the indices of the failures, the worst first."""
+        """Return the indices of the failures by utilisation, then lost traffic, the worst first."""
         return sorted(self.by_index, key=lambda s: severity(self.by_index[s]), reverse=True)
 
     def link_loads(self, indices: Sequence[int]) -> dict[str, FloatArray]:
@@ -474,6 +491,7 @@ def largest_loads(
         indices = rows[first_row : first_row + block]
         demand = traffic.read(indices)
         largest[0] = np.maximum(largest[0], routing.loads(demand).load.max(0))
+        # Under failures, in chunks of failures that fit into memory.
         chunk_size = max(1, _MAX_BLOCK_ENTRIES // (len(indices) * num_links))
         for first_failure in range(0, len(failures), chunk_size):
             chunk = failures[first_failure : first_failure + chunk_size]
@@ -493,8 +511,16 @@ def utilisations(
     failures: Sequence[Failure],
     block: int = 16,
 ) -> FloatArray:
-    """Return the largest link utilisation (M, 1 + F) of each matrix, without failure in column 0,
-    then under each of F failures.
+    """Return the largest link utilisation of each of M matrices, without and under failures.
+
+    Args:
+        routing: routing of the demands.
+        traffic: the M matrices.
+        failures: F failures.
+        block: number of matrices in memory at a time.
+
+    Returns:
+        (M, 1 + F) without failure in column 0, then under each failure.
     """
     all_failures = [NO_FAILURE, *failures]
     results = [
@@ -520,22 +546,30 @@ def worst_rows(utilisation: FloatArray, count: int) -> Int64Array:
     return np.array(list(dict.fromkeys(utilisation.argmax(0)[order].tolist()))[:count])
 
 
-# Fields of FailureLoad that are maxima over the matrices, each for itself.
+# Fields of FailureLoad that are maxima over the matrices independently of each other.
 _MAXIMISED_FIELDS = ("overload", "lost", "own", "repair_utilisation", "at_risk")
 
 
 def _combine_matrices(first: FailureLoad, second: FailureLoad) -> FailureLoad:
-    """Merge the loads under one failure of two sets of matrices."""
+    """Return the loads under a failure over two sets of matrices together, given those over each
+    set.
+
+    The result has the worst matrix of both sets; lost traffic, overload and the figures of fast
+    reroute are the maxima over both.
+    """
     largest = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMISED_FIELDS}
     return dataclasses.replace(max(first, second, key=severity), **largest)
 
 
 def severity(failure_load: FailureLoad) -> tuple[float, float]:
-    """Sort key of failures, larger is worse: utilisation to nine digits, then lost traffic."""
+    """Return the sort key of a failure, larger for worse ones: utilisation to nine digits, then
+    lost traffic, Gbit/s.
+    """
     return float(f"{failure_load.utilisation:.9g}"), failure_load.lost
 
 
 def _link_name(names: list[str], link: int) -> str:
+    """Return the name of a link by its index; "" for index -1."""
     return names[link] if link >= 0 else ""
 
 
@@ -569,6 +603,7 @@ def _matrix_load(
     has_latency = np.isfinite(latency) & (demand > 0)
     volume = demand[has_latency]
     latency = latency[has_latency]
+    # Index of the first demand, in order of latency, up to which 99% of the volume is counted.
     order = np.argsort(latency)
     cumulative_volume = np.cumsum(volume[order])
     percentile_index = (
@@ -635,11 +670,14 @@ def synthetic_counters(
         error: relative standard deviation of a counter.
         seed: random seed.
     """
+    # Exact rates (T, E + 2 N) of links, ingress and egress; links are repeated, since both ends
+    # count.
     num_links = dag.topology.num_links
     num_nodes = dag.topology.num_nodes
     rng = np.random.default_rng(seed)
     values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
     both_ends = np.concatenate([values[:, :num_links], values], 1)
+    # Add independent relative errors, and divide the columns again.
     both_ends = np.maximum(both_ends * (1 + error * rng.normal(size=both_ends.shape)), 0.0)
     sent_rates, received, ingress, egress = np.split(
         both_ends, np.cumsum([num_links, num_links, num_nodes]), axis=1

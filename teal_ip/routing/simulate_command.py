@@ -65,7 +65,8 @@ def describe(simulation: Simulation) -> str:
 
 
 def summary(outlook: Outlook) -> str:
-    """Return a sentence about the links that exceed the utilisation limit by the horizon."""
+    """Return a sentence about the links whose load exceeds the utilisation limit by the horizon."""
+    # Links that are full by the horizon, under failure and without, the first month first.
     full_links = outlook.full
     full_without_failure = [link for link in full_links if is_full_by(link.full, outlook.horizon)]
     by_horizon = f" by {outlook.horizon}" if outlook.horizon else ""
@@ -95,6 +96,7 @@ def link_table(simulation: Simulation, max_rows: int) -> Table:
         simulation: simulated loads.
         max_rows: number of links shown in a terminal; 0 for all.
     """
+    # Maximum and mean utilisation of links with capacity; rows are their positions, by utilisation.
     topology = simulation.topology
     names = topology.link_names()
     capacity = topology.capacity
@@ -142,19 +144,21 @@ def failure_table(simulation: Simulation, shown: int | None = None) -> Table:
 
 
 def _failed_node_demand(failure_load: FailureLoad) -> float:
+    """Return the demand from and to a failed node, Gbit/s; NaN for failures of links."""
     return failure_load.own if failure_load.kind == "node" else math.nan
 
 
 def _failure_column(
     label: str, value: Callable[[FailureLoad], float], show: Callable[[float], str]
 ) -> Column:
-    """Return a column that is empty in the row without failure, and hidden if no failure has a
-    value.
+    """Return a column of the failure table that only failures have a value for.
+
+    It is empty in the row without failure, and hidden if no failure has a value.
 
     Args:
-        label: heading.
-        value: value of a failure; NaN for none.
-        show: text of a value.
+        label: heading of the column.
+        value: function that returns the value of a failure; NaN for none.
+        show: function that returns the text of a value.
     """
     return Column(
         label,
@@ -166,6 +170,7 @@ def _failure_column(
 
 
 def _full_link_table(outlook: Outlook, shown: int) -> Table:
+    """Return the table of links that become full by the horizon; ``shown`` rows in a terminal."""
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     title = f"links that exceed {percent(outlook.limit)}{by} under the current routing"
     return forecast_table(
@@ -174,7 +179,12 @@ def _full_link_table(outlook: Outlook, shown: int) -> Table:
 
 
 def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
-    """Yield the tables of the most utilised links, of links that become full, and of failures."""
+    """Yield the tables of the most utilised links, of links that become full, and of failures.
+
+    Args:
+        simulation: simulated loads.
+        worst: number of links and of failures that a terminal shows.
+    """
     yield link_table(simulation, worst)
     if simulation.outlook is not None and simulation.outlook.full:
         yield _full_link_table(simulation.outlook, worst)
@@ -200,6 +210,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     is_live = topology.capacity > 0
 
     def utilisation(load: FloatArray) -> FloatArray:
+        """Return the utilisation (E,) of links from their loads (E,); NaN without capacity."""
         return np.where(is_live, load / np.where(is_live, topology.capacity, 1), np.nan)
 
     map_cases = {name: {"as installed": utilisation(load)} for name, load in loads.items()}
@@ -236,11 +247,13 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
 
 
 def _failure_case_by_link(topology: Topology, loads: Sequence[FloatArray]) -> dict[str, list[int]]:
-    """Return, for each link, the map case in which only links between its end nodes are down.
+    """Return the case of the map that shows the failure of each link.
+
+    It is the case in which only links between the end nodes of the link are down.
 
     Args:
         topology: the network of E links.
-        loads: load (E,) of each case; NaN on failed links.
+        loads: load (E,) of each case of the map; NaN on failed links.
 
     Returns:
         JSON field ``case_without``: index of the case for each link, -1 for none; empty if no link
@@ -257,7 +270,9 @@ def _failure_case_by_link(topology: Topology, loads: Sequence[FloatArray]) -> di
 
 
 def _introduction(simulation: Simulation) -> str:
-    """Return sentences about the most utilised link, the worst failure, and the forecast."""
+    """Return the introduction of the page: sentences about the most utilised link, the worst
+    failure, and the forecast.
+    """
     growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
@@ -269,6 +284,7 @@ def loads_sentence(simulation: Simulation) -> str:
         f"The most utilised link without failure is {worst_matrix.busiest}, at "
         f"{percent(worst_matrix.utilisation)} of its capacity."
     ]
+    # Failures, the worst first: the worst one, and the number of those that overload a link.
     if simulation.failures:
         worst_failure = simulation.failures[0]
         num_overloading = sum(
@@ -283,6 +299,7 @@ def loads_sentence(simulation: Simulation) -> str:
         sentences.append(
             f"{subject}{load_clause}. {num_overloading or 'None'} of the failures {verb} a link."
         )
+        # Failures that disconnect demand.
         disconnecting = [failure for failure in simulation.failures if failure.lost > 0]
         if disconnecting:
             most_lost = max(disconnecting, key=lambda failure: failure.lost)
@@ -326,6 +343,7 @@ def _outlook_section(outlook: Outlook) -> Section:
     )
 
 
+# Files that ``teal simulate`` writes to its output folder.
 FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
     "simulate.html",
     "links.csv",
@@ -336,7 +354,8 @@ FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
 
 
 def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
-    """Simulate from settings; write page, tables and synthetic counters where requested.
+    """Simulate the installed routing from settings; write page, tables and synthetic counters if
+    requested.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
@@ -374,12 +393,12 @@ class SimulationReport(Simulation):
     """Simulated loads, with export to pandas frames, a page and files."""
 
     def __repr__(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return a summary of demand, utilisation and latency of the worst matrix."""
         return describe(self)
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each failure, the worst first, or for each matrix if
-        no failure was simulated.
+        """Return a pandas frame with a row for each failure, the worst first; if no failure was
+        simulated, with a row for each matrix.
         """
         import pandas as pd
 
@@ -408,7 +427,7 @@ def _write_links(path: Path, result: Simulation) -> None:
 
 
 def simulate_outcome(config: SimulateConfig, notify: Notify) -> Outcome:
-    """Run ``teal simulate``."""
+    """Run ``teal simulate``; return its summary, tables and JSON data."""
     result = run_simulate(config, notify)
     return Outcome(
         text=describe(result),

@@ -31,6 +31,10 @@ class Steering(Protocol):
         Args:
             pairs: (D, 2) source and target of each demand.
             demand: (M, D) Gbit/s.
+
+        Returns:
+            volumes (M, N, N) from node u to node t at [m, t, u], loads (M, E) of adjacency
+            segments, and traffic (M,) in forwarding loops, Gbit/s.
         """
         ...
 
@@ -46,14 +50,19 @@ class Steering(Protocol):
         ...
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """Whether each demand (D,) loses traffic: without a path, at an unusable segment, or in a
-        forwarding loop.
+        """Return whether each demand (D,) loses traffic: without a path, at an unusable segment, or
+        in a forwarding loop.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
         """
         ...
 
 
 def steering_of(dag: EcmpDag, policies: SegmentPolicies) -> Steering:
-    """Return the steering of policies on shortest paths."""
+    """Return the steering of traffic on shortest paths by segment-list policies, which are policies
+    of transit traffic or of single demands.
+    """
     return (TransitSteering if policies.is_transit else DemandSteering)(dag, policies)
 
 
@@ -66,6 +75,7 @@ class DemandSteering:
     """
 
     def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
+        # Segments of all lists in sequence, and for each segment the first one of its list.
         self._dag = dag
         self._policy_index = {pair: p for p, pair in enumerate(policies.lists)}
         self._steps = steps = policies.steps(list(policies.lists), dag.topology.link_source)
@@ -74,8 +84,9 @@ class DemandSteering:
         first_step = np.maximum.accumulate(np.where(steps.is_first, step_index, 0))
         # (S,) number of unusable segments before each of the S segments of all lists.
         num_unusable = np.append(0, np.cumsum(~is_usable))[:-1]
-        # (S,) split ratio of the list on segments that its traffic reaches; 0 behind an unusable
-        # segment, and in ``_arriving_share`` on that segment, too.
+        # (S,) split ratio of the list on segments that its traffic reaches, else 0: segments behind
+        # an unusable one are not reached.  ``_arriving_share`` is also 0 on the unusable segment
+        # itself.
         self._step_share: FloatArray = np.where(
             num_unusable == num_unusable[first_step], steps.share, 0.0
         )
@@ -84,16 +95,30 @@ class DemandSteering:
         self._loses_traffic[steps.policy[~is_usable & (self._step_share > 0)]] = True
 
     def _policy_indices(self, pairs: IntArray) -> tuple[Int64Array, Int64Array]:
-        """Return the indices of demands with a policy, and the index of the policy of each."""
+        """Return the indices of the demands with a policy, and the index of the policy of each of
+        them.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+        """
         policy = np.array(
             [self._policy_index.get((s, t), -1) for s, t in pairs.tolist()], dtype=np.int64
         )
         return np.flatnonzero(policy >= 0), policy[policy >= 0]
 
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
-        """Return the traffic of demands (M, D), Gbit/s, on shortest-path segments and
-        adjacencies.
+        """Return the traffic of M matrices on shortest-path segments and adjacencies.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+            demand: (M, D) Gbit/s.
+
+        Returns:
+            volumes (M, N, N) from node u to node t at [m, t, u], loads (M, E) of adjacency
+            segments, and 0 (M,), since lists of single demands do not loop, Gbit/s.
         """
+        # Demands without a policy follow the shortest paths; the others the segments of their
+        # lists.
         demands, policy = self._policy_indices(pairs)
         unsteered = demand.copy()
         unsteered[:, demands] = 0.0
@@ -108,9 +133,19 @@ class DemandSteering:
         return SteeredTraffic(volume, adjacency, np.zeros(len(demand)))
 
     def values(self, pairs: IntArray, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Return the sum of values (L, D) along the paths of each demand, weighted by split
-        ratios.
+        """Return the sum of values along the paths of each demand, weighted by split ratios, up to
+        the first unusable segment.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+            value: (L, N, N) values of the shortest paths from node u to node t, at [l, t, u].
+            link_value: (L, E) values of adjacency links.
+
+        Returns:
+            (L, D) sums.
         """
+        # Shortest paths; then replace the demands with a policy.  Segments that no traffic passes
+        # count as 0, since their values may be infinite.
         result = value[:, pairs[:, 1], pairs[:, 0]]
         demands, policy = self._policy_indices(pairs)
         step_values = self._steps.values(value, link_value)
@@ -127,7 +162,12 @@ class DemandSteering:
         return np.asarray(result)
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """Return whether each demand (D,) loses traffic: no path, or an unusable segment."""
+        """Return whether each demand (D,) loses traffic: it has neither path nor list, or its list
+        has an unusable segment.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+        """
         demands, policy = self._policy_indices(pairs)
         result = ~self._dag.reaches[pairs[:, 1], pairs[:, 0]]
         result[demands] = self._loses_traffic[policy]

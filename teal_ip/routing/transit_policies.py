@@ -3,17 +3,21 @@ an IGP shortcut.
 
 A *transit policy* p of the router m_p and the endpoint t_p (Cisco: autoroute) captures all traffic
 forwarded at m_p along shortest paths to t_p: demands from any source, and segments of other lists
-that end at t_p.  Of the traffic from node a to t_p it captures the share f_p(a) that meets
-m_p before any other policy of the same endpoint: with h_p(a), the share that crosses m_p, h_p(a) =
-sum over those policies q of f_q(a) h_p(m_q).  With volumes v[t, a] of demands and weights w of the
-lists' steps, the policies capture
+that end at t_p.  Let h_p(a) be the share of the traffic from node a to t_p that crosses m_p on its
+shortest paths.  The policy captures the share f_p(a) that meets m_p before the router of any other
+policy of the same endpoint; over all policies q of this endpoint
+
+    h_p(a) = sum_q f_q(a) h_p(m_q).
+
+With volumes v[t, a] of demands from node a to node t, and the share w of its policy's captured
+traffic on each step (segment of a list), the policies capture
 
     x_p = sum_a f_p(a) v[t_p, a] + sum_q B[p, q] x_q,
     B[p, q] = sum of w f_p(a) over the steps (a -> t_p) of the lists of q.
 
 The first segment of a list leaves its router by the IGP, and is not captured there again.  A list
-that returns to its own router, or to those of policies that lead back to it, is a forwarding loop
-if no traffic leaves on the path: where the spectral radius of B over such policies reaches 1, their
+that returns to its own router, directly or by the lists of other policies, is a forwarding loop if
+no traffic leaves on the way: where the spectral radius of B over such policies reaches 1, their
 traffic is lost.  Entry point: :class:`TransitSteering`.
 """
 
@@ -27,7 +31,7 @@ from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses, SteeredTraffic, volumes
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-# Spectral radius of B from which traffic loops for ever.
+# Spectral radius of B from which traffic loops for ever: 1, less rounding errors.
 _LOOP_RADIUS = 1 - 1e-9
 # Rounds of the fixed-point iteration before Newton's method starts, and in total.
 _FIXED_POINT_ROUNDS = 200
@@ -66,14 +70,16 @@ class TransitSteering:
     segment; steps of a list are consecutive):
 
     - ``_router``, ``_endpoint`` (P,): node m_p where policy p captures traffic, and its endpoint
-    t_p;
+      t_p;
     - ``_capture`` (P, N): f_p(a), share of the traffic from node a to t_p that policy p captures
-      first; before that h_p(a), the share that crosses m_p;
+      before any other policy; at the beginning of the initialisation it holds h_p(a), the share
+      that crosses m_p;
     - ``_step_capture`` (P, S): share of each step's traffic that policy p captures;
     - ``_arrival_share`` (P,): share of the captured traffic that arrives at the endpoint;
     - ``_step_weight`` (S,): share of its policy's captured traffic on each step;
-    - ``_loops`` (P,): policies whose traffic loops for ever;
-    - ``_inverse`` (P, P): (I - B)^-1, with B of the module docstring and 0 for looping policies.
+    - ``_loops`` (P,): whether the traffic of a policy loops for ever;
+    - ``_inverse`` (P, P): (I - B)^-1, where B[p, q] is the share of the traffic captured by policy
+      q that policy p captures from its lists; 0 for looping policies q.
 
     Args:
         dag: shortest paths; a list ends at its first unusable segment.
@@ -81,6 +87,7 @@ class TransitSteering:
     """
 
     def __init__(self, dag: EcmpDag, policies: SegmentPolicies) -> None:
+        # Policies with a path to their endpoint, as (router, endpoint).
         self._passes = SegmentPasses(dag)
         nodes = dag.topology.num_nodes
         live_policies = [pair for pair in sorted(policies.lists) if dag.reaches[pair[1], pair[0]]]
@@ -90,12 +97,15 @@ class TransitSteering:
         shares = {
             int(node): crossing_shares(self._passes, int(node)) for node in np.unique(self._router)
         }
-        # h (P, N), share of the traffic from each node to the endpoint that crosses the router.
+        # (P, N) share h of the traffic from each node to the endpoint that crosses the router.
         self._capture = np.array([shares[m][t] for m, t in live_policies]).reshape(-1, nodes)
+        # Steps of the lists, and the shares that policies capture from steps and from all nodes.
         self._steps = steps = policies.steps(live_policies, dag.topology.link_source)
         self._is_usable = steps.works(dag)
         self._step_capture = self._captured_step_shares()
         self._capture = self._first_capture_shares(self._capture)
+        # Traffic on the steps per unit of captured traffic, and the matrix B; looping traffic is
+        # lost.
         self._arrival_share = self._arrival_shares()
         self._step_weight = self._step_weights(self._arrival_share)[0]
         captured = self._capture_matrix(self._step_weight)
@@ -106,18 +116,20 @@ class TransitSteering:
         self._step_weight[self._loops[steps.policy]] = 0.0
 
     def _first_capture_shares(self, crossing: FloatArray, excluded: int = -1) -> FloatArray:
-        """Return the share of n traffic flows that each policy captures before any other one.
+        """Return the share of each of n traffic flows that each policy captures before any other
+        one.
 
-        Solves sum_q h_p(m_q) f_q = h_p over the policies q of one endpoint, with h_p(m_q) the share
-        of the traffic from router m_q to the endpoint that crosses router m_p.  Called while
-        ``_capture`` (P, N) still has the shares h.
+        For the policies of each endpoint, the captured shares f solve sum_q h_p(m_q) f_q = h_p for
+        every policy p; h_p(m_q) is the share of the traffic from the router m_q of policy q to the
+        endpoint that crosses the router of policy p.  During this call ``_capture`` (P, N) must
+        have the shares h.
 
         Args:
-            crossing: (P, n) share h of each flow that crosses the router of each policy.
+            crossing: (P, n) share h_p of each flow that crosses the router of policy p.
             excluded: policy that captures nothing; -1 for none.
 
         Returns:
-            (P, n) captured shares f.
+            (P, n) share f_p of each flow that policy p captures.
         """
         result = np.zeros_like(crossing)
         for endpoint in np.unique(self._endpoint):
@@ -144,6 +156,7 @@ class TransitSteering:
             0.0,
         )
         result = self._first_capture_shares(crossing)
+        # First steps: without the policy of the router and endpoint of the step.
         for k in np.flatnonzero(steps.is_first & (steps.link < 0)).tolist():
             same_policy = np.flatnonzero(
                 (self._router == steps.start[k]) & (self._endpoint == steps.end[k])
@@ -165,7 +178,8 @@ class TransitSteering:
         return result
 
     def _step_weights(self, arrival_share: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the share of a policy's captured traffic that reaches each step and the endpoint.
+        """Return the share of its policy's captured traffic that reaches each step, and the
+        endpoint.
 
         Args:
             arrival_share: (P,) share of each policy's captured traffic that arrives at its
@@ -174,13 +188,15 @@ class TransitSteering:
         Returns:
             (S,) share that reaches each step, and (P,) share that arrives at the endpoint.
         """
-        # Share of a step's traffic that reaches its end; 0 for unusable segments.
+        # ``pass_share`` (S,) is the share of a step's traffic that reaches its end: 0 for an
+        # unusable segment; traffic captured by another policy arrives with that policy's share.
         steps = self._steps
         weight = np.zeros(self._step_capture.shape[1])
         new_arrival_share = np.zeros(len(arrival_share))
         remaining_share = 0.0
         pass_share = np.where(self._is_usable, 1 - (1 - arrival_share) @ self._step_capture, 0.0)
         is_last = np.append(steps.is_first[1:], True)
+        # Walk along each list: a step receives the traffic that passed the previous one.
         for k in range(len(weight)):
             weight[k] = remaining_share = steps.share[k] if steps.is_first[k] else remaining_share
             remaining_share *= pass_share[k]
@@ -191,9 +207,10 @@ class TransitSteering:
     def _arrival_shares(self) -> FloatArray:
         """Return the share (P,) of each policy's captured traffic that arrives at its endpoint.
 
-        Least fixed point of :meth:`_step_weights`, by iteration from 0: round i is exact for
-        traffic that is captured at most i times.  After slow convergence, Newton's method with a
-        finite-difference Jacobian finishes the iteration for loop-free policies.
+        The shares are the least fixed point of :meth:`_step_weights`, found by iteration from 0:
+        round i is exact for traffic that is captured at most i times.  If this has not converged
+        after 200 rounds, Newton's method with a finite-difference Jacobian continues for loop-free
+        policies.
         """
         arrival_share = np.zeros(len(self._router))
         eye = np.eye(len(self._router))
@@ -225,9 +242,11 @@ class TransitSteering:
     def traffic(self, pairs: IntArray, demand: FloatArray) -> SteeredTraffic:
         """Return the traffic of matrices on shortest-path segments and adjacencies.
 
-        The captured traffic x solves x = f v + B x; it is withdrawn from the segment (m_p -> t_p)
-        and added to the steps of the policy's lists.  A volume below 0 is traffic that leaves the
-        shortest paths at its router.
+        The traffic x (P,) that policies capture solves x = y + B x: y is captured from demands on
+        their shortest paths, and B[p, q] is the share of the traffic captured by policy q that
+        policy p captures from its lists.  It is withdrawn from the shortest path from the policy's
+        router to its endpoint, and added to the steps of the policy's lists.  Hence a volume may be
+        below 0.
 
         Args:
             pairs: (D, 2) source and target of each demand.
@@ -237,10 +256,12 @@ class TransitSteering:
             volumes (M, N, N) from node u to node t at [m, t, u], adjacency loads (M, E), and
             traffic in forwarding loops (M,), Gbit/s.
         """
+        # Captured traffic (M, P): what shortest paths offer each policy, then what lists add.
         topology = self._passes.dag.topology
         volume = volumes(pairs, demand, topology.num_nodes)
         offered = np.einsum("mpn,pn->mp", volume[:, self._endpoint], self._capture)
         captured = offered @ self._inverse.T
+        # Withdraw it from the shortest paths, and add it to the steps.
         steps = self._steps
         adjacency = np.zeros((len(volume), topology.num_links))
         for matrix_volume, row in zip(volume, captured, strict=True):
@@ -269,7 +290,8 @@ class TransitSteering:
             list_value, np.where(self._is_usable, self._step_weight, 0) * step_value, strict=True
         ):
             np.add.at(list_row, steps.policy, step_row)
-        # (L, P) change of the value per Gbit/s that a policy captures first.
+        # (L, P) change of the value per Gbit/s that a policy captures from demands, including later
+        # captures by other policies.
         value_change = (list_value - shortest_value) @ self._inverse
         result = value[:, pairs[:, 1], pairs[:, 0]]
         source = pairs[:, 0]
@@ -280,7 +302,13 @@ class TransitSteering:
         return np.asarray(result)
 
     def loses(self, pairs: IntArray) -> BoolArray:
-        """Return whether each demand (D,) loses traffic: no path, an unusable segment or a loop."""
+        """Return whether each demand (D,) loses traffic: it has no path, or a policy that captures
+        some of it has an unusable segment or a forwarding loop.
+
+        Args:
+            pairs: (D, 2) source and target of each demand.
+        """
+        # (N, N) whether traffic from node u to node t is lost, at [t, u].
         result = ~self._passes.dag.reaches
         for p in np.flatnonzero(self._arrival_share < 1 - _MIN_LOST_SHARE).tolist():
             result[self._endpoint[p]] |= self._capture[p] > 0

@@ -28,7 +28,7 @@ from teal_ip.routing.measurements import ecmp_measurements
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tunnels:
-    """Tunnels of some demands.
+    """Set of P tunnels of some demands: explicit paths with fixed split ratios.
 
     Attributes:
         demand: (P,) index of each tunnel's demand.
@@ -54,6 +54,7 @@ class Tunnels:
         Raises:
             InputError: no such file, another format, unknown links, or no tunnel for any pair.
         """
+        # Rate of each tunnel, Gbit/s, by demand and links.
         demand_index = {
             (int(source), int(target)): demand for demand, (source, target) in enumerate(pairs)
         }
@@ -72,6 +73,8 @@ class Tunnels:
                 "no path with a rate above 0 between nodes that have traffic",
                 "use the allocation of this network and traffic",
             )
+        # Split ratios: rate over the sum of the demand's rates; incidence matrix of tunnels and
+        # links.
         tunnel_demand = np.array([demand for demand, _ in rates])
         rate = np.array(list(rates.values()))
         rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
@@ -82,7 +85,7 @@ class Tunnels:
         return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], entries)
 
     def has_tunnels(self, num_demands: int) -> BoolArray:
-        """Return whether each demand (D,) has tunnels."""
+        """Return whether each of ``num_demands`` demands has a tunnel."""
         return np.bincount(self.demand, minlength=num_demands) > 0
 
     def latency(self, latency: FloatArray, link_latency: FloatArray) -> FloatArray:
@@ -96,8 +99,14 @@ class Tunnels:
         return np.where(self.has_tunnels(len(latency)), mean, latency)
 
     def measurements(self, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): the share of each demand on each link, and
-        1 at the ingress and the egress router.
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        Its rows are the share of each demand on each of E links, then 1 at the ingress and at the
+        egress router of the demand among N routers.
+
+        Args:
+            dag: shortest paths, for demands without tunnels.
+            pairs: (D, 2) source and target of each demand.
         """
         igp_matrix = ecmp_measurements(dag, pairs)
         num_links = dag.topology.num_links
@@ -128,11 +137,12 @@ class TunnelRouting:
         self._tunnels = tunnels
 
     def loads(self, demand: FloatArray) -> TunnelLoads:
-        """Return the loads of matrices (M, D), Gbit/s."""
+        """Return the link loads of M matrices, given their demands (M, D), Gbit/s."""
         return TunnelLoads(self.dag, self._pairs, demand, self._tunnels)
 
     @cached_property
     def _latency(self) -> FloatArray:
+        """Mean latency (D,) of each demand over its paths, ms; infinite without a path."""
         return self._tunnels.latency(
             IgpRouting(self.dag, self._pairs).latency(), self.dag.topology.latency
         )
@@ -144,7 +154,10 @@ class TunnelRouting:
         return self._latency
 
     def measurements(self) -> sp.csr_array:
-        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands."""
+        """Return the measurement matrix F (E + 2 N, D): counters = F @ demands.
+
+        The rows are the E links, then ingress and egress of each of the N nodes.
+        """
         return self._tunnels.measurements(self.dag, self._pairs)
 
 
@@ -155,11 +168,11 @@ class TunnelLoads:
         dag: network, and the IGP's shortest paths.
         pairs: (D, 2) source and target of each demand.
         demand: (M, D) Gbit/s.
-        tunnels: P tunnels.
+        tunnels: P tunnels of some demands.
 
     Attributes:
         load: (M, E) link loads without failure, Gbit/s.
-        lost: (M,) Gbit/s between nodes that have no path even without failure.
+        lost: (M,) Gbit/s lost without failure: demands with neither a live tunnel nor a path.
     """
 
     def __init__(self, dag: EcmpDag, pairs: IntArray, demand: FloatArray, tunnels: Tunnels) -> None:
@@ -167,8 +180,10 @@ class TunnelLoads:
         self._pairs = pairs
         self._demand = demand
         self._tunnels = tunnels
-        # (P,) live tunnels; those over links without capacity are down throughout.
+        # (P,) whether each tunnel is live without failure; a tunnel over a link without capacity is
+        # down.
         is_live = np.asarray(tunnels.links @ (dag.topology.capacity <= 0)) == 0
+        # Demands without a live tunnel follow the shortest paths; the others load their tunnels.
         self._igp_loads = IgpFailures.of_demands(
             dag, pairs, demand * self._is_without_tunnel(is_live), SegmentPolicies.none()
         )
@@ -188,13 +203,20 @@ class TunnelLoads:
         return share.astype(np.float64)
 
     def _is_without_tunnel(self, is_live: BoolArray) -> BoolArray:
-        """Return whether each demand (D,) has no live tunnel, from liveness (P,) of the tunnels."""
+        """Return whether each demand (D,) has no live tunnel.
+
+        Args:
+            is_live: (P,) whether each tunnel is live.
+        """
         return self._live_share(is_live) <= 0
 
     def _tunnel_rates(self, is_live: BoolArray) -> FloatArray:
-        """Return the traffic (M, P) of each tunnel, Gbit/s, from liveness (P,) of the tunnels.
+        """Return the traffic of each tunnel, (M, P) in Gbit/s.
 
         Live tunnels divide their demand in proportion to their split ratios.
+
+        Args:
+            is_live: (P,) whether each tunnel is live.
         """
         remaining_share = self._live_share(is_live)
         tunnel_demand = self._tunnels.demand
@@ -212,11 +234,11 @@ class TunnelLoads:
 
         Args:
             failures: link indices of each failure.
-            repairing: not supported.
+            repairing: must be false: fast reroute of tunnels is not modelled.
             loads: also return the loads of all links.
 
         Raises:
-            InputError: ``repairing``; fast reroute of tunnels is not modelled.
+            InputError: ``repairing`` is true.
         """
         if repairing:
             raise InputError.invalid(
@@ -251,11 +273,13 @@ class TunnelLoads:
         Returns:
             loads (M, E) and lost traffic (M,), Gbit/s.
         """
+        # Loads of the live tunnels, and demands that lose their last live tunnel by the failure.
         is_live = self._is_live & (
             np.asarray(self._tunnels.links[:, links].sum(1)).reshape(-1) == 0
         )
         load = self._tunnel_rates(is_live) @ self._tunnels.links
         falls_back = self._is_without_tunnel(is_live) & ~self._is_without_tunnel(self._is_live)
+        # The latter follow the IGP's shortest paths, and may have none.
         lost = np.zeros(len(load))
         if falls_back.any() and self._demand[:, falls_back].any():
             pairs = self._pairs[falls_back]
