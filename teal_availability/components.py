@@ -56,12 +56,12 @@ class Components:
     unavailability: FloatArray
 
     def __len__(self) -> int:
-        """Return the number of components n."""
+        """Return the number of components that can fail."""
         return len(self.names)
 
     @property
     def groups(self) -> list[list[int]]:
-        """Link indices of each group of cables that fail together."""
+        """The link indices of each group of cables that fail together."""
         group_indices = [index for index, kind in enumerate(self.kinds) if kind == "group"]
         return [np.flatnonzero(self.links[index]).tolist() for index in group_indices]
 
@@ -91,7 +91,7 @@ def components_of(
         InputError: an invalid availability, an unknown component, or availabilities so low that all
             components hardly ever work at once.
     """
-    # Cables with capacity, nodes and groups, with the default availability of their kind.
+    # List cables with capacity, nodes and groups, with the default availability of their kind.
     cables = [
         candidate
         for candidate in cable_failures(topology)
@@ -174,10 +174,16 @@ def _read_availabilities(
 def _parse_component(
     row: side_tables.Row, topology: Topology, groups: set[str]
 ) -> tuple[str, frozenset[int] | str]:
-    """Return the kind of a row's component, with its links (cables) or its name (nodes, groups).
+    """Return the kind of the component of a table row, and its links (cables) or its name
+    (nodes, groups).
+
+    Args:
+        row: row of the table.
+        topology: the network.
+        groups: names of the known groups.
 
     Raises:
-        InputError: columns of no kind or of several, or an unknown cable, node or group.
+        InputError: the row names no component or several, or an unknown cable, node or group.
     """
     source = row.text("source")
     target = row.text("target")
@@ -209,7 +215,11 @@ def _parse_component(
 
 
 def _parse_availability(row: side_tables.Row) -> float:
-    """Return the availability of a row: given directly, or mtbf / (mtbf + mttr)."""
+    """Return the availability of a table row: given directly, or computed as mtbf / (mtbf + mttr).
+
+    Raises:
+        InputError: the row has neither or both, or a number out of range.
+    """
     present_columns = [
         name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
     ]
@@ -231,7 +241,12 @@ def _parse_availability(row: side_tables.Row) -> float:
 
 
 def _check_availability(location: str, value: float) -> None:
-    """Raise InputError for a number outside the accepted availabilities."""
+    """Raise InputError for a number outside the accepted availabilities, from 0.5 to 1.
+
+    Args:
+        location: option or table row of the number, for the message.
+        value: the number.
+    """
     if _MIN_AVAILABILITY <= value <= 1:
         return
     hint = ""

@@ -93,8 +93,8 @@ def availability_of(
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError.invalid(instance.traffic.name, "", "no matrix has a demand above 0")
-    # Survival states of the demands, for schemes with reserved rates; merged network states for
-    # tail-loss. Both depend on the paths, not on the matrix.
+    # Schemes with reserved rates need the survival states of the demands, and tail-loss the merged
+    # network states. Both depend on the paths, not on the matrix.
     reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
     survival_states = survival_probabilities(problems[0], components) if reserves_rates else None
     needs_merged_states = any(spec.name == TAIL_LOSS for spec in specs)
@@ -164,7 +164,11 @@ def _routing_specs(
 
 
 def failing_components(topology: Topology, options: FailureConfig) -> Components:
-    """Return the failing components of a network, by the settings.
+    """Return the components of a network that may fail, by the settings of the failures.
+
+    Args:
+        topology: the network.
+        options: files and availabilities of the components.
 
     Raises:
         InputError: invalid settings, or no failing component.
@@ -185,6 +189,7 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
             "no component fails: every availability is 1",
             "set an availability below 1",
         )
+    # Names of cables with more than one link between the same nodes in the same direction.
     parallel_circuits = [
         name
         for name, kind, links in zip(
@@ -202,14 +207,27 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
 
 
 def _link_ends(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
-    """Return source and target node of the links in a mask (E,)."""
+    """Return the (source, target) nodes of some links.
+
+    Args:
+        topology: the network.
+        links: (E,) True for the selected links.
+    """
     source = topology.link_source[links]
     target = topology.link_target[links]
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
 def _selected_matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
-    """Return the indices of the matrices to measure."""
+    """Return the indices of the traffic matrices to measure.
+
+    They are spread evenly over the selected split; if the limit is 1, the matrix with the most
+    traffic is chosen.
+
+    Args:
+        instance: network and traffic.
+        options: settings with the split and the limit of the number of matrices.
+    """
     rows = rows_of(instance, options.split)
     if options.limit != 1:
         return spread(rows, options.limit)
@@ -380,7 +398,8 @@ def _promise_row(
 ) -> PromiseRow:
     """Return the result row of a guarantee of one class and matrix.
 
-    For common-share and the highest class, the row has the exact quantile, too.
+    The row of the highest class under common-share also has the largest share that every demand
+    keeps in the required share of the time (quantile).
 
     Args:
         spec: routing scheme of the guarantee.
@@ -398,7 +417,7 @@ def _promise_row(
         highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
         highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
         quantile = common_quantile(highest_class, survival_states, options.availability, promise)
-    # Lost share of all traffic, lower bound and value; only least-loss has one.
+    # Lower bound and value of the lost share of all traffic; NaN for shares of single demands.
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
     return PromiseRow(
         spec.text,
@@ -485,7 +504,12 @@ def _demand_rows(
 
 
 def _component_rows(item: Availability, components: Components) -> list[ComponentRow]:
-    """Return a row for each component, under one routing scheme."""
+    """Return a result row for each failing component, under one routing scheme.
+
+    Args:
+        item: availability of the routing scheme.
+        components: the failing components.
+    """
     return [
         ComponentRow(
             item.routing,
@@ -500,7 +524,12 @@ def _component_rows(item: Availability, components: Components) -> list[Componen
 
 
 def _summary_row(routing: str, totals: Totals) -> SummaryRow:
-    """Return the row of all demands, or of one class, under a routing scheme."""
+    """Return the result row of all demands together, or of one class, under a routing scheme.
+
+    Args:
+        routing: name of the scheme.
+        totals: its availability for these demands.
+    """
     return SummaryRow(
         routing,
         totals.class_name,
@@ -516,6 +545,10 @@ def _summary_row(routing: str, totals: Totals) -> SummaryRow:
 
 
 def _level_shares(levels: FloatArray) -> tuple[float, float, float]:
-    """Return the shares of the time (3,) at the levels 100, 99 and 90% as a tuple."""
+    """Return the shares of the time at the three levels, 100, 99 and 90% delivered, as a tuple.
+
+    Args:
+        levels: (3,) share of the time at each level.
+    """
     share_100, share_99, share_90 = levels.tolist()
     return share_100, share_99, share_90
