@@ -18,7 +18,11 @@ MANIFEST = "manifest.json"
 
 
 def run_availability(config: AvailabilityConfig, notify: Notify) -> AvailabilityReport:
-    """Measure the availability of a network and write all result files.
+    """Measure the availability of a network by the settings, and write all result files.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without ``overwrite``.

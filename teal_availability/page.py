@@ -167,7 +167,7 @@ def _lost_by_demand(report: AvailabilityFigures) -> Chart:
 
 
 def _gained_by_component(report: AvailabilityFigures) -> Chart:
-    """Return a chart of the distribution of gained minutes over the components, by routing scheme."""
+    """Return a chart of the distribution of gained minutes over components, by routing scheme."""
     gained_minutes = [
         [
             max(_MIN_MINUTES, component.gained)

@@ -319,7 +319,7 @@ def candidate_paths_for(
 
 
 def options_by_request(options: Sequence[ProtectionOption]) -> dict[int, list[int]]:
-    """Return the indices of the options of each request that has any, by the index of the request."""
+    """Return the indices of the options of each request, by the index of the request."""
     by_request: dict[int, list[int]] = {}
     for option_index, option in enumerate(options):
         by_request.setdefault(option.request_index, []).append(option_index)

@@ -21,5 +21,10 @@ _SENSITIVITY_WEIGHT = 0.03
 
 
 def make(spec: Spec, model: Path | None) -> Dote:
-    """``figret[:window=12,steps=2000,sensitivity=0.03]``."""
+    """Make the hedge of a specification such as ``figret[:window=12,steps=2000,sensitivity=0.03]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge is trained on the past.
+    """
     return parse(spec, _SENSITIVITY_WEIGHT)
