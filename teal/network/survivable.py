@@ -52,15 +52,18 @@ class _Scratch(NamedTuple):
 def _crossed_groups(
     path: IntArray, length: int, groups: Groups, visited: Int64Array, stamp: int, out: Int64Array
 ) -> int:
-    """Write the groups that a path crosses to ``out``, each once; return their number.
+    """List the groups of links that a path crosses, each once.
 
     Args:
         path: (N,) link indices; the first ``length`` are used.
         length: number of links of the path.
         groups: groups of links that fail together.
-        seen: (G,) stamp of the last path that crossed each group (updated).
+        visited: (G,) stamp of the last path that crossed each group (updated).
         stamp: stamp of this path, unused so far.
         out: (G,) group indices (written).
+
+    Returns:
+        number of groups.
     """
     num_groups = 0
     for i in range(length):
@@ -89,9 +92,7 @@ def _find_path(
     stamp: int,
     new_groups: Int64Array,
 ) -> int:
-    """Find the path of minimum ``memory.cost`` without banned links (A*).
-
-    Returns the number of groups that the path crosses, or -1 if there is no path.
+    """Find the path of minimum cost without banned links, by A*.
 
     Args:
         source: node where the path starts.
@@ -107,6 +108,9 @@ def _find_path(
         k: index of the path.
         stamp: stamp of this path in ``memory.path_stamp``, unused so far.
         new_groups: (G,) groups that the path crosses, each once (written).
+
+    Returns:
+        number of groups that the path crosses; -1 if there is no path.
     """
     potential = chunk.potential[target]
     path_cost = best_first(
@@ -122,7 +126,12 @@ def _find_path(
 
 @inner_kernel
 def _is_duplicate(paths: FoundPaths, k: int) -> bool:
-    """Return whether path ``k`` equals an earlier one."""
+    """Return whether a path equals an earlier path of the same demand.
+
+    Args:
+        paths: paths of the demand.
+        k: index of the path.
+    """
     for j in range(k):
         if paths.length[j] == paths.length[k]:
             is_same = True
@@ -203,7 +212,7 @@ def _search_source(
         # Number of entries of memory.crossed.
         num_crossed_groups = 0
         for k in range(chunk.max_paths):
-            # Count the common groups, and note the first.
+            # Count the common groups, which all k earlier paths cross, and store the first.
             num_common = 0
             first_common = -1
             for i in range(num_crossed_groups):
@@ -226,7 +235,7 @@ def _search_source(
                 if reached[memory.reached_row[group], target]:
                     first_common = group if num_common == 0 else first_common
                     num_common += 1
-            # Find the path of minimum weight and penalties.
+            # Find the path with the smallest sum of weights and penalties, without bans.
             path_stamp += 1
             num_new_groups = _find_path(
                 source,
@@ -367,11 +376,11 @@ def search_survivable(
 
 
 def penalties(weight: FloatArray, num_nodes: int, groups: Groups, max_paths: int) -> FloatArray:
-    """Return (2,) penalties that make the path search minimise lexicographically.
+    """Return the two penalties (2,) of the path search, for crossings of groups.
 
-    The first, per crossing of a group that an earlier path crosses, is at least the weight of any
-    path.  The second, per crossing of a group that all earlier paths cross, exceeds any sum of
-    first penalties on a path.
+    They are so large that the search minimises lexicographically. The first, per crossing of a
+    group that an earlier path crosses, is at least the weight of any path.  The second, per
+    crossing of a group that all earlier paths cross, exceeds any sum of first penalties on a path.
 
     Args:
         weight: (E,) link weights; infinite ones are ignored.
