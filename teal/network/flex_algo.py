@@ -31,7 +31,7 @@ _US_PER_MS = 1000.0
 
 
 def delay_us(topology: Topology) -> FloatArray:
-    """Return (E,) link delays in whole microseconds, at least 1, as routers advertise them."""
+    """Return the link delays (E,) in integer microseconds, at least 1, as in advertisements."""
     return np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
 
 
@@ -94,10 +94,13 @@ class FlexAlgo:
         return f"{self.number}:{','.join([f'metric={self.metric}', *rule_texts])}"
 
     def admits(self, topology: Topology) -> BoolArray:
-        """Return (E,) whether the algorithm may use each link; capacities are ignored.
+        """Return whether the algorithm may use each link, (E,) booleans; capacities are ignored.
 
         A link needs the metric of the algorithm, no affinity of ``exclude``, all of
         ``include_all``, and at least one of ``include_any`` if there are any.
+
+        Args:
+            topology: the network.
 
         Raises:
             InputError: an affinity that no link has, which usually is a misspelt name.
@@ -128,7 +131,7 @@ class FlexAlgo:
         return np.array(is_allowed, dtype=bool) & has_metric
 
     def metrics(self, topology: Topology, igp_metric: FloatArray) -> FloatArray:
-        """Return (E,) metrics of the algorithm, also for links that it does not use.
+        """Return the metrics (E,) of the algorithm, also for links that it does not use.
 
         Args:
             topology: the network; links of capacity 0 have failed.
@@ -145,6 +148,8 @@ class FlexAlgo:
     def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
         """Compute the shortest-path DAGs of the algorithm, over the links that it may use.
 
+        The topology of the result has all links.
+
         Args:
             topology: the network; links of capacity 0 have failed.
             igp_metric: (E,) current IGP metrics, infinite on failed links.
@@ -156,7 +161,7 @@ class FlexAlgo:
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
     def dag_alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Compute the shortest-path DAGs of the algorithm on a network without other links.
+        """Compute the shortest-path DAGs of the algorithm on the network of its links alone.
 
         The topology of the result has capacity 0 on all links that the algorithm excludes, so that
         adjacencies, and bounds over any paths, use only links of the algorithm.

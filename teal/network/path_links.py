@@ -34,7 +34,7 @@ _cache: weakref.WeakKeyDictionary[PathSet, PathLinks] = weakref.WeakKeyDictionar
 
 
 def path_links_of(paths: PathSet) -> PathLinks:
-    """Return the paths of a path set in CSR form; computed once per path set."""
+    """Return the paths of a path set in CSR form, which is computed once per path set."""
     path_links = _cache.get(paths)
     if path_links is None:
         path_links = _cache[paths] = _path_links(paths)
@@ -42,7 +42,7 @@ def path_links_of(paths: PathSet) -> PathLinks:
 
 
 def _path_links(paths: PathSet) -> PathLinks:
-    """Build the CSR arrays from the (path slot, link) incidences."""
+    """Build the CSR arrays of a path set from the links of its paths."""
     slots, links = paths.incidences()
     order = np.argsort(slots, kind="stable")
     slots = slots[order]

@@ -17,7 +17,7 @@ _MAX_JSON_PAIRS = 1000
 
 
 class WithoutPath(NamedTuple):
-    """Positive demands of a matrix without a path.
+    """Demands of a matrix that are above 0 and have no path.
 
     Attributes:
         rate: total rate, Gbit/s.
@@ -54,7 +54,7 @@ class WithoutPath(NamedTuple):
         return f"{subject}, {self.rate:.6g} Gbit/s: {listed(self.pairs, _MAX_LISTED_NAMES)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the number of demands, their rate in Gbit/s, and the 1,000 largest pairs."""
+        """Return the number of demands, their total rate in Gbit/s, and the 1,000 largest pairs."""
         return {
             "demands": len(self.pairs),
             "rate": self.rate,
