@@ -155,6 +155,7 @@ class _PackingProgram:
         self._option_request = option_request
         self._loads = loads
         self._capacity = capacity
+        # (J,) value of each request, and whether it is sold.
         self._values = np.array([request.value for request in requests])
         self._sold = np.array([request.is_sold for request in requests])
         num_options = len(option_request)
@@ -463,7 +464,8 @@ def _admission(
     np.minimum.at(
         price, np.array([option.request_index for option in options], dtype=np.int64), option_cost
     )
-    # Status of each request.
+    # Status of each request: sold, or accepted with a chosen option, else refused; impossible if no
+    # option reaches its availability.
     selected: list[ProtectionOption | None] = [None] * len(requests)
     for index in chosen:
         selected[options[index].request_index] = options[index]
@@ -477,6 +479,7 @@ def _admission(
         else IMPOSSIBLE
         for index, (request, option) in enumerate(zip(requests, selected, strict=True))
     )
+    # Total value of the granted requests.
     value = sum(
         request.value
         for request, option in zip(requests, selected, strict=True)

@@ -119,6 +119,7 @@ def admission_table(report: AdmissionReport) -> Table:
     """Return the table of requests for the terminal, by ascending ratio of price to value."""
 
     def price(row: AdmissionRow) -> str:
+        """Format the price of a request; ``-`` without a protection option."""
         return "-" if math.isinf(row.price) else f"{row.price:.4g}"
 
     columns = (
@@ -131,6 +132,7 @@ def admission_table(report: AdmissionReport) -> Table:
         Column("kept", "kept", _time),
         Column("paths", lambda row: row.way.partition(":")[0]),
     )
+    # The requests that are the cheapest for their value come first.
     ranked = sorted(report.rows, key=lambda row: row.price / row.value)
     title = (
         f"promises by price over value; gap {rounding.gap_text(report.gap)}; --out has the paths"
@@ -218,8 +220,14 @@ def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
 
 
 def admit_outcome(config: AdmitConfig, notify: Notify) -> Outcome:
-    """Run `teal admit` and return its table and JSON data; the exit code is a failure if no request
-    is granted.
+    """Run `teal admit`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        table and JSON data; the exit code is a failure if no request is granted.
     """
     report = run_admit(config, notify)
     any_granted = any(row.way for row in report.rows)

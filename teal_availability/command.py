@@ -34,8 +34,17 @@ def run_availability(config: AvailabilityConfig, notify: Notify) -> Availability
 
 
 def availability_outcome(config: AvailabilityConfig, notify: Notify) -> Outcome:
-    """Run `teal availability` and return its tables, JSON data and written files."""
+    """Run `teal availability`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        tables, JSON data and written files.
+    """
     report = run_availability(config, notify)
+    # Components and demands are listed for the scheme that delivers the most.
     best_routing = max(report.of_all, key=lambda row: row.mean).routing
     promise_tables = [promise_table(report)] if report.promises else []
     return Outcome(

@@ -123,6 +123,7 @@ def components_of(
         availability = file_availability.pop(key, default_availability)
         if availability < 1:
             failing.append((failure, 1 - availability))
+    # Arrays of the failing components: unavailabilities, and (n, E) links that fail with each.
     unavailability = np.array([probability for _, probability in failing], dtype=np.float64)
     _check_all_up(unavailability)
     link_indices = np.arange(topology.num_links)
@@ -195,6 +196,7 @@ def _parse_component(
             "the row does not name one component",
             "fill in source and target, or node, or group",
         )
+    # A cable, by its two nodes: all links between them.
     if named_columns == ["source"]:
         try:
             cable = frozenset(topology.find_links(source, target))
@@ -206,6 +208,7 @@ def _parse_component(
             expected = "a cable, by the names of its two nodes without a suffix such as #2"
             raise InputError(row.where, "", expected, actual)
         return "cable", cable
+    # A node or a group, by its name.
     if named_columns == ["node"]:
         return "node", topology.node_names[row.node("node", topology)]
     group = row.text("group")
@@ -217,9 +220,13 @@ def _parse_component(
 def _parse_availability(row: side_tables.Row) -> float:
     """Return the availability of a table row: given directly, or computed as mtbf / (mtbf + mttr).
 
+    Args:
+        row: row of the table.
+
     Raises:
         InputError: the row has neither or both, or a number out of range.
     """
+    # Columns with a value in this row.
     present_columns = [
         name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
     ]

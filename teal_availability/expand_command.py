@@ -234,9 +234,11 @@ def expansion_of(
         InputError: no request, or invalid options.
         SolverError: the relaxation was not solved.
     """
+    # Candidate paths of the requests, and how often they survive.
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
     survival_states = survival_probabilities(problem, components)
+    # Pairs of opposite links with their costs, and the expansion of each.
     link_pairs = topology.link_pairs()
     pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")
@@ -342,8 +344,14 @@ def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
 
 
 def expand_outcome(config: ExpandConfig, notify: Notify) -> Outcome:
-    """Run `teal expand` and return its table, JSON data and written files; the exit code is a
-    failure if no request can be met.
+    """Run `teal expand`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        table, JSON data and written files; the exit code is a failure if no request can be met.
     """
     report = run_expand(config, notify)
     tables = [purchase_table(report)] if report.purchases else []

@@ -250,7 +250,12 @@ def guarantee_min_loss(
 
 
 def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
-    """Return a guarantee in which all rates are 0, for a matrix without deliverable demand."""
+    """Return a guarantee in which all rates are 0, for a matrix without deliverable demand.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+    """
     zero_weights = np.zeros_like(survival_states.probability)
     rates = np.zeros((len(zero_weights), survival_states.num_paths))
     return _certified_promise(
@@ -302,8 +307,12 @@ def _certified_promise(
 
 
 def is_tractable(survival_states: SurvivalStates) -> bool:
-    """Return whether the linear programs of guarantees can be solved in minutes: the demands have
-    at most ``_MAX_ROWS`` survival states with positive probability.
+    """Return whether the linear programs of guarantees can be solved in minutes.
+
+    They can if the demands have at most ``_MAX_ROWS`` survival states with positive probability.
+
+    Args:
+        survival_states: probabilities of the survival states.
     """
     return int((survival_states.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
@@ -484,11 +493,13 @@ def _guarantees_of_classes(
     guarantees = []
     guaranteed_share = np.full(len(demand), np.nan)
     for class_index in range(num_classes(problem)):
+        # Without included demands, the common share of a class is 0 or 1.
         in_class = class_of == class_index
         if class_index not in duals:
             guarantee = empty_promise(problem, survival_states, excluded & in_class)
             guarantees.append(dataclasses.replace(guarantee, rates=rates))
             continue
+        # Smallest share of the class, and its bound while upper classes keep their values.
         value = float(shares[is_included & in_class].min())
         prices, weights, demand_weights = duals[class_index]
         bound = common_share_bound(
@@ -618,6 +629,7 @@ class _CommonShareProgram:
             high=np.concatenate([self._upper_bounds, np.ones(num_rows)]),
             seconds=seconds,
         )
+        # Keep the largest share if this program is not solved.
         return (
             least_loss_result
             if least_loss_result.is_solved and least_loss_result.x is not None
@@ -774,6 +786,12 @@ def _missed_states(
     A demand may miss the share in survival states with a total probability of 1 - availability.
     Without the probability that no path survives, this is the allowance for its R rows.
 
+    Args:
+        rows: columns (P paths) and rows (R survival states) of the included demands.
+        survival_states: probabilities of the survival states.
+        is_included: (D,) whether the program includes a demand.
+        availability: share of the time, in (0, 1).
+
     Returns:
         (R,) whether the share may be missed in a row's survival state: its probability is at most
         the allowance; (demands, R) probabilities of these states; (demands,) minimum total
@@ -787,6 +805,7 @@ def _missed_states(
     # (D,) allowance: probability of missed states beyond the one without a surviving path.
     allowed_missed = max_missed_time(availability) - survival_states.probability[:, 0]
     can_miss = rows.probability <= allowed_missed[rows.demand_index]
+    # Probabilities of the states that may be missed, by included demand.
     missable_rows = sp.csr_array(
         (
             np.where(can_miss, rows.probability, 0.0) / tail,

@@ -131,6 +131,7 @@ def measure(
     demand_weights = _traffic_weights(demand)
     time_weights = np.full(len(by_matrix), 1 / len(by_matrix))
 
+    # Functions that average over the matrices.
     def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
         """Return the weighted mean of M arrays.
 
@@ -162,6 +163,7 @@ def measure(
             class_name: name of the class; "" for all demands.
             members: slice of the demands.
         """
+        # Shares of the time have equal weights, shares of traffic the group's traffic as weight.
         group_totals = [item.totals[index] for item in by_matrix]
         return Totals(
             class_name,
@@ -172,6 +174,7 @@ def measure(
             ),
         )
 
+    # Average each metric over the matrices.
     return Availability(
         name,
         bounds([item.demand_time for item in by_matrix], time_weights),

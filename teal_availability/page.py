@@ -56,9 +56,11 @@ def summary_table(report: AvailabilityFigures) -> Table:
     """Return a table with a row for each routing scheme, and with classes for each class."""
 
     def fully_served(row: SummaryRow) -> str:
+        """Format the share of the time in which every demand is fully served."""
         return share_from_to(row.whole_100, row.whole_100_at_most)
 
     def total(row: SummaryRow) -> str:
+        """Format the share of the time in which 99% of the total traffic is delivered."""
         return share_from_to(row.total_99, row.total_99_at_most)
 
     columns = (
@@ -145,6 +147,7 @@ def charts_of(report: AvailabilityFigures) -> list[Chart]:
 
 def _lost_by_demand(report: AvailabilityFigures) -> Chart:
     """Return a chart of the distribution of lost minutes over the demands, by routing scheme."""
+    # Lost minutes of each demand by routing scheme, at least the smallest value of the axis.
     lost_minutes = {
         row.routing: [
             max(_MIN_MINUTES, demand.lost_minutes)
@@ -168,6 +171,7 @@ def _lost_by_demand(report: AvailabilityFigures) -> Chart:
 
 def _gained_by_component(report: AvailabilityFigures) -> Chart:
     """Return a chart of the distribution of gained minutes over components, by routing scheme."""
+    # Gained minutes of each component, for each routing scheme.
     gained_minutes = [
         [
             max(_MIN_MINUTES, component.gained)
@@ -199,6 +203,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
         path: the file.
         report: the results.
     """
+    # Summary of all traffic, guarantees if there are any, then the components by scheme.
     sections = [
         Section(
             title="All traffic",
@@ -218,6 +223,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
                 charts=[],
             )
         )
+    # One section for each routing scheme.
     sections += [
         Section(
             title=f"{row.routing}: components",

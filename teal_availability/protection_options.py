@@ -118,6 +118,7 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
     if isinstance(promises, str | Path) or hasattr(promises, "columns"):
         requests = read_requests(promises, topology)
     else:
+        # Check the type of each item, then its values.
         expected = "a table of promises or a list of Request"
         if not isinstance(promises, Iterable):
             raise InputError("promises", "", expected, type(promises).__name__)
@@ -219,7 +220,11 @@ def all_feasible_options(
 
 
 def _demand_by_nodes(problem: Problem) -> dict[tuple[str, str], int]:
-    """Return the index of each demand by the names of its source and target."""
+    """Return the index of each demand, by the names of its source and target.
+
+    Args:
+        problem: network and node pairs of the demands.
+    """
     names = problem.topology.node_names
     return {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 

@@ -208,13 +208,14 @@ class Tunnels:
         self._reroutes = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
+        # Paths in CSR form: (P,) demand of each path, first path of each demand, and links.
         self._path_demand = splits.demand_index
         self._path_ptr = np.searchsorted(splits.demand_index, np.arange(len(self._demand) + 1))
         self._incidence = splits.incidence
         self._incidence_by_link = self._incidence.tocsc()
         self._path_class = classes_of(problem)[self._path_demand]
         self._num_classes = num_classes(problem)
-        # Scale splits to a sum of at most 1 per demand.
+        # Scale splits to a sum of at most 1 per demand, which is the share that the demand sends.
         total_split = np.bincount(self._path_demand, splits.split, len(self._demand))
         self._split = splits.split / np.maximum(1.0, total_split)[self._path_demand]
         self._sent_share = np.minimum(1.0, total_split)
@@ -295,7 +296,11 @@ class Tunnels:
         )
 
     def _paths_through(self, links: Int64Array | list[int]) -> IntArray:
-        """Return the indices of the paths over any of these links, ascending."""
+        """Return the indices of the paths over any of some links, ascending and without duplicates.
+
+        Args:
+            links: indices of the links.
+        """
         ptr = self._incidence_by_link.indptr
         paths_by_link = [
             self._incidence_by_link.indices[ptr[link] : ptr[link + 1]] for link in links
@@ -303,7 +308,11 @@ class Tunnels:
         return np.unique(np.concatenate(paths_by_link)) if paths_by_link else np.zeros(0, np.int32)
 
     def _paths_of(self, demands: Int64Array) -> Int64Array:
-        """Return the indices of all paths of these demands, demand by demand."""
+        """Return the indices of all paths of some demands, demand by demand.
+
+        Args:
+            demands: indices of the demands.
+        """
         return _row_entries(self._path_ptr, demands)[0]
 
     def _rerouted_shares(self, demands: Int64Array, is_dead: BoolArray) -> FloatArray:
@@ -398,6 +407,7 @@ class Solved:
     ) -> None:
         self._max_latency = max_latency
         self._problem = as_priority_program(problem).to(torch.float64)
+        # Without classes, the flow of the network without failures is a warm start.
         self._gap = gap
         self._is_one_program = self._problem.classes is None
         self._warm_start = solve(self._problem, gap=gap).state if self._is_one_program else None
@@ -498,7 +508,12 @@ def as_priority_program(problem: Problem) -> Problem:
 
 
 def _with_objective(problem: Problem, objective: str) -> Problem:
-    """Return the problem of one matrix with another objective; only priority keeps its classes."""
+    """Return the problem of one matrix with another objective; only priority keeps its classes.
+
+    Args:
+        problem: one matrix.
+        objective: name of the new objective.
+    """
     return Problem.create(
         problem.topology,
         problem.paths,
@@ -554,12 +569,14 @@ class Igp:
         topology = problem.topology
         if metric not in METRICS:
             raise InputError("igp", "metric", " or ".join(METRICS), repr(metric))
+        # Shortest paths of the network without failures, and the demands.
         self._capacity = capacity_of(problem)
         self._topology = dataclasses.replace(topology, capacity=self._capacity)
         self._dag = EcmpDag.of(self._topology, igp_metric(topology, metric))
         self._pairs = problem.paths.pairs
         self._demand = demand_of(problem)
         self._class_of = classes_of(problem)
+        # Demands that follow segment lists.
         self._list_traffic = _SegmentListTraffic(
             policies or SegmentPolicies.none(), topology, self._pairs
         )
@@ -639,6 +656,7 @@ class _SegmentListTraffic:
             raise InputError.invalid(
                 "igp", "lists", "lists of a flexible algorithm are not supported", remedy
             )
+        # Policies of node pairs with traffic; each demand has the index of its policy, or -1.
         demands = [(source, target) for source, target in pairs.tolist()]
         demand_pairs = set(demands)
         steered_pairs = [pair for pair in policies.lists if pair in demand_pairs]
@@ -650,6 +668,7 @@ class _SegmentListTraffic:
         self.policy_index = np.array(
             [policy_by_pair.get(pair, -1) for pair in demands], dtype=np.int64
         )
+        # Segments of all lists, and the first segment of each list.
         self._segments = policies.steps(steered_pairs, topology.link_source)
         self._list_start = np.flatnonzero(self._segments.is_first)
         self._num_policies = len(steered_pairs)

@@ -107,6 +107,7 @@ def availability_of(
     promises: list[PromiseRow] = []
     for spec in specs:
         routings: list[Routing] = []
+        # One instance of the scheme for each matrix; guarantees also give result rows.
         for row, problem in zip(rows.tolist(), problems, strict=True):
             if survival_states is None or spec.name not in RESERVED_RATE_ROUTINGS:
                 routings.append(_make_routing(spec, problem, instance.max_latency, notify))
@@ -155,6 +156,7 @@ def _routing_specs(
                     "remaining paths",
                     "use common-share, or teal admit with an availability for each promise",
                 )
+    # Check the names.
     unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
     if unknown:
         near = did_you_mean(unknown[0], ROUTINGS)
@@ -263,6 +265,7 @@ def _make_routing(
             if igp_options["lists"]:
                 policies = read_policies(Path(igp_options["lists"]), problem.topology)
             return Igp(problem, igp_options["metric"], policies)
+        # Tunnels: split ratios of a file, of a scheme, or the default ones.
         case "tunnels":
             tunnel_options: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
             return Tunnels(
@@ -290,6 +293,7 @@ def _tunnel_splits(
     Raises:
         InputError: both a file and a scheme, or an invalid file or scheme.
     """
+    # Splits of the default programs, or of a scheme.
     scheme = tunnel_options["scheme"]
     file = tunnel_options["file"]
     if not file and scheme == "auto":
@@ -297,6 +301,7 @@ def _tunnel_splits(
     if not file:
         scheme_splits = make_scheme(scheme).solve(as_priority_program(problem)).splits[0]
         return PathSplits.from_candidate_paths(problem.paths, scheme_splits)
+    # Splits of a file.
     if "scheme" in spec.options:
         raise InputError.invalid(
             spec.text, "file", "a file and a scheme are given", "drop one of them"
@@ -374,6 +379,7 @@ def _solve_promises(
             return guarantee_common_fractions(problem, survival_states, options.availability)
         case "tail-loss":
             counts_disconnected = bool(spec.parse_options(cut=True)["cut"])
+            # The caller has computed the merged states for this scheme.
             assert merged_states is not None
             promise = guarantee_min_cvar(
                 problem,
@@ -477,6 +483,7 @@ def _demand_rows(
         problems: the measured matrices; rates are averaged over them.
         measured: availability of each routing scheme.
     """
+    # Names, mean rate and class name of each demand.
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
@@ -484,6 +491,7 @@ def _demand_rows(
     class_of = [""] * len(pairs)
     if classes is not None:
         class_of = [classes.names[index] for index in classes.of_demand.tolist()]
+    # Delivered shares and times at the levels, lower bounds before upper bounds.
     return [
         DemandRow(
             item.routing,

@@ -88,10 +88,12 @@ def _best_first(summaries: Sequence[NextSummary]) -> list[NextSummary]:
 
 
 def _number(value: float) -> str:
+    """Format a ratio with four decimals; ``-`` if it is not finite."""
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def _share(value: float) -> str:
+    """Format a share as a percentage; ``-`` if it is not finite."""
     return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
 
 
@@ -189,7 +191,11 @@ def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
 
 
 def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
-    """Return the chart of the churn of each scheme in each interval."""
+    """Return the chart of the churn of each scheme in each interval.
+
+    Args:
+        schemes: results of one network by scheme.
+    """
     return Chart(
         "churn",
         "Churn",
@@ -257,6 +263,7 @@ def write_next_interval_report(
         rows: results, at least one.
         selections: description of the evaluated matrices by name of the topology.
     """
+    # One section for each network, with its table and charts.
     sections = []
     for (topology, traffic), network_rows in by_network(rows).items():
         table = interval_table(summarise(network_rows), wide=True)
@@ -329,6 +336,7 @@ def run_next_interval(
         for network_config, model in zip(config.instances(), models, strict=True):
             instance = load_instance(network_config, notify)
             instance.objective.require_an_allocation("teal next-interval")
+            # New hedges for each network; intervals of an earlier run are not evaluated again.
             visible = known_matrices(config, instance)
             hedges = hedges_of(config, model)
             measure(
@@ -343,6 +351,7 @@ def run_next_interval(
             )
         is_complete = True
     finally:
+        # Write the results so far; the journal is needed only to continue an interrupted run.
         if measured.rows:
             write_files(config.out, interval_files(measured))
             write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
@@ -584,7 +593,15 @@ def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]
 
 
 def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome:
-    """Run ``teal next-interval`` and return its tables, JSON data and written files."""
+    """Run ``teal next-interval``.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        tables, JSON data and written files.
+    """
     summaries = run_next_interval(config, notify)
     return Outcome(
         tables=interval_tables(summaries, wide=config.wide),

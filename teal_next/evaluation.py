@@ -177,6 +177,7 @@ class NextInterval:
         self._limits = {name: ConformalLimit(level) for name in hedges}
         # (matrix index, ratio) by hedge, of intervals whose ratios the limit may not use yet.
         self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
+        # Splits of each hedge in the previous interval, for the churn.
         self._previous_splits: dict[str, InstalledSplits] = {}
         # Warm start of the optimum.
         self._start: pdhg.PdhgState | None = None
@@ -352,6 +353,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
     smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
 
     def quantile(share: float) -> float:
+        """Return the ratio that this share of the intervals reaches or betters; NaN without any."""
         return (
             float(np.quantile(ratio, share if smaller_is_better else 1 - share))
             if len(ratio)
@@ -362,6 +364,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
     is_stated = np.isfinite(limits) & np.isfinite(ratios)
+    # NaN where a value is unknown.
     churn = np.array([row.churn for row in rows])
     return NextSummary(
         scheme=rows[0].scheme,

@@ -124,6 +124,7 @@ class Mixture:
         self._warm_up = warm_up
         self._residual = residual
         self._hedges: dict[str, Hedge] = {}
+        # Empty until the hedges are made from the first past.
         self.weights: FloatArray = np.zeros(0)
         self._initial_weights: FloatArray = np.zeros(0)
         self.recent_losses: FloatArray = np.zeros(0)
@@ -385,6 +386,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
         warm_up=_REPLAYED_INTERVALS,
         residual=_RESIDUAL_WEIGHT,
     )
+    # Check the options.
     names = str(options["of"])
     for name, expected, is_valid in (
         ("of", "distinct names of hedges, separated by +", _is_list(names)),

@@ -462,6 +462,7 @@ class HedgeTrainer:
         self._histories = histories
         self.config = config
         self._pool = pool or topohub_pool()
+        # Model and optimiser; the seed determines the initial weights.
         torch.manual_seed(config.seed)
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
         self.optimiser = Adam(self.model.parameters(), config.learning_rate)
@@ -469,6 +470,7 @@ class HedgeTrainer:
         self.elapsed_s = 0.0
         self.best = math.inf
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
+        # Intervals of each training history, and of each validation history.
         self._train: list[list[_Interval]] = []
         self._held_out: list[list[_Interval]] = []
 
@@ -512,6 +514,7 @@ class HedgeTrainer:
         stopwatch = Stopwatch(self.elapsed_s)
 
         def step(bar: Any) -> None:
+            """Take one optimiser step, after a validation if one is due, and show the loss."""
             if self.step % _VALIDATE_EVERY == 0:
                 self._validate(out)
             loss = self.one_step()

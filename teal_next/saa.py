@@ -134,6 +134,7 @@ def make(spec: Spec, model: Path | None) -> SampleAverage:
     options = spec.parse_options(
         window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0
     )
+    # Check the options.
     for name, expected, is_valid in (
         ("window", "at least 1 matrix", int(options["window"]) >= 1),
         ("tail", "a number in [0, 1]", 0 <= float(options["tail"]) <= 1),

@@ -220,6 +220,7 @@ class NextInterval(parts.NextIntervalPart):
         satisfied = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
         # Value, bound and gap are unknown, since the matrix of the interval is.
         unknown = np.full(1, np.nan)
+        # JSON has no infinity: None stands for an unknown limit.
         limit = latest.limit if math.isfinite(latest.limit) else None
         answer = Answer(
             value=unknown,

@@ -87,7 +87,11 @@ class CandidateLists:
         return self.mask.shape[1]
 
     def first_demands(self, count: int) -> CandidateLists:
-        """Return the segment lists of the first ``count`` demands."""
+        """Return the segment lists of the first demands, as views of the same arrays.
+
+        Args:
+            count: number of demands.
+        """
         parts = {name: getattr(self, name)[:count] for name in ("pairs", "stop", "link", "mask")}
         return dataclasses.replace(self, **parts)
 
@@ -144,12 +148,14 @@ class CandidateLists:
                 has_segment
             ]
 
+        # Segments to the stops, in order; ``position`` moves on to each stop.
         for stop_index in range(self.stop.shape[2]):
             stop = self.stop[..., stop_index]
             link = self.link[..., stop_index]
             # Shortest paths lead to the stop, or to the start of the adjacency that leads there.
             add_segment(stop_index, position, np.where(link >= 0, tail[link], stop), stop >= 0)
             position = np.where(stop >= 0, stop, position)
+        # Segment from the last stop to the target.
         add_segment(
             -1,
             position,
@@ -247,6 +253,7 @@ class CandidateLists:
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > _MIN_SHARE) & self.mask
         for demand in np.flatnonzero((is_used & (self.stop >= 0).any(-1)).any(1)).tolist():
+            # Scale the shares of the used lists, and omit the unused stops of each.
             total = float(share[demand][is_used[demand]].sum())
             lists[int(self.pairs[demand, 0]), int(self.pairs[demand, 1])] = tuple(
                 SegmentList(

@@ -61,7 +61,11 @@ class DemandClasses:
         return cls(names, np.arange(len(names) + 1, dtype=np.int64) * demands)
 
     def rows(self, index: int) -> slice:
-        """Return the slice of the demands of the class with this index."""
+        """Return the slice of the demands of a class.
+
+        Args:
+            index: index of the class, 0 for the highest priority.
+        """
         return slice(int(self.ptr[index]), int(self.ptr[index + 1]))
 
     @property
@@ -83,7 +87,11 @@ class DemandClasses:
         return DemandClasses(self.names, np.searchsorted(demands, self.ptr).astype(np.int64))
 
     def upper(self, count: int) -> DemandClasses:
-        """Return the classes of highest priority, ``count`` of them."""
+        """Return the classes of highest priority.
+
+        Args:
+            count: number of classes.
+        """
         return DemandClasses(self.names[:count], self.ptr[: count + 1])
 
 

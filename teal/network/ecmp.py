@@ -597,6 +597,7 @@ def igp_links(
             f"{topology.num_links} finite weights > 0, one for each link",
             weight,
         )
+    # Links grouped by their nodes; the metric of a failed link is infinite.
     graph = make_graph(
         topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
     )

@@ -35,7 +35,11 @@ NO_FAILURE = Failure("", "none", ())
 
 
 def cable_failures(topology: Topology) -> list[Failure]:
-    """Return one failure for each cable: all links between two neighbours, in both directions."""
+    """Return one failure for each cable: all links between two neighbours, in both directions.
+
+    Args:
+        topology: the network.
+    """
     names = topology.node_names
     ends = (topology.link_source, topology.link_target)
     return [
@@ -129,6 +133,7 @@ def _all_failures(
     """
     is_up = topology.capacity > 0
     cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
+    # Each kind once, in the given order.
     for kind in dict.fromkeys(kinds):
         match kind:
             case "cables":
@@ -148,6 +153,7 @@ def _all_failures(
             case "pairs":
                 for a, b in itertools.combinations(cables, 2):
                     yield Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
+    # Shared-risk groups.
     yield from group_failures(groups)
 
 
@@ -174,6 +180,7 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
         groups: link indices of each group, distinct within a group.
         num_links: E.
     """
+    # Memberships group by group, then the same memberships sorted by link.
     sizes = [len(group) for group in groups]
     group_link = np.array([link for group in groups for link in group], np.int64)
     entry_group = np.repeat(np.arange(len(groups), dtype=np.int64), sizes)

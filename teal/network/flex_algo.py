@@ -68,10 +68,12 @@ class FlexAlgo:
             spec = parse_spec(text.strip())
         except InputError:
             raise InputError(where, "", _EXPECTED, repr(text)) from None
+        # Check the number of the algorithm.
         if not spec.name.isdecimal() or not _MIN_NUMBER <= int(spec.name) <= _MAX_NUMBER:
             raise InputError(
                 where, "", f"a number from {_MIN_NUMBER} to {_MAX_NUMBER}, {_EXPECTED}", repr(text)
             )
+        # Parse the affinity rules, and the metric.
         rules = {
             name: frozenset(value.split("+"))
             for name, value in spec.options.items()
@@ -105,6 +107,7 @@ class FlexAlgo:
         Raises:
             InputError: an affinity that no link has, which usually is a misspelt name.
         """
+        # Raise an error for names that no link has.
         affinities = topology.affinities or (frozenset[str](),) * topology.num_links
         unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(
             *affinities
@@ -119,6 +122,7 @@ class FlexAlgo:
                 f"affinities of the links ({known_text})",
                 listed(sorted(unknown)),
             )
+        # Apply the affinity rules to each link, and exclude links without the metric.
         is_allowed = [
             not self.exclude & link_affinities
             and self.include_all <= link_affinities

@@ -117,10 +117,12 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     """
     if leaf.shape[1] > MAX_PATHS:
         raise ValueError(f"{leaf.shape[1]} paths per demand: at most {MAX_PATHS} are supported")
+    # (D,) number of paths of each demand, and (D + 1,) index of its first path.
     path_count = (leaf >= 0).sum(1, dtype=np.uint8)
-    first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])  # (D + 1,)
+    first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])
     node_ptr = trie.source_ptr.astype(np.int64)
     max_slots = int(np.diff(node_ptr).max(initial=0)) + 1
+    # The smallest type that holds all node numbers and link indices.
     index_dtype = np.uint16 if max(max_slots, num_links) <= np.iinfo(np.uint16).max else np.uint32
     parent = np.empty(trie.num_nodes, dtype=index_dtype)
     end_node = np.empty(first_path[-1], dtype=index_dtype)
@@ -134,6 +136,7 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
         demands,
         first_path[demands],
     )
+    # Write the parents and end nodes.
     _number_within_sources(trie.parent, leaf, scan)
     return PackedPaths(scan, max_slots, num_links)
 

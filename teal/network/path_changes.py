@@ -41,6 +41,7 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     # Offsets (S + 1,) of each source's new trie: space for its old nodes and, in case that the new
     # paths share no node, for a node per link of these.
     capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
+    # Copy each source's trie, and insert the new paths of its demands.
     leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
     leaves[:, : paths.num_paths] = paths.leaf
     parent, link = np.empty((2, int(capacity_ptr[-1])), dtype=np.int32)
@@ -342,7 +343,12 @@ def merged_rows(paths: PathSet) -> MergedRows:
 
 
 def _merged_rows(paths: PathSet) -> MergedRows:
-    """Merge demands with equal 64-bit hashes of their nodes and paths into rows."""
+    """Merge demands with equal 64-bit hashes of their nodes and paths into rows.
+
+    Args:
+        paths: paths of D demands.
+    """
+    # (D,) hash of each demand; equal hashes share a row.
     scan = paths.packed.scan
     key = np.empty(paths.num_demands, np.uint64)
     _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_slots, key)
@@ -352,6 +358,7 @@ def _merged_rows(paths: PathSet) -> MergedRows:
     first = first[order].astype(np.int64)
     if len(first) == paths.num_demands:
         return MergedRows(paths, np.arange(len(first)), first)
+    # New index of each row.
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return MergedRows(of_demands(paths, first), rank[row.reshape(-1)], first)

@@ -174,6 +174,7 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
     """
     trie = paths.trie
     leaves = paths.leaf
+    # Types and numbers of axes.
     for field, array, axes in (
         ("pairs", paths.pairs, 2),
         ("leaf", leaves, 2),
@@ -187,6 +188,7 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
             field,
             f"the array must be of type int32 and have {axes} axes",
         )
+    # Node pairs, and the lengths of the arrays.
     check_pairs(topology, paths.pairs)
     require(
         len(leaves) == len(paths.pairs) and 1 <= leaves.shape[1] <= MAX_PATHS,
@@ -210,6 +212,7 @@ def _check_pointers(paths: PathSet, require: _Require) -> None:
         paths: the path set.
         require: raises the error.
     """
+    # Each pointer array rises from 0 to the number of entries.
     trie = paths.trie
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
@@ -217,6 +220,7 @@ def _check_pointers(paths: PathSet, require: _Require) -> None:
     ):
         is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
         require(bool(is_rising), field, f"the pointers must rise from 0 to {end}")
+    # The demands of a source are those between its two pointers.
     sources = np.unique(paths.pairs[:, 0])
     grouping = "the pointers must group the demands by source"
     require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", grouping)
@@ -243,6 +247,7 @@ def _check_trie(
         source_of_node: (T,) index of each trie node's source.
         require: raises the error.
     """
+    # Parents and links.
     trie = paths.trie
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
@@ -287,6 +292,7 @@ def _check_leaves(
         "leaf",
         "the paths of a demand must come before its empty slots",
     )
+    # (P,) end node and demand of each path.
     end_nodes = paths.leaf[mask]
     demand = np.nonzero(mask)[0]
     require(
@@ -299,6 +305,7 @@ def _check_leaves(
         "leaf",
         "two paths must not end at the same trie node",
     )
+    # Source and target of each path.
     require(
         np.array_equal(node_source[end_nodes], paths.pairs[demand, 0]),
         "leaf",

@@ -42,11 +42,17 @@ def path_links_of(paths: PathSet) -> PathLinks:
 
 
 def _path_links(paths: PathSet) -> PathLinks:
-    """Build the CSR arrays of a path set from the links of its paths."""
+    """Build the CSR arrays of a path set from the links of its paths.
+
+    Args:
+        paths: the path set.
+    """
+    # Links of all paths, sorted by path slot.
     slots, links = paths.incidences()
     order = np.argsort(slots, kind="stable")
     slots = slots[order]
     links = links[order]
+    # Pointers to the paths of each demand, and to the links of each path.
     num_paths = paths.mask.sum(1)
     path_ptr = np.concatenate([[0], np.cumsum(num_paths)]).astype(np.int64)
     slot = np.flatnonzero(paths.mask.reshape(-1)).astype(np.int64)

@@ -387,6 +387,7 @@ def _source_by_yen(
     stamp = ZERO
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+        # ``yen`` returns the next unused stamp for the next demand.
         target = chunk.targets[d]
         num_found, stamp = yen(
             source,

@@ -75,6 +75,7 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
     scan = packed.scan
     num_nodes = packed.num_nodes
     num_demands = len(packed.scan.path_count)
+    # Renumber the nodes of each source level by level.
     dtype = scan.parent.dtype
     parent, link, child_end = np.empty((3, num_nodes), dtype)
     is_path_end = np.zeros(num_nodes, np.uint8)

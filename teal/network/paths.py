@@ -313,7 +313,12 @@ def _request(
 
 
 def _parse_member(enumeration: type[_Named], option: str, name: str) -> _Named:
-    """Return the member of an enumeration with this name.
+    """Return the member of an enumeration with a given name.
+
+    Args:
+        enumeration: the enumeration.
+        option: name of the option, for messages.
+        name: name of the member.
 
     Raises:
         InputError: the name is unknown.
@@ -395,6 +400,7 @@ def _search(
     for index, part in enumerate(request.parts):
 
         def report_part(fraction: float, index: int = index) -> None:
+            """Report the completed fraction of all parts, from that of the current part."""
             if report is not None:
                 report((index + fraction) / len(request.parts))
 
@@ -546,6 +552,7 @@ class _Kernel:
     """
 
     def __init__(self, request: _Request) -> None:
+        # The network in CSR form.
         topology, num_paths, method, weight, link_weights, groups, _ = request
         self._request = request
         self._graph = make_graph(
@@ -598,6 +605,7 @@ class _Kernel:
             targets = np.ascontiguousarray(pairs[first:last, 1])
             num_visits = len(pairs) * request.topology.num_links
             with threads_for(num_visits, min_operations=_MIN_PARALLEL_VISITS):
+                # Demands of the chunk relative to its first one; the result arrays are written.
                 self._search(
                     path_search.TargetChunk(
                         chunk,

@@ -259,6 +259,7 @@ def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -
                 "connects the demand",
                 f"use fewer than {MAX_PATHS} paths",
             )
+    # CSR form of the added paths, by demand.
     length = np.zeros(paths.num_demands, dtype=np.int64)
     order = sorted(added)
     length[order] = [len(added[d]) for d in order]

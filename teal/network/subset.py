@@ -99,6 +99,7 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
         scan.demand_ptr[: num_sources + 1],
         scan.path_ptr[: num_sources + 1],
     )
+    # Nodes of these sources come first in the trie.
     trie = Trie(
         paths.trie.parent[:num_nodes],
         paths.trie.link[:num_nodes],
@@ -120,6 +121,7 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
     Args:
         parts: at least one path set, over the same links; equal sources of two parts stay separate.
     """
+    # Packed form, trie, and index of the first trie node of each part.
     scans = [part.packed.scan for part in parts]
     tries = [part.trie for part in parts]
     first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
@@ -148,12 +150,12 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         ]
         return np.concatenate(moved).astype(np.int32)
 
-    # Scan order, whose node numbers count within each source.
+    # Arrays in scan order, whose node numbers count within each source.
     scan = PathScan(
         *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
         *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
     )
-    # Trie, whose node indices count over all sources.
+    # Trie, whose node indices count over all sources of all parts.
     trie = Trie(
         renumbered([trie.parent for trie in tries]),
         np.concatenate([trie.link for trie in tries]),

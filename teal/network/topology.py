@@ -152,6 +152,7 @@ class Topology:
             raise InputError.invalid(where, "nodes", f"two nodes have the name {duplicate!r}")
         if num_links == 0:
             raise InputError.invalid(where, "links", "the network has no link")
+        # Array shapes.
         for field, shape in (
             ("link_source", (num_links,)),
             ("link_target", (num_links,)),
@@ -174,6 +175,7 @@ class Topology:
                     f"node indices in 0..{num_nodes - 1}",
                     int(out_of_range[0]),
                 )
+        # Self-loops, capacities and latencies.
         self._require(
             self.link_source != self.link_target, "target", "a node other than the source"
         )
@@ -198,6 +200,7 @@ class Topology:
             self._check_shape("cost", (num_links,))
             is_valid_cost = np.isfinite(self.cost) & (self.cost >= 0)
             self._require(is_valid_cost, "cost", "a finite cost >= 0", self.cost)
+        # Routers without transit, and affinities.
         if self.no_transit is not None:
             self._check_shape("no_transit", (num_nodes,))
         if len(self.affinities) not in (0, num_links):
@@ -285,6 +288,7 @@ class Topology:
         """
         import networkx as nx
 
+        # Nodes with coordinates, if known, and overload bits.
         graph = nx.MultiDiGraph(name=self.name)
         for node, (longitude, latitude) in enumerate(self.coordinates.tolist()):
             position = {} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}
@@ -292,6 +296,7 @@ class Topology:
                 {"overload": True} if self.no_transit is not None and self.no_transit[node] else {}
             )
             graph.add_node(self.node_names[node], **position, **overload)
+        # Links in their order.
         for link in range(self.num_links):
             attributes = {
                 "capacity": float(self.capacity[link]),
@@ -503,6 +508,7 @@ class Topology:
                 links = np.concatenate(
                     [forward[member - 1 : member], backward[member - 1 : member]]
                 )
+        # Report what is missing.
         if not len(links):
             problem = f"node {a} has no link"
             if target >= 0:
@@ -542,6 +548,7 @@ class Topology:
             for a, b in pairs
             if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")
         ]
+        # Raise an error unless exactly one division fits; unknown names may fit if only one exists.
         if len(known_pairs) > 1 or not pairs:
             actual = " or ".join(f"{a} - {b}" for a, b in known_pairs) or repr(text)
             raise InputError(option, "", f"two node names, A{separator}B", actual)
@@ -645,6 +652,7 @@ class Topology:
         """Return warnings about the network, one sentence each: isolated nodes, one-way links,
         routers without transit, several strongly connected components.
         """
+        # Nodes without a link, and links in one direction only.
         warnings = []
         names = self.link_names()
         num_components = self.num_components()
@@ -655,6 +663,7 @@ class Topology:
                 f"links without one in the other direction: {listed(one_way, _MAX_LISTED_NAMES)} "
                 "(--bidirectional adds them)"
             )
+        # Routers without transit traffic, and several components.
         if self.no_transit is not None:
             stubs = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
             warnings.append(

@@ -343,6 +343,7 @@ class TrafficMatrices:
         Raises:
             InputError: negative shares, or a sum other than 1; demands that already have classes.
         """
+        # Check the classes and their shares.
         class_shares = np.array(list(shares.values()), dtype=np.float64)
         if self.classes is not None:
             raise InputError.invalid(
@@ -354,6 +355,7 @@ class TrafficMatrices:
             raise InputError(
                 "classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, class_shares))
             )
+        # Repeat the pairs for each class; the rates are multiplied by the share when they are read.
         return dataclasses.replace(
             self,
             pairs=np.tile(self.pairs, (len(class_shares), 1)),
