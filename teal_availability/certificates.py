@@ -25,8 +25,8 @@ def arriving_shares(
 ) -> FloatArray:
     """Return the delivered share (D, 2^K) of each demand in each survival state.
 
-    The share is the sum of the rates on the paths that survive in the state, divided by the demand,
-    and at most 1. It is 1 for a demand of 0.
+    The delivered share is the sum of the rates on the paths that survive in the state, divided by
+    the demand, and at most 1. It is 1 for a demand of 0.
 
     Args:
         survival_states: survival states of the demands.
@@ -167,10 +167,9 @@ def expected_share_bound(
 
     For any link prices y[e] >= 0 and weights w[d, s] >= 0 of demands and survival states with
 
-        sum of w[d, s] over the states in which path k survives  <=  sum of y over the links of path
-        k,
+        sum of w[d, s] over the states in which path k survives  <=  price of path k,
 
-    no rates deliver more than
+    where the price of a path is the sum of its link prices, no rates deliver more than
 
         sum_e capacity[e] y[e] + sum_d demand[d] sum_s max(0, p[d, s] - w[d, s])
 
@@ -238,6 +237,8 @@ def common_share_bound(
         guaranteed_share: (D,) share that a demand of an upper class keeps; NaN for the demands to
             which the common share applies. None: it applies to all demands.
     """
+    # Weights of the demands, and of those to which the common share applies: without any, 1 is the
+    # bound.
     demand = demand_of(problem)
     demand_weights = np.maximum(demand_weights, 0.0)
     guaranteed_share = (

@@ -225,6 +225,7 @@ def guarantee_min_loss(
     num_links = len(rows.capacity)
     if not num_rows:
         return _zero_promise(problem, survival_states)
+    # (R,) Gbit/s of each row's demand, weighted by the probability of its survival state.
     expected_rate = rows.probability * rows.demand_rate
     # Minimise -sum of expected_rate * b subject to link loads <= capacity and b <= the shares on
     # surviving paths. Costs are divided by their mean, so that HiGHS's absolute tolerances are
@@ -358,7 +359,7 @@ def demands_without_path(
     Args:
         survival_states: survival states of the demands.
         demand: (D,) Gbit/s.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
     """
     max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
     is_disconnected: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
@@ -380,7 +381,7 @@ def guarantee_common_fraction(
     Args:
         problem: one matrix under total_flow, without classes.
         survival_states: probabilities of its survival states.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
         seconds: time limit of each program.
 
     Raises:
@@ -480,7 +481,7 @@ def _guarantees_of_classes(
     Args:
         problem: one matrix.
         survival_states: probabilities of its survival states.
-        availability: beta.
+        availability: share of the time, in (0, 1).
         rates: (D, K) Gbit/s on each path, of all classes.
         duals: by index of each class that has demand: link prices (E,), weights of survival states
             (D, 2^K), and weights of demands (D,), from the program of the class.
@@ -489,6 +490,8 @@ def _guarantees_of_classes(
     class_of = classes_of(problem)
     excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
+    # (D,) mean share of each demand in the worst time, and the share that demands of upper classes
+    # keep, NaN for demands of other classes.
     shares = tail_mean_shares(survival_states, demand, rates, availability)
     guarantees = []
     guaranteed_share = np.full(len(demand), np.nan)
@@ -598,8 +601,9 @@ class _CommonShareProgram:
     def solve_least_loss(self, result: LpResult, seconds: float) -> LpResult:
         """Minimise the expected loss at the largest common share.
 
-        Maximises the expected delivered traffic, sum of p[d, s] demand[d] b[d, s], with t at least
-        the largest common share less a relative tolerance.
+        Maximises the expected delivered traffic, the sum over demands d and survival states s of
+        p[d, s] demand[d] b[d, s], where p[d, s] is the probability of a state and the variable
+        b[d, s] the delivered share. The common share may decrease by a relative tolerance.
 
         Args:
             result: solution of the largest common share; returned if this program is not solved.
@@ -609,7 +613,8 @@ class _CommonShareProgram:
         num_rows = len(rows.demand_rate)
         share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
-        # Add the variables b[d, s], at most the shares on surviving paths, and a lower bound on t.
+        # Add the variables b, at most the shares on surviving paths, and a lower bound on the
+        # common share, the last variable of the first program. Costs are divided by their mean.
         least_loss_result = rows.solve(
             np.concatenate(
                 [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]
@@ -689,8 +694,8 @@ def common_quantile(
         sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
 
     where r[d, s] is the sum of the shares of demand d reserved on the paths that survive in state
-    s, and p[d, s] its probability. It includes the demands of a common share. States more probable
-    than 1 - availability have z[d, s] = 1.
+    s, and p[d, s] the probability of the state. The program has the same demands as a common share.
+    States more probable than 1 - availability have z[d, s] = 1.
 
     Args:
         problem: one matrix under total_flow.
@@ -749,6 +754,7 @@ def _solve_quantile_program(
     can_miss, missable_rows, min_kept = _missed_states(
         rows, survival_states, is_included, availability
     )
+    # Constraint rows over the variables: link loads, kept shares, and kept time.
     load_rows = sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))])
     # With r, the sum of the shares on surviving paths: r - z - share >= -1 where the share may be
     # missed, else r - share >= 0.
@@ -760,7 +766,8 @@ def _solve_quantile_program(
     time_rows = sp.hstack(
         [sp.csr_array((len(min_kept), num_paths)), missable_rows, 0 * min_kept[:, None]]
     )
-    # Maximise the share; only the binaries z are integers.
+    # Maximise the share to a gap of 0.01%: costs, constraints, and a vector that is 1 for integer
+    # variables, the binaries z.
     return solve_milp(
         np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
         [

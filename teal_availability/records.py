@@ -9,11 +9,14 @@ from teal.runtime import rounding
 
 
 def number_text(number: float, *, up: bool) -> str:
-    """Format a number of at least 0 with three digits, without decimals from 100 on: ``2,220``.
+    """Format a number of at least 0, rounded up or down.
+
+    Numbers from 100 on are integers (``2,220``), smaller ones have three digits (``2.22``), and
+    those below 0.001 are in scientific notation.
 
     Args:
         number: the number.
-        up: round up, as for an upper bound, instead of down.
+        up: whether to round up, as for an upper bound, instead of down.
     """
     if number <= 0:
         return "0"

@@ -26,7 +26,7 @@ RESULTS = SUMMARY, DEMANDS, COMPONENTS, PROMISES, PLOT, REPORT = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AvailabilityReport(AvailabilityFigures):
-    """Availability of a network; its attributes are those of AvailabilityFigures."""
+    """Results of an availability study, with result files and a pandas frame."""
 
     def __repr__(self) -> str:
         """Return the answer and the summary table, as text."""

@@ -296,7 +296,7 @@ class Tunnels:
         )
 
     def _paths_through(self, links: Int64Array | list[int]) -> IntArray:
-        """Return the indices of the paths over any of some links, ascending and without duplicates.
+        """Return the indices of the paths that cross at least one of some links, ascending.
 
         Args:
             links: indices of the links.

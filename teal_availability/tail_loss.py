@@ -198,7 +198,7 @@ def tail_loss_bound(
     prices = np.maximum(prices, 0.0)
     entries = weights.tocoo()
     weight = np.maximum(entries.data, 0.0)
-    # Scale the weights of each state to its limit p[q] / (1 - beta).
+    # Scale the weights of each state to its limit, the probability / (1 - availability).
     state_weight = np.bincount(entries.row, weight, len(merged_states.probability))
     max_weight = merged_states.probability / (1 - availability)
     scale = np.minimum(1.0, max_weight / np.maximum(state_weight, 1e-300))
@@ -231,18 +231,20 @@ def guarantee_min_cvar(
     *,
     counts_disconnected: bool = True,
 ) -> Guarantee:
-    """Compute the rates with the smallest CVaR of the largest loss, by row generation.
+    """Compute the rates with the smallest CVaR of the largest loss over all demands, by row
+    generation.
 
-    Value and bound are one minus the CVaR: the smallest delivered share of any demand, averaged
-    over the worst 1 - beta of the time.
+    Value and bound of the guarantee are one minus the CVaR: the smallest delivered share of any
+    demand, averaged over the worst 1 - availability of the time.
 
     Args:
         problem: one matrix under total_flow.
         survival_states: probabilities of its survival states.
-        merged_states: the listed states.
-        availability: beta, in (0, 1).
-        gap: largest difference between value and optimum, a share of the demand; the bound ignores
-            the unlisted states, at most unlisted_probability / (1 - availability).
+        merged_states: the listed network states, merged by surviving paths.
+        availability: share of the time, in (0, 1).
+        gap: largest difference between value and optimum, as a share of the demand. The bound
+            ignores the unlisted states, which add at most unlisted_probability /
+            (1 - availability).
         seconds: time limit; the incumbent is returned after it.
         counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise it
             is ignored in such states, in which no rates help it.
@@ -365,7 +367,7 @@ class _TailProgram:
         counts_disconnected: bool,
     ) -> None:
         self._merged_states = merged_states
-        # Limits of the dual weights of each state, and of the unlisted states.
+        # Largest dual weight (Q,) of each state, and of all unlisted states together.
         tail = 1 - availability
         self._max_weight = merged_states.probability / tail
         self._unlisted_weight = merged_states.unlisted_probability / tail
@@ -562,7 +564,7 @@ class _TailProgram:
 
 
 class Division(NamedTuple):
-    """Weights of R rows, divided over states.
+    """Weights of R rows, divided over network states in n parts.
 
     Attributes:
         row: (n,) row of each part.

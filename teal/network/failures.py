@@ -18,7 +18,7 @@ from teal.runtime.parallel import inner_kernel
 
 
 class Failure(NamedTuple):
-    """Links that fail together.
+    """Failure scenario: links that fail together.
 
     Attributes:
         name: name such as ``a - b``; ``""`` for no failure.
@@ -107,7 +107,7 @@ def failures_of(
     failure with the same links are both listed, since the traffic of the node fails, too.
 
     Args:
-        kinds: names of the kinds, in order.
+        kinds: kinds of failures, in the order of the result: cables, links, nodes, pairs.
         topology: the network.
         groups: links of each shared-risk group by name.
     """
@@ -127,13 +127,13 @@ def _all_failures(
     Failures whose links all have capacity 0 are skipped, except groups.
 
     Args:
-        kinds: names of the kinds, in order.
+        kinds: kinds of failures, in the order of the result: cables, links, nodes, pairs.
         topology: the network.
         groups: links of each shared-risk group by name.
     """
     is_up = topology.capacity > 0
     cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
-    # Each kind once, in the given order.
+    # A repeated kind counts once.
     for kind in dict.fromkeys(kinds):
         match kind:
             case "cables":

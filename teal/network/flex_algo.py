@@ -31,7 +31,13 @@ _US_PER_MS = 1000.0
 
 
 def delay_us(topology: Topology) -> FloatArray:
-    """Return the link delays (E,) in integer microseconds, at least 1, as in advertisements."""
+    """Return the link delays (E,) in microseconds, rounded to integers of at least 1.
+
+    Routers advertise delays in this form.
+
+    Args:
+        topology: network with the latencies in ms.
+    """
     return np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
 
 

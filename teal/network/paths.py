@@ -400,7 +400,7 @@ def _search(
     for index, part in enumerate(request.parts):
 
         def report_part(fraction: float, index: int = index) -> None:
-            """Report the completed fraction of all parts, from that of the current part."""
+            """Report the completed fraction of the whole search, from that of the current part."""
             if report is not None:
                 report((index + fraction) / len(request.parts))
 

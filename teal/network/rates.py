@@ -20,7 +20,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Rates(Protocol):
-    """Store of T rows of D rates, read by row."""
+    """Protocol of a store with T rows of D rates each, from which single rows are read."""
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -326,7 +326,7 @@ def _set_costs(
         penalty: (2,) penalties.
         memory: counts of crossings; ``memory.cost`` is written for the links of crossed groups.
     """
-    # Reset the links of all crossed groups: groups overlap.
+    # Reset the costs in all crossed groups before a penalty is added, since groups overlap.
     for i in range(num_crossed_groups):
         group = memory.crossed[i]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):

@@ -139,7 +139,7 @@ class Topology:
         self._check_optional_attributes()
 
     def _check_sizes(self) -> None:
-        """Raise InputError without two nodes or any link, or for equal node names or wrong array
+        """Raise InputError for fewer than two nodes, no link, repeated node names, or wrong array
         shapes.
         """
         where = self.origin or self.name

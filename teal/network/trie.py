@@ -112,7 +112,7 @@ def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place.
 
     Adjacent nodes then seldom depend on each other, so that the processor overlaps their loads: a
-    scan of Kdl on an AMD EPYC takes half the time of a scan in search order.
+    scan of the network Kdl on an AMD EPYC takes half the time of a scan in search order.
 
     Args:
         parent: (n,) parent of each of the source's n nodes, -1 for the source; parents come first

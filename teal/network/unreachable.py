@@ -48,7 +48,9 @@ class WithoutPath(NamedTuple):
         )
 
     def sentence(self) -> str:
-        """Return a sentence such as ``1 demand without a path, 4 Gbit/s: a->c``."""
+        """Return number, rate and pairs in a text such as ``1 demand without a path, 4 Gbit/s:
+        a->c``.
+        """
         num_demands = len(self.pairs)
         subject = f"{num_demands:,} demand{'' if num_demands == 1 else 's'} without a path"
         return f"{subject}, {self.rate:.6g} Gbit/s: {listed(self.pairs, _MAX_LISTED_NAMES)}"
