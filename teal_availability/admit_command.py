@@ -46,7 +46,7 @@ _SHOWN = 30
 
 @dataclasses.dataclass(frozen=True)
 class AdmissionRow:
-    """Answer to a request.
+    """Answer to one request for a bandwidth guarantee.
 
     Attributes:
         source, target: names of the nodes.

@@ -75,6 +75,7 @@ def tail_mean_shares(
     probability = np.take_along_axis(survival_states.probability, order, 1)
     preceding_probability = np.cumsum(probability, axis=1) - probability
     tail_probability = np.clip(tail - preceding_probability, 0.0, probability)
+    # Mean share in the tail; the divisor is never 0.
     tail_mean: FloatArray = (tail_probability * worst_first).sum(1) / np.maximum(
         tail_probability.sum(1), 1e-300
     )
@@ -194,7 +195,7 @@ def expected_share_bound(
     # Nothing can arrive while no path survives.
     unpriced[:, 0] = 0.0
     bound = float(capacity_of(problem) @ prices) + float(demand @ unpriced.sum(1))
-    # No more arrives than all traffic while some path survives.
+    # Another upper bound: all of a demand arrives while some path survives.
     return min(bound / total, float(demand @ (1 - survival_states.probability[:, 0])) / total)
 
 

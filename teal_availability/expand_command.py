@@ -67,7 +67,7 @@ class PurchaseRow:
 
 @dataclasses.dataclass(frozen=True)
 class ReservationRow:
-    """Reservation that meets a request.
+    """Reservation of rates on paths that meets a request for a bandwidth guarantee.
 
     Attributes:
         source, target: nodes.

@@ -186,11 +186,12 @@ def expansion(
     """
     capacity = capacity_of(problem)
     options = all_feasible_options(problem, survival_states, requests)
-    # No request has an option: no expansion is needed.
+    # No request has an option: no expansion is needed, and cost and bound are 0.
     if not options:
         no_expansion = np.zeros(len(pairs.cost))
         no_load = np.zeros(len(capacity))
         return Expansion((None,) * len(requests), no_load, no_expansion, 0.0, 0.0, no_load)
+    # (W, E) Gbit/s that each option reserves on each link, and (W,) its request.
     loads = option_loads(problem, requests, options)
     option_request = np.array([selected.request_index for selected in options], dtype=np.int64)
     # Linear relaxation, with a dual bound.

@@ -212,6 +212,7 @@ def lost_share(demand: FloatArray, share: FloatArray) -> FloatArray:
         demand: (D,) Gbit/s.
         share: (S, D) delivered share of each demand.
     """
+    # Never 0, so that the division is defined.
     total = max(float(demand.sum()), 1e-300)
     lost: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
     return lost
@@ -244,6 +245,7 @@ def _measure_matrix(
     groups = [_GroupSums(*group) for group in _demand_groups(problem)]
     # (S,) lost share of all traffic in each state.
     lost = np.zeros(len(states))
+    # Add the states batch by batch.
     for batch, link_up in state_batches(components, states, routing.batch_size):
         probability = states.probability[batch]
         share, max_total_share = routing.delivery(link_up)

@@ -76,6 +76,7 @@ def availability_of(
         InputError: invalid options.
         SolverError: the program of a guarantee was not solved.
     """
+    # Routing schemes to measure.
     specs = _routing_specs(instance, options, notify)
     # Network states, and the traffic matrices.
     components = failing_components(instance.topology, options)
@@ -425,6 +426,7 @@ def _promise_row(
         quantile = common_quantile(highest_class, survival_states, options.availability, promise)
     # Lower bound and value of the lost share of all traffic; NaN for shares of single demands.
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
+    # In the order of the fields of PromiseRow; NaN for values that the scheme does not have.
     return PromiseRow(
         spec.text,
         class_name,
@@ -538,6 +540,7 @@ def _summary_row(routing: str, totals: Totals) -> SummaryRow:
         routing: name of the scheme.
         totals: its availability for these demands.
     """
+    # In the order of the fields of SummaryRow: lower bounds before upper bounds.
     return SummaryRow(
         routing,
         totals.class_name,

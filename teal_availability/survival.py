@@ -109,10 +109,11 @@ def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
 
 
 def _log_availability_by_subset(paths: PathSet, components: Components) -> FloatArray:
-    """Return the logarithm (D, 2^K) of the probability that some components of each demand all
-    work: those that all paths of a subset, and no other path of the demand, use.
+    """Return the log-probability (D, 2^K) that all components of each subset of paths work.
 
-    It is the sum of log(1 - q[c]) over these components c with unavailability q[c].
+    For each demand, a component belongs to the subset of exactly those paths that use it. The
+    result is the sum of log(1 - q[c]) over the components c of the subset, with unavailability
+    q[c].
 
     Args:
         paths: paths of D demands, K each.

@@ -129,6 +129,7 @@ class Dote:
         def losses(rows: Tensor) -> Tensor:
             """Return the loss of each sample whose index is in ``rows``."""
             splits = self._splits(history, inputs[rows]).to(demand)
+            # Largest utilisation under the target matrices, over the (positive) optimum.
             utilisation = history.rows(targets[rows]).utilisation(splits).amax(1)
             return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(
                 -1
@@ -187,6 +188,7 @@ class Dote:
         """
         if not self._sensitivity:
             return torch.zeros(history.paths.leaf.shape, dtype=torch.float64)
+        # (D,) share of each demand in all variance, and (D, K) largest bottleneck over the path's.
         variance = history.demand.var(0, unbiased=False)
         share = variance / variance.sum().clamp(min=1e-300)
         bottleneck = history.bottleneck[0]

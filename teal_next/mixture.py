@@ -252,8 +252,9 @@ class Mixture:
         """The regret against the best hedge so far, and its upper bound.
 
         The bound is (ln(1 / p) + T ln(1 / (1 - share))) / rate + rate / 8 sum_t R_t^2, with p the
-        initial weight of the best hedge, T the number of intervals, and R_t the range of the
-        subgradient in interval t.
+        initial weight of the best hedge, T the number of intervals, R_t the range of the
+        subgradient in interval t, ``rate`` the learning rate, and ``share`` the redistributed share
+        of the weight.
         """
         best = int(self._losses.argmin())
         log_terms = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
@@ -357,9 +358,11 @@ def _flow_losses(
     Returns:
         losses of the hedges (n,), loss of the mixture, and subgradient (n,).
     """
+    # Load less capacity (n, E) of each link, and unsent demand (n,), under each hedge's splits.
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
     # Excess (E,) of the mixture: a mean of those of the hedges, since the weights sum to 1.
     mixed = weights @ excess
+    # Links with an excess of the mixture count in the subgradient.
     gradient = shed + excess[:, mixed > 0].sum(1)
     loss = weights @ shed + mixed.clip(min=0).sum()
     losses = shed + excess.clip(min=0).sum(1)

@@ -61,6 +61,7 @@ class Residual:
             scenario_t = max(0, forecast + error_t)   for the last ``window`` intervals t.
 
         phi is shrunk towards the autocorrelation of all demands together, and clipped to [0, 1].
+        There are at most T - lead scenarios.
 
         Args:
             demand: (T, D) Gbit/s, oldest first; returned unchanged if T <= lead.
@@ -73,7 +74,8 @@ class Residual:
         centred = demand - mean
         earlier = centred[:-lead]
         later = centred[lead:]
-        # Autocorrelation of each demand, and of all demands together.
+        # Autocorrelation phi of each demand, shrunk towards that of all demands together, which
+        # counts as much as _PRIOR_MATRICES matrices.
         product = (earlier * later).sum(0)
         square = (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)

@@ -259,6 +259,7 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
     extended = splits.new_zeros(is_live.shape)
     # Raises an error if the problem has fewer paths.
     extended[:, : splits.shape[1]] = splits
+    # Totals of each demand over live paths and over all paths; even splits where the first is 0.
     live = torch.where(is_live, extended, 0)
     total = live.sum(-1, keepdim=True)
     even_splits = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
@@ -279,6 +280,7 @@ def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tenso
         splits: (D, K) over live paths.
         is_new: (D,) whether a demand had no traffic so far.
     """
+    # Find the live path with fewest links of each demand, and its share that no path carries.
     splits = torch.where(is_new[:, None], 0, splits)
     is_live = problem.path_mask[0]
     hops = torch.where(is_live, torch.from_numpy(problem.paths.hops.astype(np.float64)), torch.inf)

@@ -35,7 +35,7 @@ def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> lis
 def flash_crowd(
     demand: FloatArray, rng: np.random.Generator, *, share: float = 0.1, factor: float = 10.0
 ) -> FloatArray:
-    """Return demands of which some random ones are multiplied by a factor.
+    """Return the demands in a flash crowd: some random demands are multiplied by a factor.
 
     Args:
         demand: (..., D) Gbit/s.

@@ -523,6 +523,7 @@ class EcmpDag:
         """
         operations = _OPERATIONS_PER_CHANGE * len(targets) * self.topology.num_links
         with threads_for(operations):
+            # At most 16 parallel blocks.
             blocks = max(1, min(len(targets), 16))
             _update_dags(targets, self.links, has_risen, self.dags, blocks)
 

@@ -195,7 +195,9 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
 
 @inner_kernel
 def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Ban the links of a group from a search, which bans all links with its stamp.
+    """Ban the links of a group from a path search.
+
+    A link is banned while its stamp equals that of the search.
 
     Args:
         group: index of the group.
@@ -209,8 +211,9 @@ def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
 
 @inner_kernel
 def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Ban a link and the links of all its groups from a search, which bans all links with its
-    stamp.
+    """Ban a link, and all links that share a group with it, from a path search.
+
+    A link is banned while its stamp equals that of the search.
 
     Args:
         link: index of the link.

@@ -265,8 +265,6 @@ def _source_by_hops(
 ) -> int:
     """Find the disjoint paths of fewest hops of all demands of one source, and build its trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search.
@@ -276,6 +274,9 @@ def _source_by_hops(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -316,8 +317,6 @@ def _source_by_weight(
 ) -> int:
     """Find the disjoint paths of minimum weight of all demands of one source, and build its trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
@@ -327,6 +326,9 @@ def _source_by_weight(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -364,8 +366,6 @@ def _source_by_yen(
     """Find the K shortest loopless paths of all demands of one source (Yen 1971), and build its
     trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
@@ -374,6 +374,9 @@ def _source_by_yen(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1

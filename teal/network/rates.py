@@ -126,7 +126,7 @@ class SharedRates:
 
 
 class WiderRates:
-    """Rates in a wider table whose other columns are 0.
+    """Rates of another store in a wider table, whose additional columns are 0.
 
     Args:
         rates: (T, D) rates.
@@ -215,6 +215,7 @@ def _pread_all(file: int, size: int, position: int) -> bytes:
     """
     parts = []
     while size:
+        # At most 1 GiB in a call.
         part = os.pread(file, min(size, 1 << 30), position)
         if not part:
             raise OSError(

@@ -164,8 +164,6 @@ def _search_source(
     If that path crosses all common groups again, a shortest path around the first of them replaces
     it.  The search of a demand ends at a duplicate path.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search.
@@ -177,6 +175,9 @@ def _search_source(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -188,6 +189,8 @@ def _search_source(
     # Links, lengths and weights of the demand's paths.
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
+    # Link costs, crossings of each group, list of crossed groups, stamps of the last crossing path,
+    # and cache row of each group.
     memory = _Scratch(
         chunk.weight.copy(),
         np.zeros(num_groups, np.int64),
@@ -221,6 +224,7 @@ def _search_source(
                     continue
                 # Breadth-first search without the group, once for each group and source.
                 if memory.reached_row[group] < 0:
+                    # Double the cache of reachable nodes when it is full.
                     if num_rows == len(reached):
                         enlarged = np.empty((2 * num_rows, num_nodes), np.bool_)
                         enlarged[:num_rows] = reached
