@@ -152,6 +152,14 @@ class _PackingProgram:
         loads: sp.csr_array,
         capacity: FloatArray,
     ) -> None:
+        """Build the constraint matrices, scaled for HiGHS.
+
+        Args:
+            requests: the J requests.
+            option_request: (W,) index of the request of each option, at least one.
+            loads: (W, E) Gbit/s that each option reserves.
+            capacity: (E,) Gbit/s.
+        """
         self._option_request = option_request
         self._loads = loads
         self._capacity = capacity
@@ -184,8 +192,8 @@ class _PackingProgram:
         """
         sold = self._sold
         is_used = self._is_used
-        # Maximise the value: link loads and options per request are at most 1, and the options of a
-        # sold request sum to 1.
+        # Maximise the value of the fractions: relative link loads and the sum per request are at
+        # most 1, and the fractions of a sold request sum to 1.
         relaxation = solve_lp(
             -self._values[self._option_request] / self._value_unit,
             (
@@ -227,7 +235,7 @@ class _PackingProgram:
         # The relative gap must stay below the smallest value over the total, or the solver might
         # refuse the request of the smallest value although it fits.
         min_value_share = float(values.min() / values.sum())
-        # All variables are integers, 0 or 1.
+        # Maximise the value; all variables are integers, 0 or 1: whether an option is chosen.
         result = solve_milp(
             -values[option_request] / self._value_unit,
             [

@@ -256,6 +256,8 @@ def _constraint_rows(
         rows (E, W + C) with the load less the expansion of each link, and rows (J, W + C) with the
         number of chosen options of each of J requests.
     """
+    # A Gbit/s of expansion of a pair relieves its links by a Gbit/s; each option counts once in the
+    # row of its request.
     num_options, num_links = loads.shape
     expansion_columns = sp.csr_array(
         (-np.ones(num_links), (np.arange(num_links), pairs.pair_of_link)),

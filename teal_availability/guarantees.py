@@ -125,6 +125,14 @@ class _SurvivalRows:
     def __init__(
         self, problem: Problem, survival_states: SurvivalStates, is_included: BoolArray
     ) -> None:
+        """Select the P paths and R survival states of the included demands, and build their
+        matrices.
+
+        Args:
+            problem: one matrix.
+            survival_states: probabilities of its survival states.
+            is_included: (D,) whether the programs include a demand.
+        """
         demand = demand_of(problem)
         links = path_links_of(problem.paths)
         num_paths = problem.paths.num_paths
@@ -134,6 +142,7 @@ class _SurvivalRows:
         incidence = path_link_incidence(problem.paths)[candidates]
         self.slot = links.slot[candidates]
         self.capacity = capacity_of(problem)
+        # (E, P) Gbit/s on each link if a path carries its whole demand.
         self.loads = (sp.diags_array(demand[self.slot // num_paths]) @ incidence).T.tocsr()
         # Rows: survival states that occur; nothing arrives while no path survives.
         occurs = (survival_states.probability > _MIN_PROBABILITY) & is_included[:, None]
@@ -549,20 +558,31 @@ class _CommonShareProgram:
         guaranteed_share: FloatArray,
         availability: float,
     ) -> None:
+        """Build the constraint rows, right-hand sides and bounds of the program.
+
+        Args:
+            rows: columns (paths) and rows (survival states) of the included demands.
+            survival_states: probabilities of their survival states.
+            is_included: (D,) whether the program includes a demand.
+            guaranteed_share: (D,) share that a demand keeps; NaN for demands of the common share.
+            availability: share of the time, in (0, 1).
+        """
         self._rows = rows
         self._is_included = is_included
         tail = 1 - availability
-        # (D,) coefficient of a[d] for the state without a surviving path, whose shortfall is a[d].
+        # Variables in this order: shares reserved on paths, shortfall u of each row, level a of
+        # each included demand (value at risk), and the common share t. First the (D,) coefficient
+        # of a for the state without a surviving path, whose shortfall is a.
         self._cut_weight = survival_states.probability[:, 0] / tail
         num_paths = len(rows.slot)
         num_rows = len(rows.demand_rate)
         num_demands = int(is_included.sum())
-        # The variable t comes after path shares, shortfalls and levels.
+        # The common share is the last variable.
         self._num_before_share = num_paths + num_rows + num_demands
         # Position of each included demand among them, -1 for other demands.
         row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
         row_of_demand[is_included] = np.arange(num_demands)
-        # Coefficients of a[d] in the shortfall rows, and of u[d, s] in the rows of the demands.
+        # Coefficients of a in the shortfall rows, and of u in the rows of the demands.
         entries = np.arange(num_rows), row_of_demand[rows.demand_index]
         demand_levels = sp.csr_array((np.ones(num_rows), entries), shape=(num_rows, num_demands))
         tail_shortfalls = sp.csr_array(

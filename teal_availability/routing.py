@@ -205,6 +205,7 @@ class Tunnels:
     """
 
     def __init__(self, problem: Problem, splits: PathSplits, *, moves: bool = True) -> None:
+        # Whether the traffic of failed paths moves to surviving paths.
         self._reroutes = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
@@ -649,6 +650,17 @@ class _SegmentListTraffic:
     """
 
     def __init__(self, policies: SegmentPolicies, topology: Topology, pairs: IntArray) -> None:
+        """Select the policies of node pairs with traffic, and list their segments.
+
+        Args:
+            policies: segment lists by source and target; those of other node pairs are ignored.
+            topology: the network.
+            pairs: (D, 2) source and target of each demand.
+
+        Raises:
+            InputError: transit policies, policies of a flexible algorithm, or only policies of node
+                pairs without traffic.
+        """
         remedy = "use lists of single demands over the IGP's paths, or teal simulate"
         if policies.is_transit:
             raise InputError.invalid("igp", "lists", "transit policies are not supported", remedy)

@@ -366,6 +366,17 @@ class _TailProgram:
         *,
         counts_disconnected: bool,
     ) -> None:
+        """Select the paths and demands of the program, and the states that are in the tail from the
+        start.
+
+        Args:
+            problem: one matrix.
+            merged_states: the Q network states.
+            is_included: (D,) whether the program includes a demand.
+            availability: share of the time, in (0, 1).
+            counts_disconnected: whether a demand without a surviving path has a loss of 1;
+                otherwise it is ignored in such states.
+        """
         self._merged_states = merged_states
         # Largest dual weight (Q,) of each state, and of all unlisted states together.
         tail = 1 - availability
@@ -432,13 +443,16 @@ class _TailProgram:
     def solve(self, seconds: float) -> _Solution:
         """Solve the linear program with the current tail.
 
+        Its variables are the reserved shares on P paths, the level a (value at risk), the excess
+        loss u of each state of the tail, and that of all unlisted states together.
+
         Args:
             seconds: time limit.
 
         Raises:
             SolverError: the program was not solved in time.
         """
-        # Loss rows, and incidence (R, tail states) of the tail variables u[q] in them.
+        # Loss rows, and incidence (R, tail states) of the excess losses u in them.
         state, demand, is_outside = self._rows()
         num_paths = len(self._slot)
         states, tail_index = np.unique(state[~is_outside], return_inverse=True)
@@ -448,7 +462,8 @@ class _TailProgram:
         )
         unit_column = np.ones((len(state), 1))
         unit_entry = np.ones((1, 1))
-        # Minimise the CVaR: path shares cost 0, a costs 1, u[q] costs p[q] / (1 - beta).
+        # Minimise the CVaR: path shares cost 0, a costs 1, and the excess loss of a state its
+        # probability / (1 - availability).
         weights = [[1.0], self._max_weight[states], [self._unlisted_weight]]
         # Row blocks: link loads <= capacity, loss rows, and the loss of 1 in unlisted states.
         blocks = [

@@ -166,6 +166,7 @@ class NextInterval:
         observed_traffic: TrafficMatrices | None = None,
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
+        # Hedges see these matrices: the evaluated traffic, or estimates of it.
         self._watch = watch
         self._observed_traffic = instance.traffic if observed_traffic is None else observed_traffic
         self._instance = instance

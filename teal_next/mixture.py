@@ -78,6 +78,9 @@ class Regret:
     best: str
 
     def __str__(self) -> str:
+        """Return a sentence with the mean loss against the best hedge, and the regret bound, per
+        interval.
+        """
         return (
             f"mixture over {self.intervals} intervals: mean loss "
             f"{self.realised / max(1, self.intervals):+.4f} against "

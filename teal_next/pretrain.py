@@ -434,6 +434,7 @@ class HistorySettings:
     workers: int = 0
 
     def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
         for name, minimum in (("histories", 8), ("workers", 0)):
             if getattr(self, name) < minimum:
                 raise InputError("--model hedge", name, f"at least {minimum}", getattr(self, name))

@@ -40,6 +40,7 @@ class DemandClasses:
     ptr: Int64Array
 
     def __post_init__(self) -> None:
+        """Raise InputError without a class, or for a repeated name."""
         if not self.names or len(set(self.names)) < len(self.names):
             names = ", ".join(self.names)
             raise InputError.invalid(
@@ -47,6 +48,7 @@ class DemandClasses:
             )
 
     def __len__(self) -> int:
+        """Return the number of classes."""
         return len(self.names)
 
     @classmethod

@@ -247,7 +247,7 @@ def _check_trie(
         source_of_node: (T,) index of each trie node's source.
         require: raises the error.
     """
-    # Parents and links.
+    # Parents come first, and link indices are in range.
     trie = paths.trie
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)

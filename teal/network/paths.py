@@ -552,6 +552,12 @@ class _Kernel:
     """
 
     def __init__(self, request: _Request) -> None:
+        """Select the compiled kernel, and prepare the graph, groups and potentials that all calls
+        share.
+
+        Args:
+            request: settings of the search, without parts.
+        """
         # The network in CSR form.
         topology, num_paths, method, weight, link_weights, groups, _ = request
         self._request = request
@@ -576,7 +582,7 @@ class _Kernel:
                 groups,
                 penalties(link_weights, topology.num_nodes, groups, num_paths),
             )
-        # The search by hops does not use potentials.
+        # (N, N) potentials of A*; the search by hops does not use them.
         self._potential = np.zeros((1, 1)) if by_hops else _potentials(topology, link_weights)
         # Trie nodes allocated for a source; doubled while a source reports -1 (too small).
         self._capacity = 4 * topology.num_nodes

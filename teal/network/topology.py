@@ -134,6 +134,7 @@ class Topology:
     cost: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        """Raise InputError for the first invalid field."""
         self._check_sizes()
         self._check_links()
         self._check_optional_attributes()

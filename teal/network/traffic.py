@@ -90,6 +90,7 @@ class TrafficMatrices:
         )
 
     def __post_init__(self) -> None:
+        """Raise InputError for wrong shapes, and invalid times, scale or node pairs."""
         where = self.origin or self.name
         # Check the shapes.
         if self.rates.shape != (len(self.timestamps), len(self.pairs)):
