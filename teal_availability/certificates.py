@@ -1,9 +1,9 @@
 """Certificates of reserved rates: delivered shares, and upper bounds proved by link prices.
 
-No solver is called, and no solver result is trusted. With rates x[d, k] (Gbit/s) on the paths of a
-demand of d Gbit/s, the traffic that arrives in survival state s (exactly the paths of s survive) is
+No solver is called, and no solver result is trusted. With rates x[d, k] (Gbit/s) on the paths k of
+demand d, the traffic that arrives in survival state s (exactly the paths of s survive) is
 
-    min(d, S[d, s]),  S[d, s] = sum of x[d, k] over the paths k in s.
+    min(rate of demand d, sum of x[d, k] over the paths k in s).
 
 The bounds are weak duality of the linear programs of :mod:`teal_availability.guarantees`.
 """

@@ -2,14 +2,14 @@
 
 An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
 reserved rates never exceed capacities, so no failure causes congestion. Let p[d, s] be the exact
-probability of survival state s of demand d (:mod:`teal_availability.survival`), and S[d, s] the sum
-of the rates on the paths that survive in it. Two programs are linear:
+probability of survival state s of demand d (:mod:`teal_availability.survival`), and r[d, s] the sum
+of the rates on the paths that survive in it, as a share of the demand. Two programs are linear:
 
-- *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
-- *common share* at availability beta: the largest common served fraction, max over x of the least
-  mean share of any demand in the worst 1 - beta of the time,
+- *least expected loss*: max sum_d rate[d] sum_s p[d, s] min(1, r[d, s]), with rate[d] of demand d;
+- *common share* at availability beta: the least mean share of any demand in the worst 1 - beta of
+  the time, maximised over the rates,
 
-      min_d  max_{a <= 1}  a - sum_s p[d, s] max(0, a - S[d, s] / d) / (1 - beta),
+      max  min_d  max_{a <= 1}  a - sum_s p[d, s] max(0, a - r[d, s]) / (1 - beta),
 
   one minus the conditional value at risk (CVaR) of the lost share (Rockafellar and Uryasev, 2000;
   TEAVAR, Bogle et al., SIGCOMM 2019), separately for each demand. Every demand keeps this share in
@@ -211,11 +211,12 @@ def guarantee_min_loss(
 
     The program maximises the expected delivered traffic
 
-        sum_d sum_s p[d, s] min(demand[d], S[d, s])
+        sum_d sum_s p[d, s] min(rate[d], S[d, s])
 
-    within the link capacities. p[d, s] is the probability of survival state s of demand d, and
-    S[d, s] is the sum of the rates on the paths that survive in it. If the program is too large,
-    the rates come from the largest total flow instead; their bound is valid, too.
+    within the link capacities. p[d, s] is the probability of survival state s of demand d, rate[d]
+    the rate of the demand, and S[d, s] the sum of the rates on the paths that survive in s. If the
+    program is too large, the rates come from the largest total flow instead; their bound is valid,
+    too.
 
     Args:
         problem: one matrix under total_flow.

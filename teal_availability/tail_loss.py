@@ -2,10 +2,10 @@
 et al., SIGCOMM 2019, equations 4 to 9).
 
 Network state q has probability p[q]. Survival state s(d, q) is the set of paths of demand d that
-survive in it, and S[d, s] is the sum of the rates reserved on these paths. With d also the rate of
-the demand in Gbit/s,
+survive in it, and r[d, s] is the sum of the rates reserved on these paths, as a share of the
+demand. The largest loss L[q] of a state and its CVaR are
 
-    L[q] = max_d max(0, 1 - S[d, s(d, q)] / d),
+    L[q] = max_d max(0, 1 - r[d, s(d, q)]),
     CVaR = min_a  a + sum_q p[q] max(0, L[q] - a) / (1 - beta):
 
 the mean of the largest loss over the worst 1 - beta of the time. The largest loss couples the
@@ -18,10 +18,11 @@ limits below, which a maximum flow decides; otherwise the states of the minimum 
 For any weights w[d, q] >= 0 with
 
     sum_d w[d, q] <= p[q] / (1 - beta),  sum of all w <= 1,
-    sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
+    sum of w[d, q] over the states in which path k survives  <=  rate of d * price of path k,
 
-no rates have a smaller CVaR than sum of w - sum_e c[e] y[e]. The CVaR of the rates is measured over
-all states; unlisted states count as a total loss. Entry point: :func:`guarantee_min_cvar`.
+no rates have a smaller CVaR than sum of w - sum_e c[e] y[e], with capacities c[e] and link prices
+y[e]. The CVaR of the rates is measured over all states; unlisted states count as a total loss.
+Entry point: :func:`guarantee_min_cvar`.
 """
 
 from __future__ import annotations

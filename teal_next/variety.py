@@ -6,9 +6,9 @@ Many splits are nearly optimal, and a random one of them costs little:
     min <r, w>   over splits w   with   load(w) <= (1 + budget) U c,
     r random, uniform in [0, 1) for each path,
 
-where U is the optimal largest utilisation of the estimated matrix.  A share of each demand follows
-the random splits, the rest the optimal ones.  Measurements on Abilene and GEANT: docs/counters.md.
-Entry point: :func:`vary`.
+where c are the link capacities and U is the optimal largest utilisation of the estimated matrix.  A
+share of each demand follows the random splits, the rest the optimal ones.  Measurements on Abilene
+and GEANT: docs/counters.md.  Entry point: :func:`vary`.
 """
 
 from __future__ import annotations
