@@ -4,9 +4,9 @@ With sensitivity S, the loss has the additional term
 
     S * sum_d share[d] * max_k x[d, k] * largest / bottleneck[d, k],
 
-where share[d] is the demand's share in the sum of all variances over time, bottleneck[d, k] the
-smallest capacity of a path and largest the largest of them: a variable demand is spread over
-paths, and over wide ones.
+where x[d, k] are the split ratios, share[d] is the demand's share in the sum of all variances over
+time, bottleneck[d, k] the smallest link capacity of a path, and largest the largest bottleneck of
+all paths: a variable demand is spread over several paths of large capacity.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Hedge ``mixture``: a weighted mean of other hedges' splits, whose weights are learned online.
 
-The largest utilisation is convex in the splits, so a mean of hedges is a hedge.  With u_i[e] the
-utilisation that hedge i alone would have caused, over the interval's optimum, the loss of weights w
-is max_e sum_i w_i u_i[e], and its subgradient is g_i = u_i[e*] on the most utilised link e*.  Under
-total_flow, the loss is the flow that the mixture drops
-(:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient
-(Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each measured interval:
+The largest utilisation is convex in the splits: that of a weighted mean of splits is at most the
+weighted mean of theirs.  With u_i[e] the utilisation of link e that hedge i alone would have
+caused, over the interval's optimum, the loss of weights w is max_e sum_i w_i u_i[e], and its
+subgradient is g_i = u_i[e*] on the most utilised link e*.  Under total_flow, the loss is the flow
+that the mixture drops (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  The
+weights follow exponentiated gradient (Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth
+1998), for each measured interval:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i,
 

@@ -1,4 +1,5 @@
-"""Training of the hedge gate for any network, over the default mixture, on random histories.
+"""Training of the hedge gate, a model that corrects the splits of the default mixture of hedges on
+any network, on random histories.
 
 The loss of an interval is the largest utilisation of the splits under the realised matrix (a soft
 maximum of the links' utilisations), over that of the mixture.  Every eighth history is for

@@ -38,8 +38,8 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     max_paths = min(paths.num_paths + 1, MAX_PATHS)
     demand_ptr = paths.demand_ptr.astype(np.int64)
     source_ptr = trie.source_ptr.astype(np.int64)
-    # Offsets (S + 1,) of each source's new trie: space for its old nodes and, in case that the new
-    # paths share no node, for a node per link of these.
+    # Offsets (S + 1,) of each source's new trie: space for its old nodes, and for one new node per
+    # link of the new paths, since these may share no nodes.
     capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
     # Copy each source's trie, and insert the new paths of its demands.
     leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
