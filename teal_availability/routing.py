@@ -429,6 +429,7 @@ class Solved:
         problem = self._with_surviving_paths(link_up)
         failed = _in_link_states(as_utilisation_program(problem), link_up)
         max_utilisation = solve(failed, gap=_UTILISATION_GAP).value.cpu().numpy()
+        # (S, D) delivered shares where all demand fits: 1 for each demand with a path, else 0.
         routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
         max_total_share = np.full(len(link_up), np.nan)
@@ -452,6 +453,7 @@ class Solved:
             max_total_share[overloaded] = np.minimum(
                 routable_share, self._max_total_flow(problem, result, link_up[overloaded]) / total
             )
+            # Delivered shares of the overloaded states: the splits of the largest flow.
             carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
             share[overloaded] = np.where(demand > 0, carried, 1.0)
         return Delivery(share, max_total_share)
