@@ -53,15 +53,15 @@ class Admission:
     """Requests that are granted at once, with a price for each request and an upper bound.
 
     Attributes:
-        status: answer to each request: accepted, refused, sold, or impossible (no protection option
-            reaches its availability).
+        status: answer to each of J requests: accepted, refused, sold, or impossible (no protection
+            option reaches its availability).
         option: protection option of each granted request; None for the others.
-        price: (J,) minimum over the options of each of J requests of its reserved Gbit/s times the
-            link prices; infinite without an option.
+        price: (J,) price of each request: the smallest sum, over its options, of reserved Gbit/s
+            times link prices; infinite without an option.
         value: sum of the values of the granted requests.
         bound: upper bound on the value of any selection of these options that keeps the sold
             requests.
-        link_prices: (E,) dual prices of the links.
+        link_prices: (E,) dual prices of the links, value per Gbit/s.
     """
 
     status: tuple[str, ...]
@@ -95,7 +95,8 @@ def select_guarantees(
     """
     # Include the tolerance in the capacity, so that value and bound belong to one program.
     capacity = capacity_of(problem) * (1 + CAPACITY_TOLERANCE)
-    # Protection options that fit into an empty network, and their reservations (W, E) in Gbit/s.
+    # The W protection options that fit into an empty network, their reservations (W, E) in Gbit/s,
+    # and the request (W,) of each.
     options = all_feasible_options(problem, survival_states, requests)
     feasible_requests = {option.request_index for option in options}
     loads = option_loads(problem, requests, options)
@@ -129,10 +130,13 @@ def select_guarantees(
 
 
 class _PackingProgram:
-    """Packing program of J requests with W options over E links.
+    """Packing (integer) program of J requests with W protection options over E links.
 
-        max  sum_c v[j(c)] z[c]   subject to  sum_c a[c, e] z[c] <= capacity[e],
-        sum of z[c] over the options c of a request <= 1, or = 1 for sold requests,  z binary.
+        max  sum_c value[j(c)] z[c]   subject to  sum_c a[c, e] z[c] <= capacity[e] for each link e,
+        sum of z[c] over the options c of a request <= 1, or = 1 for sold requests,
+
+    with z[c] = 1 if option c is chosen, else 0. j(c) is the request of option c, and a[c, e] the
+    rate that option c reserves on link e.
 
     Args:
         requests: the requests.
@@ -148,12 +152,22 @@ class _PackingProgram:
         loads: sp.csr_array,
         capacity: FloatArray,
     ) -> None:
+        """Build the constraint matrices, scaled for HiGHS.
+
+        Args:
+            requests: the J requests.
+            option_request: (W,) index of the request of each option, at least one.
+            loads: (W, E) Gbit/s that each option reserves.
+            capacity: (E,) Gbit/s.
+        """
         self._option_request = option_request
         self._loads = loads
         self._capacity = capacity
+        # (J,) value of each request, and whether it is sold.
         self._values = np.array([request.value for request in requests])
         self._sold = np.array([request.is_sold for request in requests])
         num_options = len(option_request)
+        # (J, W) 1 where an option belongs to a request.
         self._request_options = sp.csr_array(
             (np.ones(num_options), (option_request, np.arange(num_options))),
             shape=(len(requests), num_options),
@@ -167,7 +181,7 @@ class _PackingProgram:
         self._value_unit = float(np.exp(np.log(self._values).mean()))
 
     def relax(self) -> tuple[FloatArray, FloatArray]:
-        """Solve the linear relaxation, 0 <= z <= 1.
+        """Solve the linear relaxation, in which z[c] may be any number from 0 to 1.
 
         Returns:
             fraction (W,) of each option, and dual prices (E,) of the links, value per Gbit/s.
@@ -178,6 +192,8 @@ class _PackingProgram:
         """
         sold = self._sold
         is_used = self._is_used
+        # Maximise the value of the fractions: relative link loads and the sum per request are at
+        # most 1, and the fractions of a sold request sum to 1.
         relaxation = solve_lp(
             -self._values[self._option_request] / self._value_unit,
             (
@@ -190,6 +206,7 @@ class _PackingProgram:
         if relaxation.is_infeasible:
             raise _infeasible_sold_error()
         fraction = relaxation.solution("admission")
+        # Duals of the scaled rows, converted to value per Gbit/s.
         capacity = self._capacity
         link_prices = np.zeros(len(capacity))
         link_prices[is_used] = (
@@ -218,6 +235,7 @@ class _PackingProgram:
         # The relative gap must stay below the smallest value over the total, or the solver might
         # refuse the request of the smallest value although it fits.
         min_value_share = float(values.min() / values.sum())
+        # Maximise the value; all variables are integers, 0 or 1: whether an option is chosen.
         result = solve_milp(
             -values[option_request] / self._value_unit,
             [
@@ -231,6 +249,7 @@ class _PackingProgram:
         )
         if result.is_infeasible and incumbent is None:
             raise _infeasible_sold_error()
+        # Upper bound in the unit of the values, raised by HiGHS's tolerance.
         bound = (-result.bound + _DUAL_TOLERANCE * len(values)) * self._value_unit
         choice = [] if result.x is None else np.flatnonzero(result.x > 0.5).tolist()
         # Check capacities exactly: HiGHS allows tolerances.
@@ -262,7 +281,7 @@ def _max_utilisation(loads: sp.csr_array, capacity: FloatArray) -> FloatArray:
 def _check_sold(
     requests: Sequence[Request], feasible_requests: set[int], option_request: Int64Array
 ) -> None:
-    """Raise InputError for a sold request that cannot be kept, even alone.
+    """Raise InputError if a sold request cannot be kept even in an empty network.
 
     Args:
         requests: the requests.
@@ -285,7 +304,7 @@ def _check_sold(
 
 
 def _infeasible_sold_error() -> InputError:
-    """Return the error for sold requests that cannot all be kept."""
+    """Return the error to raise if the sold requests cannot all be kept within the capacities."""
     return InputError.invalid(
         "promises", "sold", "the sold promises cannot all be kept within the capacities"
     )
@@ -302,10 +321,8 @@ def _round_greedily(
     """Round the linear relaxation greedily to options that fit together, at most one per request.
 
     Requests are served in this order: sold ones first, then by descending fraction in the
-    relaxation, then by ascending price over value. Each gets its first option that fits into the
-    residual capacities.
-
-    Returns indices of the chosen options; None if a sold request does not fit.
+    relaxation, then by ascending ratio of price to value. Each gets its first option that fits into
+    the residual capacities.
 
     Args:
         requests: the requests.
@@ -313,14 +330,17 @@ def _round_greedily(
         loads: (W, E) Gbit/s that each option reserves.
         capacity: (E,) Gbit/s.
         fraction: (W,) fraction of each option in the relaxation.
-        link_prices: (E,) dual prices of the links.
+        link_prices: (E,) dual prices of the links, value per Gbit/s.
+
+    Returns:
+        indices of the chosen options; None if a sold request does not fit.
     """
     cost = loads @ link_prices
     residual = capacity.copy()
     by_request = options_by_request(options)
 
     def rank(request: int) -> tuple[float, ...]:
-        """Return the sort key of a request."""
+        """Return the sort key of a request: the first one in ascending order is served first."""
         alternatives = by_request[request]
         return (
             -float(requests[request].is_sold),
@@ -354,7 +374,8 @@ def _add_fitting_requests(
 ) -> list[int]:
     """Grant further requests that fit beside the chosen options, the largest value first.
 
-    An integer program may omit a request whose value is below the solver's tolerances.
+    They exist because an integer program may omit a request whose value is below the solver's
+    tolerances.
 
     Args:
         requests: the requests.
@@ -366,11 +387,13 @@ def _add_fitting_requests(
     Returns:
         indices of the chosen options and of the added ones.
     """
+    # Residual capacity (E,), and the requests without a chosen option.
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
     by_request = options_by_request(options)
     covered = {options[option].request_index for option in chosen}
     open_requests = [request for request in by_request if request not in covered]
     completed = list(chosen)
+    # Add the first option of each request that fits.
     for request in sorted(open_requests, key=lambda request: -requests[request].value):
         for option in by_request[request]:
             load = loads[[option]].tocoo()
@@ -396,7 +419,11 @@ def _reduce_reservations(
         loads: (W, E) Gbit/s that each option reserves.
         capacity: (E,) Gbit/s.
         chosen: indices of the chosen options.
+
+    Returns:
+        indices of the new options, one for each chosen option.
     """
+    # Size (W,) of each option, and residual capacity (E,), in Gbit/s.
     total = np.asarray(loads.sum(1)).reshape(-1)
     residual = capacity - np.asarray(loads[list(chosen)].sum(0)).reshape(-1)
     reduced = []
@@ -424,8 +451,10 @@ def _admission(
     link_prices: FloatArray,
     bound: float,
 ) -> Admission:
-    """Build the result of chosen options; its bound is the smaller one of the integer program and
-    of the link prices.
+    """Build the result of an admission from the chosen options.
+
+    The upper bound is the smaller one of two: that of the integer program, and the dual bound by
+    the link prices.
 
     Args:
         requests: the J requests.
@@ -434,7 +463,7 @@ def _admission(
         chosen: indices of the chosen options.
         loads: (W, E) Gbit/s that each option reserves.
         capacity: (E,) Gbit/s.
-        link_prices: (E,) dual prices of the links.
+        link_prices: (E,) dual prices of the links, value per Gbit/s.
         bound: upper bound of the integer program; infinite without one.
     """
     # Price of each request: its cheapest option.
@@ -443,7 +472,8 @@ def _admission(
     np.minimum.at(
         price, np.array([option.request_index for option in options], dtype=np.int64), option_cost
     )
-    # Status of each request.
+    # Status of each request: sold, or accepted with a chosen option, else refused; impossible if no
+    # option reaches its availability.
     selected: list[ProtectionOption | None] = [None] * len(requests)
     for index in chosen:
         selected[options[index].request_index] = options[index]
@@ -457,13 +487,14 @@ def _admission(
         else IMPOSSIBLE
         for index, (request, option) in enumerate(zip(requests, selected, strict=True))
     )
+    # Total value of the granted requests.
     value = sum(
         request.value
         for request, option in zip(requests, selected, strict=True)
         if option is not None
     )
-    # Dual bound by the link prices y: sum_e capacity[e] y[e] + sum_j max(0, v[j] - price[j]), where
-    # sold requests count even if their term is negative.
+    # Dual bound by the link prices y: sum_e capacity[e] y[e] + sum_j max(0, value[j] - price[j]).
+    # The terms of sold requests count even if they are negative.
     surplus = np.array([request.value for request in requests]) - price
     sold = np.array([request.is_sold for request in requests])
     price_bound = float(capacity @ np.maximum(link_prices, 0.0))

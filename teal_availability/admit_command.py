@@ -46,7 +46,7 @@ _SHOWN = 30
 
 @dataclasses.dataclass(frozen=True)
 class AdmissionRow:
-    """Answer to a request.
+    """Answer to one request for a bandwidth guarantee.
 
     Attributes:
         source, target: names of the nodes.
@@ -90,12 +90,12 @@ class AdmissionReport:
 
     @property
     def gap(self) -> float:
-        """Relative gap (bound - value) / bound; 0 where both are 0."""
+        """Relative gap (bound - value) / bound of the granted value; 0 where both are 0."""
         return gap_between(self.value, self.bound, 1.0)
 
     @property
     def answer(self) -> str:
-        """Sentence with the number of requests by status, the value and its bound."""
+        """Sentence with the number of requests by status, the total value and its upper bound."""
         num_by_status = Counter(row.status for row in self.rows)
         return (
             f"{num_by_status[ACCEPTED]} promises are accepted, {num_by_status[REFUSED]} refused, "
@@ -105,7 +105,7 @@ class AdmissionReport:
         )
 
     def __repr__(self) -> str:
-        """Return the answer and the table."""
+        """Return the answer and the table of requests, as text."""
         return f"{self.answer}\n{admission_table(self).markdown()}"
 
     def to_frame(self) -> Any:
@@ -116,9 +116,10 @@ class AdmissionReport:
 
 
 def admission_table(report: AdmissionReport) -> Table:
-    """Return the table of requests, the lowest price over value first."""
+    """Return the table of requests for the terminal, by ascending ratio of price to value."""
 
     def price(row: AdmissionRow) -> str:
+        """Format the price of a request; ``-`` without a protection option."""
         return "-" if math.isinf(row.price) else f"{row.price:.4g}"
 
     columns = (
@@ -131,6 +132,7 @@ def admission_table(report: AdmissionReport) -> Table:
         Column("kept", "kept", _time),
         Column("paths", lambda row: row.way.partition(":")[0]),
     )
+    # The requests that are the cheapest for their value come first.
     ranked = sorted(report.rows, key=lambda row: row.price / row.value)
     title = (
         f"promises by price over value; gap {rounding.gap_text(report.gap)}; --out has the paths"
@@ -139,7 +141,7 @@ def admission_table(report: AdmissionReport) -> Table:
 
 
 def _time(share: float) -> str:
-    """Format a share of the time, rounded down; ``-`` for NaN."""
+    """Format a share of the time as a percentage, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
@@ -172,7 +174,13 @@ def admission_of(
 def _rows(
     problem: Problem, requests: Sequence[Request], admission: Admission
 ) -> list[AdmissionRow]:
-    """Return a row for each request."""
+    """Return a result row for each request, in their order.
+
+    Args:
+        problem: the network with the candidate paths of the requests.
+        requests: the requests.
+        admission: the selected protection options and prices.
+    """
     texts = option_texts(problem, requests, admission.option)
     return [
         AdmissionRow(
@@ -192,7 +200,11 @@ def _rows(
 
 
 def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
-    """Select the guarantees to grant, and write the answers.
+    """Select the guarantees to grant by the settings of ``teal admit``, and write the answers.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
 
     Raises:
         InputError: invalid settings, or an existing file without ``overwrite``.
@@ -208,7 +220,15 @@ def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
 
 
 def admit_outcome(config: AdmitConfig, notify: Notify) -> Outcome:
-    """Run `teal admit` and return its table and JSON data."""
+    """Run `teal admit`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        table and JSON data; the exit code is a failure if no request is granted.
+    """
     report = run_admit(config, notify)
     any_granted = any(row.way for row in report.rows)
     return Outcome(
@@ -228,8 +248,9 @@ def admit_outcome(config: AdmitConfig, notify: Notify) -> Outcome:
 
 @with_options(AdmitOptions)
 def admit(topology: Any, promises: Any, options: AdmitOptions) -> AdmissionReport:
-    """Select the bandwidth guarantees that a network can grant; the options are those of ``teal
-    admit``.
+    """Select the bandwidth guarantees that a network can grant.
+
+    Options are the same as in ``teal admit``; no file is written.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

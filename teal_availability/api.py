@@ -13,8 +13,10 @@ from teal_availability.study import availability_of
 
 @with_options(AvailabilityOptions)
 def availability(topology: Any, traffic: Any, options: AvailabilityOptions) -> AvailabilityReport:
-    """Measure the availability of a network. The options are those of ``teal availability``;
-    ``availability`` is the availability target of the guarantees. No file is written.
+    """Measure the availability of a network, without writing files.
+
+    Options are the same as in ``teal availability``; the option ``availability`` is the
+    availability target of the guarantees.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

@@ -1,9 +1,9 @@
 """Certificates of reserved rates: delivered shares, and upper bounds proved by link prices.
 
-No solver is called, and no solver result is trusted. With rates x[d, k] (Gbit/s) on the paths of a
-demand of d Gbit/s, the traffic that arrives in survival state s (exactly the paths of s survive) is
+No solver is called, and no solver result is trusted. With rates x[d, k] (Gbit/s) on the paths k of
+demand d, the traffic that arrives in survival state s (exactly the paths of s survive) is
 
-    min(d, S[d, s]),  S[d, s] = sum of x[d, k] over the paths k in s.
+    min(rate of demand d, sum of x[d, k] over the paths k in s).
 
 The bounds are weak duality of the linear programs of :mod:`teal_availability.guarantees`.
 """
@@ -25,8 +25,8 @@ def arriving_shares(
 ) -> FloatArray:
     """Return the delivered share (D, 2^K) of each demand in each survival state.
 
-    The share is min(1, S[d, s] / d), with S[d, s] the sum of the rates on the paths that survive in
-    state s; 1 for a demand of 0.
+    The delivered share is the sum of the rates on the paths that survive in the state, divided by
+    the demand, and at most 1. It is 1 for a demand of 0.
 
     Args:
         survival_states: survival states of the demands.
@@ -58,14 +58,14 @@ def expected_share(survival_states: SurvivalStates, demand: FloatArray, rates: F
 def tail_mean_shares(
     survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
-    """Return (D,) mean delivered share of each demand in the worst 1 - availability of the time:
-    one minus the conditional value at risk (CVaR) of its loss.
+    """Return the mean delivered share (D,) of each demand in the worst 1 - availability of the
+    time: one minus the conditional value at risk (CVaR) of its loss.
 
     Args:
         survival_states: survival states of the demands.
         demand: (D,) Gbit/s.
         rates: (D, K) reserved Gbit/s on each path.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
     """
     share = arriving_shares(survival_states, demand, rates)
     tail = 1 - availability
@@ -75,6 +75,7 @@ def tail_mean_shares(
     probability = np.take_along_axis(survival_states.probability, order, 1)
     preceding_probability = np.cumsum(probability, axis=1) - probability
     tail_probability = np.clip(tail - preceding_probability, 0.0, probability)
+    # Mean share in the tail; the divisor is never 0.
     tail_mean: FloatArray = (tail_probability * worst_first).sum(1) / np.maximum(
         tail_probability.sum(1), 1e-300
     )
@@ -84,13 +85,14 @@ def tail_mean_shares(
 def quantile_shares(
     survival_states: SurvivalStates, demand: FloatArray, rates: FloatArray, availability: float
 ) -> FloatArray:
-    """Return (D,) largest share that each demand keeps in at least ``availability`` of the time.
+    """Return the largest share (D,) that each demand keeps in at least ``availability`` of the
+    time.
 
     Args:
         survival_states: survival states of the demands.
         demand: (D,) Gbit/s.
         rates: (D, K) reserved Gbit/s on each path.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
     """
     share = arriving_shares(survival_states, demand, rates)
     # (D, 2^K) shares and probabilities of the survival states, by descending share.
@@ -120,17 +122,20 @@ def scale_to_capacities(problem: Problem, rates: FloatArray) -> FloatArray:
     Returns:
         rates (D, K) whose link loads are within capacities.
     """
+    # ``links.slot`` are the positions of the P paths, ``links.link_ptr[:-1]`` their first links.
     links = path_links_of(problem.paths)
     capacity = capacity_of(problem)
     path_rates = np.maximum(rates.reshape(-1), 0.0)
     scaled = np.zeros_like(path_rates)
     if not len(links.slot):
         return scaled.reshape(rates.shape)
+    # Flow (P,) of each path, 0 over a link of capacity 0, and utilisation (E,) of each link.
     is_dead = np.add.reduceat((capacity[links.link] <= 0).astype(np.int64), links.link_ptr[:-1]) > 0
     flow = np.where(is_dead, 0.0, path_rates[links.slot])
     load = np.bincount(links.link, np.repeat(flow, np.diff(links.link_ptr)), len(capacity))
     utilisation = np.ones_like(capacity)
     np.divide(load, capacity, out=utilisation, where=capacity > 0)
+    # Largest utilisation (P,) on each path, at least 1.
     scale = np.maximum.reduceat(np.maximum(1.0, utilisation)[links.link], links.link_ptr[:-1])
     scaled[links.slot] = flow / scale
     return scaled.reshape(rates.shape)
@@ -148,6 +153,7 @@ def path_prices(problem: Problem, prices: FloatArray) -> FloatArray:
     links = path_links_of(problem.paths)
     price = np.full(problem.paths.mask.size, np.inf)
     if len(links.slot):
+        # Sum the link prices of each path; ``links.link_ptr[:-1]`` are the paths' first links.
         is_dead_link = capacity_of(problem)[links.link] <= 0
         is_dead_path = np.add.reduceat(is_dead_link.astype(np.int64), links.link_ptr[:-1]) > 0
         sums = np.add.reduceat(prices[links.link], links.link_ptr[:-1])
@@ -160,12 +166,16 @@ def expected_share_bound(
 ) -> float:
     """Return an upper bound on the expected delivered share of all traffic, by weak duality.
 
-    For any link prices y >= 0 and weights w >= 0 of survival states with
+    For any link prices y[e] >= 0 and weights w[d, s] >= 0 of demands and survival states with
 
-        sum of w[d, s] over the states with path k  <=  sum of y over the links of path k,
+        sum of w[d, s] over the states in which path k survives  <=  price of path k,
 
-    no rates deliver more than sum_e c[e] y[e] + sum_d d sum_s max(0, p[d, s] - w[d, s]) Gbit/s.
-    Weights that violate the condition are scaled down.
+    where the price of a path is the sum of its link prices, no rates deliver more than
+
+        sum_e capacity[e] y[e] + sum_d demand[d] sum_s max(0, p[d, s] - w[d, s])
+
+    Gbit/s, where p[d, s] is the probability of a survival state. Weights that violate the condition
+    are scaled down.
 
     Args:
         problem: one matrix.
@@ -180,10 +190,12 @@ def expected_share_bound(
         return 1.0
     path_price = path_prices(problem, prices)
     scaled_weights = _scale_to_prices(path_price, survival_states, np.maximum(weights, 0.0))
+    # (D, 2^K) probability of each survival state beyond its weight.
     unpriced = np.maximum(0.0, survival_states.probability - scaled_weights)
     # Nothing can arrive while no path survives.
     unpriced[:, 0] = 0.0
     bound = float(capacity_of(problem) @ prices) + float(demand @ unpriced.sum(1))
+    # Another upper bound: all of a demand arrives while some path survives.
     return min(bound / total, float(demand @ (1 - survival_states.probability[:, 0])) / total)
 
 
@@ -199,28 +211,35 @@ def common_share_bound(
     """Return an upper bound on the common share at an availability, by weak duality.
 
     The common share is the largest fraction that every demand keeps, on average in the worst
-    1 - beta of the time.
+    1 - availability of the time.
 
-    For any prices y >= 0, weights of demands r >= 0 that sum to 1, and weights w >= 0 of survival
-    states with w[d, s] <= r[d] p[d, s] / (1 - beta) and
+    Take any prices y[e] >= 0 of links, weights r[d] >= 0 of demands that sum to 1, and weights
+    w[d, s] >= 0 of survival states with
 
-        sum of w[d, s] over the states with path k  <=  d times the price of path k,
+        w[d, s] <= r[d] * probability[d, s] / (1 - availability),
+        sum of w[d, s] over the states in which path k survives  <=  demand[d] * price of path k,
 
-    no rates have a larger common share than sum_e c[e] y[e] + sum_d (r[d] - sum_s w[d, s]). Weights
-    that violate the conditions are scaled down. Where demands of upper classes keep shares k[d],
-    the weights r of the other demands sum to 1, and the bound is reduced by sum_d r[d] k[d] over
-    the upper classes.
+    where the price of a path is the sum of its link prices. No rates have a larger common share
+    than
+
+        sum_e capacity[e] y[e] + sum_d (r[d] - sum_s w[d, s]).
+
+    Weights that violate the conditions are scaled down. If demands of upper classes keep guaranteed
+    shares g[d], the weights r of the other demands sum to 1, and the bound is reduced by the sum of
+    r[d] g[d] over the upper classes.
 
     Args:
         problem: one matrix.
         survival_states: probabilities of its survival states.
-        availability: beta.
+        availability: share of the time, in (0, 1).
         prices: (E,) link prices, any numbers; negative ones count as 0.
         weights: (D, 2^K) weights of the survival states, any numbers; negative ones count as 0.
         demand_weights: (D,) weights of the demands, any numbers; 0 for excluded demands.
         guaranteed_share: (D,) share that a demand of an upper class keeps; NaN for the demands to
             which the common share applies. None: it applies to all demands.
     """
+    # Weights of the demands, and of those to which the common share applies: without any, 1 is the
+    # bound.
     demand = demand_of(problem)
     demand_weights = np.maximum(demand_weights, 0.0)
     guaranteed_share = (
@@ -233,7 +252,8 @@ def common_share_bound(
     # Normalise: the demand weights of the common share sum to 1.
     prices = np.maximum(prices, 0.0) / total
     demand_weights = demand_weights / total
-    # Scale the weights of survival states to the path prices and the tail limits.
+    # Scale the weights of survival states to the demand times the path prices (infinite without a
+    # path), to the limits by their probabilities, and to a sum of at most r[d] per demand.
     path_price = path_prices(problem, prices)
     is_path = np.isfinite(path_price)
     path_price = np.where(is_path, np.where(is_path, path_price, 0.0) * demand[:, None], np.inf)
@@ -241,7 +261,8 @@ def common_share_bound(
     max_weights = demand_weights[:, None] * survival_states.probability / (1 - availability)
     scaled_weights = np.minimum(scaled_weights, max_weights)
     excess = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))
-    # Dual objective.
+    # Dual objective: capacities at their prices, and the demand weights that exceed the state
+    # weights, less the guaranteed shares.
     slack = np.maximum(0.0, demand_weights - (scaled_weights / excess[:, None]).sum(1))
     upper_value = float(demand_weights[is_upper] @ guaranteed_share[is_upper])
     bound = float(capacity_of(problem) @ prices) + float(slack.sum()) - upper_value
@@ -253,8 +274,9 @@ def feasible_weights(
 ) -> FloatArray:
     """Return weights (D, 2^K) of survival states that are dual feasible for given link prices.
 
-    Weight w[d, s] is at most p[d, s], and the weights of the states with path k sum to at most the
-    price of path k. The most probable states of a demand get their weight first (greedy).
+    The weight of a state is at most its probability, and the weights of the states in which path k
+    survives sum to at most the price of path k. The most probable states of a demand get their
+    weight first (greedy).
 
     Args:
         problem: one matrix with its candidate paths.
@@ -265,7 +287,7 @@ def feasible_weights(
     order = np.argsort(-survival_states.probability, axis=1, kind="stable")
     weights = np.zeros_like(survival_states.probability)
     demands = np.arange(len(order))
-    # The i-th most probable survival state of all demands at once.
+    # Treat the i-th most probable survival state of every demand at once, for i = 0, 1, ...
     for sets in order.T:
         # Assign up to the smallest remaining price of the surviving paths, and subtract it.
         survives = survival_states.survives[sets]
@@ -281,16 +303,17 @@ def feasible_weights(
 def _scale_to_prices(
     price: FloatArray, survival_states: SurvivalStates, weights: FloatArray
 ) -> FloatArray:
-    """Scale the weights of each demand down to the prices of its paths.
+    """Scale the weights of each demand down to the prices of its paths, by one factor per demand.
 
     In the result, the weights of the states in which path k survives sum to at most the price of
     path k. The weight of the state without a surviving path is unchanged.
 
     Args:
-        price: (D, K) price of each path.
+        price: (D, K) price of each path; infinite for missing paths.
         survival_states: survival states of the demands.
         weights: (D, 2^K) non-negative weights of the survival states.
     """
+    # Total weight (D, K) of the states in which each path survives.
     path_weight = weights @ survival_states.survives.astype(np.float64)
     scale = np.full_like(price, np.inf)
     np.divide(price, path_weight, out=scale, where=path_weight > 0)

@@ -18,7 +18,11 @@ MANIFEST = "manifest.json"
 
 
 def run_availability(config: AvailabilityConfig, notify: Notify) -> AvailabilityReport:
-    """Measure the availability of a network and write all result files.
+    """Measure the availability of a network by the settings, and write all result files.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without ``overwrite``.
@@ -30,8 +34,17 @@ def run_availability(config: AvailabilityConfig, notify: Notify) -> Availability
 
 
 def availability_outcome(config: AvailabilityConfig, notify: Notify) -> Outcome:
-    """Run `teal availability` and return its tables, JSON data and written files."""
+    """Run `teal availability`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        tables, JSON data and written files.
+    """
     report = run_availability(config, notify)
+    # Components and demands are listed for the scheme that delivers the most.
     best_routing = max(report.of_all, key=lambda row: row.mean).routing
     promise_tables = [promise_table(report)] if report.promises else []
     return Outcome(

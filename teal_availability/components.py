@@ -56,12 +56,12 @@ class Components:
     unavailability: FloatArray
 
     def __len__(self) -> int:
-        """Return the number of components n."""
+        """Return the number of components that can fail."""
         return len(self.names)
 
     @property
     def groups(self) -> list[list[int]]:
-        """Link indices of each group of cables that fail together."""
+        """The link indices of each group of cables that fail together."""
         group_indices = [index for index, kind in enumerate(self.kinds) if kind == "group"]
         return [np.flatnonzero(self.links[index]).tolist() for index in group_indices]
 
@@ -91,7 +91,7 @@ def components_of(
         InputError: an invalid availability, an unknown component, or availabilities so low that all
             components hardly ever work at once.
     """
-    # Cables with capacity, nodes and groups, with the default availability of their kind.
+    # List cables with capacity, nodes and groups, with the default availability of their kind.
     cables = [
         candidate
         for candidate in cable_failures(topology)
@@ -123,6 +123,7 @@ def components_of(
         availability = file_availability.pop(key, default_availability)
         if availability < 1:
             failing.append((failure, 1 - availability))
+    # Arrays of the failing components: unavailabilities, and (n, E) links that fail with each.
     unavailability = np.array([probability for _, probability in failing], dtype=np.float64)
     _check_all_up(unavailability)
     link_indices = np.arange(topology.num_links)
@@ -174,10 +175,16 @@ def _read_availabilities(
 def _parse_component(
     row: side_tables.Row, topology: Topology, groups: set[str]
 ) -> tuple[str, frozenset[int] | str]:
-    """Return the kind of a row's component, with its links (cables) or its name (nodes, groups).
+    """Return the kind of the component of a table row, and its links (cables) or its name
+    (nodes, groups).
+
+    Args:
+        row: row of the table.
+        topology: the network.
+        groups: names of the known groups.
 
     Raises:
-        InputError: columns of no kind or of several, or an unknown cable, node or group.
+        InputError: the row names no component or several, or an unknown cable, node or group.
     """
     source = row.text("source")
     target = row.text("target")
@@ -189,6 +196,7 @@ def _parse_component(
             "the row does not name one component",
             "fill in source and target, or node, or group",
         )
+    # A cable, by its two nodes: all links between them.
     if named_columns == ["source"]:
         try:
             cable = frozenset(topology.find_links(source, target))
@@ -200,6 +208,7 @@ def _parse_component(
             expected = "a cable, by the names of its two nodes without a suffix such as #2"
             raise InputError(row.where, "", expected, actual)
         return "cable", cable
+    # A node or a group, by its name.
     if named_columns == ["node"]:
         return "node", topology.node_names[row.node("node", topology)]
     group = row.text("group")
@@ -209,7 +218,15 @@ def _parse_component(
 
 
 def _parse_availability(row: side_tables.Row) -> float:
-    """Return the availability of a row: given directly, or mtbf / (mtbf + mttr)."""
+    """Return the availability of a table row: given directly, or computed as mtbf / (mtbf + mttr).
+
+    Args:
+        row: row of the table.
+
+    Raises:
+        InputError: the row has neither or both, or a number out of range.
+    """
+    # Columns with a value in this row.
     present_columns = [
         name for name in ("availability", "mtbf", "mttr") if row.values.get(name) is not None
     ]
@@ -231,7 +248,12 @@ def _parse_availability(row: side_tables.Row) -> float:
 
 
 def _check_availability(location: str, value: float) -> None:
-    """Raise InputError for a number outside the accepted availabilities."""
+    """Raise InputError for a number outside the accepted availabilities, from 0.5 to 1.
+
+    Args:
+        location: option or table row of the number, for the message.
+        value: the number.
+    """
     if _MIN_AVAILABILITY <= value <= 1:
         return
     hint = ""

@@ -67,7 +67,7 @@ class PurchaseRow:
 
 @dataclasses.dataclass(frozen=True)
 class ReservationRow:
-    """Reservation that meets a request.
+    """Reservation of rates on paths that meets a request for a bandwidth guarantee.
 
     Attributes:
         source, target: nodes.
@@ -108,12 +108,14 @@ class ExpansionReport:
 
     @property
     def gap(self) -> float:
-        """Relative gap (cost - bound) / cost; 0 where nothing is bought."""
+        """Relative gap (cost - bound) / cost of the purchases; 0 where nothing is bought."""
         return gap_between(self.bound, self.cost, 1.0)
 
     @property
     def answer(self) -> str:
-        """One or two sentences with the purchase, its cost and the bound."""
+        """One or two sentences with the purchased capacity, its cost and the lower bound on the
+        cost.
+        """
         num_kept = sum(bool(row.way) for row in self.reservations)
         bought = sum(row.bought for row in self.purchases)
         first = (
@@ -132,7 +134,7 @@ class ExpansionReport:
         )
 
     def __repr__(self) -> str:
-        """Return the answer and the table of purchases."""
+        """Return the answer and the table of purchases, as text."""
         return f"{self.answer}\n{purchase_table(self).markdown()}"
 
     def to_frame(self) -> Any:
@@ -152,6 +154,10 @@ class ExpansionReport:
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write tables and the expanded network to a folder, as ``teal expand`` does.
 
+        Args:
+            folder: the folder.
+            overwrite: whether existing results are replaced.
+
         Raises:
             InputError: existing results without ``overwrite``.
         """
@@ -159,7 +165,12 @@ class ExpansionReport:
 
 
 def _write_purchases(path: Path, rows: Sequence[PurchaseRow]) -> None:
-    """Write the purchases to a CSV file; without purchases, the header line alone."""
+    """Write the purchases to a CSV file; without purchases, it has only the header line.
+
+    Args:
+        path: the file.
+        rows: a row for each expanded cable.
+    """
     if rows:
         write_csv(path, rows=rows)
     else:
@@ -168,7 +179,7 @@ def _write_purchases(path: Path, rows: Sequence[PurchaseRow]) -> None:
 
 
 def purchase_table(report: ExpansionReport) -> Table:
-    """Return the table of purchases, the most expensive first."""
+    """Return the table of the purchases for the terminal, the most expensive first."""
     columns = (
         Column("cable", lambda row: f"{row.source} - {row.target}"),
         Column("Gbit/s", "capacity", digits(4)),
@@ -192,9 +203,11 @@ def peak_requests(
     Raises:
         InputError: an availability out of its range.
     """
+    # (D,) peak rate of each demand, Gbit/s.
     peak = np.zeros(traffic.num_demands)
     for matrices in traffic.chunks(np.arange(traffic.num_matrices)):
         peak = np.maximum(peak, matrices.max(0))
+    # Several demands of a node pair, such as of different classes, have the sum of their peaks.
     names = topology.node_names
     peak_by_pair: dict[tuple[str, str], float] = {}
     for (source, target), rate in zip(traffic.pairs.tolist(), peak.tolist(), strict=True):
@@ -221,9 +234,11 @@ def expansion_of(
         InputError: no request, or invalid options.
         SolverError: the relaxation was not solved.
     """
+    # Candidate paths of the requests, and how often they survive.
     components = failing_components(topology, options)
     problem = candidate_paths_for(topology, requests, options.num_paths, components.groups)
     survival_states = survival_probabilities(problem, components)
+    # Pairs of opposite links with their costs, and the expansion of each.
     link_pairs = topology.link_pairs()
     pairs = LinkPairs.from_links(link_pairs, _costs(topology, link_pairs, options.cost))
     time_limit = seconds(options.deadline, "--deadline")
@@ -261,7 +276,7 @@ def _purchases(
     Args:
         topology: the network before the expansion.
         link_pairs: link indices of each of C pairs.
-        pairs: the same pairs with their costs.
+        pairs: the C pairs with their costs.
         result: the expansion.
     """
     names = topology.node_names
@@ -280,7 +295,13 @@ def _purchases(
 def _reservations(
     problem: Problem, requests: Sequence[Request], result: Expansion
 ) -> list[ReservationRow]:
-    """Return a row for each request with its reservation."""
+    """Return a row for each request with its reservation.
+
+    Args:
+        problem: the network with the candidate paths of the requests.
+        requests: the requests.
+        result: the expansion, with a protection option for each feasible request.
+    """
     texts = option_texts(problem, requests, result.option)
     return [
         ReservationRow(
@@ -297,7 +318,11 @@ def _reservations(
 
 
 def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
-    """Find an expansion, and write all result files.
+    """Find an expansion by the settings of ``teal expand``, and write all result files.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without ``overwrite``.
@@ -306,6 +331,7 @@ def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
     check_out_folder(config.out, names, overwrite=config.overwrite)
     topology = topology_from(config.topology, config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    # Requests of the table, or for the traffic peaks.
     if config.promises is not None:
         requests = resolve_requests(config.promises, topology)
     else:
@@ -318,7 +344,15 @@ def run_expand(config: ExpandConfig, notify: Notify) -> ExpansionReport:
 
 
 def expand_outcome(config: ExpandConfig, notify: Notify) -> Outcome:
-    """Run `teal expand` and return its table, JSON data and written files."""
+    """Run `teal expand`.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        table, JSON data and written files; the exit code is a failure if no request can be met.
+    """
     report = run_expand(config, notify)
     tables = [purchase_table(report)] if report.purchases else []
     return Outcome(
@@ -339,8 +373,9 @@ def expand_outcome(config: ExpandConfig, notify: Notify) -> Outcome:
 
 @with_options(ExpandOptions)
 def expand(topology: Any, promises: Any, options: ExpandOptions) -> ExpansionReport:
-    """Find the least capacity to buy so that a network meets all bandwidth guarantees. The options
-    are those of ``teal expand``; no file is written.
+    """Find the least capacity to buy so that a network meets all bandwidth guarantees.
+
+    Options are the same as in ``teal expand``; no file is written.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.

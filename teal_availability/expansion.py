@@ -95,6 +95,7 @@ class LinkPairs:
             pairs: link indices of each of C pairs; every link is in one pair.
             cost: (C,) cost above 0 of a Gbit/s on both links of each pair.
         """
+        # Number of links of each pair.
         length = np.array([len(links) for links in pairs])
         order = np.concatenate([np.asarray(links, dtype=np.int64) for links in pairs])
         pair_of_link = np.empty(len(order), dtype=np.int64)
@@ -102,16 +103,21 @@ class LinkPairs:
         return cls(order, np.cumsum(length) - length, pair_of_link, cost)
 
     def required_expansion(self, shortfall: FloatArray) -> FloatArray:
-        """Return the expansion (..., C) in Gbit/s that covers a shortfall (..., E) of the links.
+        """Return the expansion (..., C) in Gbit/s of each pair that covers a shortfall of its
+        links.
 
-        It is the largest shortfall on the links of each pair, at least 0.
+        It is the largest shortfall on the links of the pair, at least 0.
+
+        Args:
+            shortfall: (..., E) Gbit/s that each link lacks; negative for spare capacity.
         """
         max_shortfall = np.maximum.reduceat(shortfall[..., self.order], self.start, axis=-1)
         return np.maximum(max_shortfall, 0.0)
 
     def expansion_for_load(self, load: FloatArray, capacity: FloatArray) -> FloatArray:
-        """Return the expansion (C,) in Gbit/s that loads need; excess within the capacity tolerance
-        needs none.
+        """Return the expansion (C,) in Gbit/s of each pair that link loads need.
+
+        An excess over the capacity within the capacity tolerance needs no expansion.
 
         Args:
             load: (E,) Gbit/s.
@@ -130,11 +136,12 @@ def bound_by_prices(
 ) -> float:
     """Return a lower bound on the cost of any expansion, by weak duality.
 
-    For link prices y >= 0 that sum to at most the cost of each pair, the bound is
+    For link prices y[e] >= 0 that sum to at most the cost of each pair, the bound is
 
-        sum_j min_w sum_e a[w, e] y[e] - sum_e capacity[e] y[e],
+        sum_j min_w sum_e a[w, e] y[e] - sum_e capacity[e] y[e]
 
-    with the minimum over the options w of request j. Prices that are too high are scaled down.
+    over requests j, options w of request j, and links e. a[w, e] is the rate that option w reserves
+    on link e. Prices that are too high are scaled down.
 
     Args:
         option_request: (W,) request of each option.
@@ -150,7 +157,7 @@ def bound_by_prices(
         pairs.cost, pair_price, out=np.ones_like(pair_price), where=pair_price > pairs.cost
     )
     prices = prices * scale[pairs.pair_of_link]
-    # Each request pays for its cheapest option.
+    # Cost (J,) of the cheapest option of each request; infinite for requests without options.
     option_cost = loads @ prices
     cheapest = np.full(int(option_request.max(initial=-1)) + 1, np.inf)
     np.minimum.at(cheapest, option_request, option_cost)
@@ -179,11 +186,12 @@ def expansion(
     """
     capacity = capacity_of(problem)
     options = all_feasible_options(problem, survival_states, requests)
-    # No request has an option: no expansion is needed.
+    # No request has an option: no expansion is needed, and cost and bound are 0.
     if not options:
         no_expansion = np.zeros(len(pairs.cost))
         no_load = np.zeros(len(capacity))
         return Expansion((None,) * len(requests), no_load, no_expansion, 0.0, 0.0, no_load)
+    # (W, E) Gbit/s that each option reserves on each link, and (W,) its request.
     loads = option_loads(problem, requests, options)
     option_request = np.array([selected.request_index for selected in options], dtype=np.int64)
     # Linear relaxation, with a dual bound.
@@ -222,7 +230,7 @@ def expansion(
 def _expansion_cost(
     loads: sp.csr_array, chosen: Int64Array, capacity: FloatArray, pairs: LinkPairs
 ) -> float:
-    """Return the cost of the expansion for the chosen options.
+    """Return the cost of the expansion that the loads of the chosen options need.
 
     Args:
         loads: (W, E) Gbit/s that each option reserves on each link.
@@ -237,7 +245,7 @@ def _expansion_cost(
 def _constraint_rows(
     option_request: Int64Array, loads: sp.csr_array, pairs: LinkPairs
 ) -> tuple[sp.csr_array, sp.csr_array]:
-    """Return the constraint rows over W options and the expansion of C pairs.
+    """Return the constraint rows of the programs over W options and the expansion of C pairs.
 
     Args:
         option_request: (W,) request of each option.
@@ -245,9 +253,11 @@ def _constraint_rows(
         pairs: pairs of links that are expanded together.
 
     Returns:
-        rows (E, W + C) of load less expansion of each link, and rows (J, W + C) of the number of
-        options of each of J requests.
+        rows (E, W + C) with the load less the expansion of each link, and rows (J, W + C) with the
+        number of chosen options of each of J requests.
     """
+    # A Gbit/s of expansion of a pair relieves its links by a Gbit/s; each option counts once in the
+    # row of its request.
     num_options, num_links = loads.shape
     expansion_columns = sp.csr_array(
         (-np.ones(num_links), (np.arange(num_links), pairs.pair_of_link)),
@@ -273,7 +283,7 @@ def _solve_relaxation(
         pairs: pairs of links that are expanded together.
 
     Returns:
-        fraction (W,) of each option, and dual prices (E,) of the links.
+        fraction (W,) of each option, and dual prices (E,) of the links, cost per Gbit/s.
     """
     num_options = len(option_request)
     # Scale rates and costs by their means, so that HiGHS's absolute tolerances are small.
@@ -281,6 +291,7 @@ def _solve_relaxation(
     capacity_rows, request_rows = _constraint_rows(option_request, loads / rate_unit, pairs)
     cost_unit = float(pairs.cost.mean())
     cost = np.concatenate([np.zeros(num_options), pairs.cost / cost_unit])
+    # Minimise the cost of the expansion; the fractions of each request's options sum to 1.
     result = solve_lp(
         cost,
         (capacity_rows, capacity / rate_unit),
@@ -327,7 +338,7 @@ def _solve_integer(
         seconds=seconds,
         relative_gap=_RELATIVE_GAP,
     )
-    # Accept only a choice with one option per request.
+    # Reject a choice without exactly one option per request.
     chosen = None if result.x is None else np.flatnonzero(result.x[:num_options] > 0.5)
     if chosen is not None and len(chosen) != request_rows.shape[0]:
         chosen = None
@@ -346,16 +357,17 @@ def _improve_by_moves(
     """Improve a choice of options by local search.
 
     Each request in turn changes to the option with the smallest total cost while the other requests
-    keep theirs; of options with equal cost, to the one with the lowest price. The search ends when
-    no request changes.
+    keep theirs; among options of equal cost, to the one with the lowest price. The search ends when
+    no request changes, or after ``_MAX_ROUNDS`` rounds.
 
     Args:
-        request_options: option indices of each request.
+        request_options: option indices of each of J requests.
         chosen: (J,) option of each request.
         loads: (W, E) Gbit/s that each option reserves on each link.
         capacity: (E,) Gbit/s.
         pairs: pairs of links that are expanded together.
-        option_price: (W,) reserved rates of each option times the dual prices of the links.
+        option_price: (W,) price of each option: sum of reserved rates times dual prices of the
+            links.
         deadline: time (``time.perf_counter``) after which no round begins.
 
     Returns:

@@ -2,14 +2,14 @@
 
 An ingress moves the traffic of failed paths to surviving paths, up to the rates reserved there;
 reserved rates never exceed capacities, so no failure causes congestion. Let p[d, s] be the exact
-probability of survival state s of demand d (:mod:`teal_availability.survival`), and S[d, s] the sum
-of the rates on the paths that survive in it. Two programs are linear:
+probability of survival state s of demand d (:mod:`teal_availability.survival`), and r[d, s] the sum
+of the rates on the paths that survive in it, as a share of the demand. Two programs are linear:
 
-- *least expected loss*: max sum_d sum_s p[d, s] min(d, S[d, s]);
-- *common share* at availability beta: the largest common served fraction, max over x of the least
-  mean share of any demand in the worst 1 - beta of the time,
+- *least expected loss*: max sum_d rate[d] sum_s p[d, s] min(1, r[d, s]), with rate[d] of demand d;
+- *common share* at availability beta: the least mean share of any demand in the worst 1 - beta of
+  the time, maximised over the rates,
 
-      min_d  max_{a <= 1}  a - sum_s p[d, s] max(0, a - S[d, s] / d) / (1 - beta),
+      max  min_d  max_{a <= 1}  a - sum_s p[d, s] max(0, a - r[d, s]) / (1 - beta),
 
   one minus the conditional value at risk (CVaR) of the lost share (Rockafellar and Uryasev, 2000;
   TEAVAR, Bogle et al., SIGCOMM 2019), separately for each demand. Every demand keeps this share in
@@ -102,12 +102,13 @@ class Guarantee:
 class _SurvivalRows:
     """Columns and rows shared by the linear programs of guarantees.
 
-    A column is a path of an included demand; its variable is the reserved rate as a share of the
-    demand. A row is a survival state of an included demand with positive probability, except the
-    state in which no path survives.
+    A column is one of P paths of the included demands; its variable is the rate reserved on the
+    path, as a share of the demand. A row is one of R survival states of the included demands, with
+    positive probability; the states in which no path survives have no row.
 
     Attributes:
-        slot: (P,) position d K + k of each path.
+        slot: (P,) position d K + k of each path: path k of demand d, with K candidate paths per
+            demand.
         loads: (E, P) Gbit/s that a share of 1 on a path puts on each link.
         capacity: (E,) Gbit/s.
         demand_index: (R,) demand of each row.
@@ -119,12 +120,20 @@ class _SurvivalRows:
     Args:
         problem: one matrix.
         survival_states: probabilities of its survival states.
-        is_included: (D,) demands in the program.
+        is_included: (D,) whether the program includes a demand.
     """
 
     def __init__(
         self, problem: Problem, survival_states: SurvivalStates, is_included: BoolArray
     ) -> None:
+        """Select the P paths and R survival states of the included demands, and build their
+        matrices.
+
+        Args:
+            problem: one matrix.
+            survival_states: probabilities of its survival states.
+            is_included: (D,) whether the programs include a demand.
+        """
         demand = demand_of(problem)
         links = path_links_of(problem.paths)
         num_paths = problem.paths.num_paths
@@ -134,6 +143,7 @@ class _SurvivalRows:
         incidence = path_link_incidence(problem.paths)[candidates]
         self.slot = links.slot[candidates]
         self.capacity = capacity_of(problem)
+        # (E, P) Gbit/s on each link if a path carries its whole demand.
         self.loads = (sp.diags_array(demand[self.slot // num_paths]) @ incidence).T.tocsr()
         # Rows: survival states that occur; nothing arrives while no path survives.
         occurs = (survival_states.probability > _MIN_PROBABILITY) & is_included[:, None]
@@ -152,14 +162,28 @@ class _SurvivalRows:
         )
 
     def to_table(self, values: FloatArray, survival_states: SurvivalStates) -> FloatArray:
-        """Scatter values of the rows (R,) into a table (D, 2^K), 0 elsewhere."""
+        """Scatter one value per row into a table by demand and survival state.
+
+        Args:
+            values: (R,) value of each row.
+            survival_states: survival states of the demands, which give the shape of the table.
+
+        Returns:
+            (D, 2^K) the values; 0 where the program has no row.
+        """
         table = np.zeros_like(survival_states.probability)
         table[self.demand_index, self.path_set] = values
         return table
 
     def rates(self, shares: FloatArray, problem: Problem) -> FloatArray:
-        """Convert shares of the demands (P,) to rates (D, K) in Gbit/s, scaled down where rounding
-        exceeds a capacity.
+        """Convert shares of the demands to rates on the candidate paths.
+
+        Args:
+            shares: (P,) reserved rate on each path of the program, as a share of its demand.
+            problem: one matrix.
+
+        Returns:
+            (D, K) Gbit/s, scaled down where rounding errors exceed a link capacity.
         """
         path_shares = np.zeros(problem.paths.mask.size)
         path_shares[self.slot] = np.maximum(shares, 0.0)
@@ -169,13 +193,14 @@ class _SurvivalRows:
     def solve(
         self, cost: FloatArray, blocks: Sequence[Sequence[Any]], rhs: FloatArray, **options: Any
     ) -> LpResult:
-        """Minimise ``cost @ x`` subject to ``A x <= rhs``.
+        """Minimise ``cost @ x`` over the variables x subject to ``A x <= rhs`` and their bounds.
 
         Args:
             cost: (n,) cost of each variable.
             blocks: A as rows of sparse blocks, None for zero blocks.
             rhs: right-hand side of all rows.
-            options: bounds ``low`` and ``high`` of the variables, and options of ``solve_lp``.
+            options: bounds ``low`` (0 by default) and ``high`` of the variables, and other keywords
+                of :func:`teal.runtime.lp.solve_lp`.
         """
         return solve_lp(cost, (sp.block_array(blocks, format="csr"), rhs), **options)
 
@@ -184,10 +209,15 @@ class _SurvivalRows:
 def guarantee_min_loss(
     problem: Problem, survival_states: SurvivalStates, seconds: float = math.inf
 ) -> Guarantee:
-    """Compute the rates with the least expected loss.
+    """Compute the rates with the least expected loss, by a linear program.
 
-    Maximises sum_d sum_s p[d, s] min(d, S[d, s]) within the link capacities, by a linear program.
-    If the program is too large, the rates come from the largest total flow; their bound is valid,
+    The program maximises the expected delivered traffic
+
+        sum_d sum_s p[d, s] min(rate[d], S[d, s])
+
+    within the link capacities. p[d, s] is the probability of survival state s of demand d, rate[d]
+    the rate of the demand, and S[d, s] the sum of the rates on the paths that survive in s. If the
+    program is too large, the rates come from the largest total flow instead; their bound is valid,
     too.
 
     Args:
@@ -200,16 +230,18 @@ def guarantee_min_loss(
     """
     if not is_tractable(survival_states):
         return _promise_from_max_flow(problem, survival_states, seconds)
-    # Variables: path shares x, and the delivered share b <= 1 of each row's survival state.
+    # Variables: shares reserved on paths, and the delivered share b <= 1 of each survival state.
     rows = _SurvivalRows(problem, survival_states, demand_of(problem) > 0)
     num_paths = len(rows.slot)
     num_rows = len(rows.demand_rate)
     num_links = len(rows.capacity)
     if not num_rows:
         return _zero_promise(problem, survival_states)
+    # (R,) Gbit/s of each row's demand, weighted by the probability of its survival state.
     expected_rate = rows.probability * rows.demand_rate
-    # Minimise -sum of p d b subject to link loads <= capacity and b <= surviving shares. Costs are
-    # scaled by their mean, so that HiGHS's absolute tolerances are small.
+    # Minimise -sum of expected_rate * b subject to link loads <= capacity and b <= the shares on
+    # surviving paths. Costs are divided by their mean, so that HiGHS's absolute tolerances are
+    # small.
     cost_unit = float(expected_rate.mean())
     result = rows.solve(
         np.concatenate([np.zeros(num_paths), -expected_rate / cost_unit]),
@@ -231,7 +263,12 @@ def guarantee_min_loss(
 
 
 def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarantee:
-    """Return the guarantee of a matrix without deliverable demand: all rates are 0."""
+    """Return a guarantee in which all rates are 0, for a matrix without deliverable demand.
+
+    Args:
+        problem: one matrix.
+        survival_states: probabilities of its survival states.
+    """
     zero_weights = np.zeros_like(survival_states.probability)
     rates = np.zeros((len(zero_weights), survival_states.num_paths))
     return _certified_promise(
@@ -242,7 +279,7 @@ def _zero_promise(problem: Problem, survival_states: SurvivalStates) -> Guarante
 def empty_promise(
     problem: Problem, survival_states: SurvivalStates, excluded: BoolArray
 ) -> Guarantee:
-    """Return the guarantee of a common share that applies to no demand.
+    """Return the guarantee of a common share where no demand is included: all rates are 0.
 
     The share is 0 if demands are excluded, because they have no path for too long, else 1.
 
@@ -283,8 +320,12 @@ def _certified_promise(
 
 
 def is_tractable(survival_states: SurvivalStates) -> bool:
-    """Return whether the linear programs are small enough to be solved in minutes, by the number
-    of survival states with positive probability.
+    """Return whether the linear programs of guarantees can be solved in minutes.
+
+    They can if the demands have at most ``_MAX_ROWS`` survival states with positive probability.
+
+    Args:
+        survival_states: probabilities of the survival states.
     """
     return int((survival_states.probability[:, 1:] > _MIN_PROBABILITY).sum()) <= _MAX_ROWS
 
@@ -294,7 +335,7 @@ def _promise_from_max_flow(
 ) -> Guarantee:
     """Reserve the rates of the largest total flow, and the residual capacity for alternative paths.
 
-    The link prices of the flow certify the rates.
+    The link prices of the flow give the upper bound on the expected delivered share.
 
     Args:
         problem: one matrix under total_flow.
@@ -306,13 +347,15 @@ def _promise_from_max_flow(
     demand = problem.demand[0][:, None]
     rates = flow.splits[0].to(problem.demand) * demand
     # Reserve the residual capacity for alternative paths: paths with less than half of the demand.
+    # Start from even splits, and scale them down to the residual capacity (without refill rounds,
+    # which would distribute the capacity that stays free).
     residual = (problem.capacity[0] - problem.loads(flow.splits.to(problem.demand))[0]).clamp(min=0)
     is_alternative = problem.path_mask[0] & (2 * rates < demand)
     even_splits = is_alternative / is_alternative.sum(-1, keepdim=True).clamp(min=1)
     alternative_splits = project(
         problem.with_capacity(residual), even_splits[None].to(problem.demand), refill=0
     )[0]
-    # Certify by the prices of the flow.
+    # Compute the bound from the link prices of the flow.
     prices = np.asarray(flow.prices[0].to("cpu", torch.float64), dtype=np.float64)
     scaled_rates = scale_to_capacities(problem, (rates + alternative_splits * demand).cpu().numpy())
     weights = feasible_weights(problem, survival_states, prices)
@@ -328,7 +371,7 @@ def demands_without_path(
     Args:
         survival_states: survival states of the demands.
         demand: (D,) Gbit/s.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
     """
     max_missed = (1 - availability) * (1 - TIME_TOLERANCE)
     is_disconnected: BoolArray = (demand > 0) & (survival_states.probability[:, 0] >= max_missed)
@@ -351,7 +394,7 @@ def guarantee_common_fraction(
     Args:
         problem: one matrix under total_flow, without classes.
         survival_states: probabilities of its survival states.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
         seconds: time limit of each program.
 
     Raises:
@@ -375,17 +418,19 @@ def guarantee_common_fractions(
     among them those with the least expected loss.
 
     The common share of a class is the smallest over its demands of the mean delivered share in the
-    worst 1 - beta of the time. Upper classes keep their shares while that of the next class is
-    maximised (lexicographic order), and each bound holds for all rates that keep them.
-
-    Returns one guarantee per class, all with the same rates; demands without a path for 1 - beta of
-    the time or longer are excluded and have no rates.
+    worst 1 - availability of the time. The classes are optimised in lexicographic order: while the
+    share of a class is maximised, the classes above it keep theirs. The bound of a class holds for
+    all rates that keep the shares of the classes above it.
 
     Args:
         problem: one matrix; without classes all demands are one class.
         survival_states: probabilities of its survival states.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
         seconds: time limit of each program.
+
+    Returns:
+        one guarantee per class, all with the same rates. Demands without a path for
+        1 - availability of the time or longer are excluded and have no rates.
 
     Raises:
         InputError: another availability, or too large a network.
@@ -403,6 +448,7 @@ def guarantee_common_fractions(
     class_of = classes_of(problem)
     excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
+    # Indices of the classes that have included demands.
     active_classes = [
         c for c in range(num_classes(problem)) if (is_included & (class_of == c)).any()
     ]
@@ -449,7 +495,7 @@ def _guarantees_of_classes(
     Args:
         problem: one matrix.
         survival_states: probabilities of its survival states.
-        availability: beta.
+        availability: share of the time, in (0, 1).
         rates: (D, K) Gbit/s on each path, of all classes.
         duals: by index of each class that has demand: link prices (E,), weights of survival states
             (D, 2^K), and weights of demands (D,), from the program of the class.
@@ -458,15 +504,19 @@ def _guarantees_of_classes(
     class_of = classes_of(problem)
     excluded = demands_without_path(survival_states, demand, availability)
     is_included = (demand > 0) & ~excluded
+    # (D,) mean share of each demand in the worst time, and the share that demands of upper classes
+    # keep, NaN for demands of other classes.
     shares = tail_mean_shares(survival_states, demand, rates, availability)
     guarantees = []
     guaranteed_share = np.full(len(demand), np.nan)
     for class_index in range(num_classes(problem)):
+        # Without included demands, the common share of a class is 0 or 1.
         in_class = class_of == class_index
         if class_index not in duals:
             guarantee = empty_promise(problem, survival_states, excluded & in_class)
             guarantees.append(dataclasses.replace(guarantee, rates=rates))
             continue
+        # Smallest share of the class, and its bound while upper classes keep their values.
         value = float(shares[is_included & in_class].min())
         prices, weights, demand_weights = duals[class_index]
         bound = common_share_bound(
@@ -484,23 +534,25 @@ def _guarantees_of_classes(
 
 
 class _CommonShareProgram:
-    """Linear program of the largest common share of some demands, while others keep guaranteed
-    shares.
+    """Linear program of the largest common share of some demands, while other demands keep
+    guaranteed shares.
 
         max  t   subject to link loads <= capacity and, for each demand d and survival state s,
-        u[d, s] >= a[d] - S[d, s] / d,
-        a[d] - sum_s p[d, s] u[d, s] / (1 - beta) >= t, or its guaranteed share.
+        u[d, s] >= a[d] - r[d, s],
+        a[d] - sum_s p[d, s] u[d, s] / (1 - beta) >= t, or the guaranteed share of d.
 
-    Variables: reserved rates as shares of the demands, shortfalls u[d, s], levels a[d] <= 1 (value
-    at risk), and the common share t; the least expected loss adds delivered shares b[d, s]. In the
-    state without a surviving path the shortfall is a[d].
+    Variables: reserved rates as shares of the demands, shortfalls u[d, s] >= 0, levels a[d] <= 1
+    (value at risk), and the common share t. r[d, s] is the sum of the shares reserved on the paths
+    of demand d that survive in state s, p[d, s] the probability of the state, and beta the
+    availability. The least expected loss adds delivered shares b[d, s]. In the state without a
+    surviving path the shortfall is a[d].
 
     Args:
         rows: columns and rows of the included demands.
         survival_states: probabilities of their survival states.
-        is_included: (D,) demands in the program.
+        is_included: (D,) whether the program includes a demand.
         guaranteed_share: (D,) share that a demand keeps; NaN for demands of the common share.
-        availability: beta.
+        availability: beta, in (0, 1).
     """
 
     def __init__(
@@ -511,23 +563,37 @@ class _CommonShareProgram:
         guaranteed_share: FloatArray,
         availability: float,
     ) -> None:
+        """Build the constraint rows, right-hand sides and bounds of the program.
+
+        Args:
+            rows: columns (paths) and rows (survival states) of the included demands.
+            survival_states: probabilities of their survival states.
+            is_included: (D,) whether the program includes a demand.
+            guaranteed_share: (D,) share that a demand keeps; NaN for demands of the common share.
+            availability: share of the time, in (0, 1).
+        """
         self._rows = rows
         self._is_included = is_included
         tail = 1 - availability
+        # Variables in this order: shares reserved on paths, shortfall u of each row, level a of
+        # each included demand (value at risk), and the common share t. First the (D,) coefficient
+        # of a for the state without a surviving path, whose shortfall is a.
         self._cut_weight = survival_states.probability[:, 0] / tail
         num_paths = len(rows.slot)
         num_rows = len(rows.demand_rate)
         num_demands = int(is_included.sum())
-        # The variable t comes after path shares, shortfalls and levels.
+        # The common share is the last variable.
         self._num_before_share = num_paths + num_rows + num_demands
+        # Position of each included demand among them, -1 for other demands.
         row_of_demand = np.full(len(is_included), -1, dtype=np.int64)
         row_of_demand[is_included] = np.arange(num_demands)
+        # Coefficients of a in the shortfall rows, and of u in the rows of the demands.
         entries = np.arange(num_rows), row_of_demand[rows.demand_index]
         demand_levels = sp.csr_array((np.ones(num_rows), entries), shape=(num_rows, num_demands))
         tail_shortfalls = sp.csr_array(
             (rows.probability / tail, entries[::-1]), shape=(num_demands, num_rows)
         )
-        # Row blocks: link loads, shortfalls, CVaR of each demand. Columns: x, u, a, t.
+        # Row blocks: link loads, shortfalls, CVaR of each demand. Columns: path shares, u, a, t.
         level_coefficients = sp.diags_array(1 - self._cut_weight[is_included])
         is_common = np.isnan(guaranteed_share[is_included])
         self._blocks = [
@@ -543,7 +609,7 @@ class _CommonShareProgram:
         )
 
     def solve_largest_share(self, seconds: float) -> LpResult:
-        """Maximise the common share t, the last variable.
+        """Return the solution of the linear program that maximises the common share t.
 
         Args:
             seconds: time limit.
@@ -558,10 +624,11 @@ class _CommonShareProgram:
         )
 
     def solve_least_loss(self, result: LpResult, seconds: float) -> LpResult:
-        """Minimise the expected loss while the common share stays.
+        """Minimise the expected loss at the largest common share.
 
-        Maximises sum of p[d, s] d b[d, s] with t at least the share of ``result``, less a relative
-        tolerance.
+        Maximises the expected delivered traffic, the sum over demands d and survival states s of
+        p[d, s] demand[d] b[d, s], where p[d, s] is the probability of a state and the variable
+        b[d, s] the delivered share. The common share may decrease by a relative tolerance.
 
         Args:
             result: solution of the largest common share; returned if this program is not solved.
@@ -571,7 +638,8 @@ class _CommonShareProgram:
         num_rows = len(rows.demand_rate)
         share = result.solution("common share")[-1]
         expected_rate = rows.probability * rows.demand_rate
-        # Add the variables b[d, s] <= surviving shares, and a lower bound on t.
+        # Add the variables b, at most the shares on surviving paths, and a lower bound on the
+        # common share, the last variable of the first program. Costs are divided by their mean.
         least_loss_result = rows.solve(
             np.concatenate(
                 [np.zeros(self._num_before_share + 1), -expected_rate / float(expected_rate.mean())]
@@ -591,6 +659,7 @@ class _CommonShareProgram:
             high=np.concatenate([self._upper_bounds, np.ones(num_rows)]),
             seconds=seconds,
         )
+        # Keep the largest share if this program is not solved.
         return (
             least_loss_result
             if least_loss_result.is_solved and least_loss_result.x is not None
@@ -600,7 +669,7 @@ class _CommonShareProgram:
     def duals(
         self, result: LpResult, survival_states: SurvivalStates
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the duals that prove the bound of the common share.
+        """Return the dual values from which the upper bound on the common share is computed.
 
         Args:
             result: solution of the largest common share.
@@ -612,6 +681,7 @@ class _CommonShareProgram:
         rows = self._rows
         num_links = len(rows.capacity)
         num_rows = len(rows.demand_rate)
+        # The duals are in the order of the row blocks: links, survival states, demands.
         demand_weights = np.zeros(len(self._is_included))
         demand_weights[self._is_included] = result.duals[num_links + num_rows :]
         weights = rows.to_table(result.duals[num_links : num_links + num_rows], survival_states)
@@ -643,22 +713,26 @@ def common_quantile(
     """Compute the largest share that every demand keeps in at least ``availability`` of the time.
 
     The common share, a mean over the worst states (CVaR), is a lower bound on this quantile. An
-    integer program with binaries z[d, s], 1 if demand d keeps the share in survival state s,
+    integer program computes it, with binaries z[d, s], 1 if demand d keeps the share in survival
+    state s:
 
-        max share,  S[d, s] / d >= share - 1 + z[d, s],
+        max share,  r[d, s] >= share - 1 + z[d, s],
         sum_s p[d, s] (1 - z[d, s]) <= 1 - availability,
 
-    computes it over the demands that a common share includes. States more probable than
-    1 - availability have z[d, s] = 1.
-
-    Returns None if the integer program is too large, or HiGHS has no solution in time.
+    where r[d, s] is the sum of the shares of demand d reserved on the paths that survive in state
+    s, and p[d, s] the probability of the state. The program has the same demands as a common share.
+    States more probable than 1 - availability have z[d, s] = 1.
 
     Args:
         problem: one matrix under total_flow.
         survival_states: probabilities of its survival states.
-        availability: beta.
+        availability: share of the time, in (0, 1).
         promise: guarantee of a common share, whose rates are a candidate, too; None for none.
         seconds: time limit.
+
+    Returns:
+        the share and its upper bound; None if the integer program is too large, or HiGHS has no
+        solution in time.
     """
     check_availability(availability, "promise")
     demand = demand_of(problem)
@@ -678,6 +752,7 @@ def common_quantile(
         float(quantile_shares(survival_states, demand, rates, availability)[is_included].min())
         for rates in candidates
     )
+    # HiGHS minimises -share, so that minus its bound limits the share from above.
     return Quantile(value, max(value, min(1.0, max(0.0, -result.bound))))
 
 
@@ -694,10 +769,10 @@ def _solve_quantile_program(
     in the row's survival state, and the share. Probabilities are divided by 1 - availability.
 
     Args:
-        rows: columns and rows of the included demands.
+        rows: columns (P paths) and rows (R survival states) of the included demands.
         survival_states: probabilities of the survival states.
-        is_included: (D,) demands in the program.
-        availability: beta, in (0, 1).
+        is_included: (D,) whether the program includes a demand.
+        availability: share of the time, in (0, 1).
         seconds: time limit.
     """
     num_paths = len(rows.slot)
@@ -705,16 +780,20 @@ def _solve_quantile_program(
     can_miss, missable_rows, min_kept = _missed_states(
         rows, survival_states, is_included, availability
     )
+    # Constraint rows over the variables: link loads, kept shares, and kept time.
     load_rows = sp.hstack([rows.loads, sp.csr_array((len(rows.capacity), num_rows + 1))])
-    # S[d, s] / d - z[d, s] - share >= -1, or S[d, s] / d - share >= 0 for states that must count.
+    # With r, the sum of the shares on surviving paths: r - z - share >= -1 where the share may be
+    # missed, else r - share >= 0.
     share_column = np.ones((num_rows, 1))
     share_rows = sp.hstack(
         [rows.path_survives, -sp.diags_array(can_miss.astype(float)), -share_column]
     )
-    # Probability of the states in which each demand keeps the share.
+    # Probability of the states in which each demand keeps the share, at least its minimum.
     time_rows = sp.hstack(
         [sp.csr_array((len(min_kept), num_paths)), missable_rows, 0 * min_kept[:, None]]
     )
+    # Maximise the share to a gap of 0.01%: costs, constraints, and a vector that is 1 for integer
+    # variables, the binaries z.
     return solve_milp(
         np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
         [
@@ -737,14 +816,20 @@ def _missed_states(
 ) -> tuple[BoolArray, sp.csr_array, FloatArray]:
     """Return the coefficients of the probability constraints of the quantile program.
 
-    A demand may miss the share in states of total probability 1 - availability, less the
-    probability that no path survives; this is its allowance.
+    A demand may miss the share in survival states with a total probability of 1 - availability.
+    Without the probability that no path survives, this is the allowance for its R rows.
+
+    Args:
+        rows: columns (P paths) and rows (R survival states) of the included demands.
+        survival_states: probabilities of the survival states.
+        is_included: (D,) whether the program includes a demand.
+        availability: share of the time, in (0, 1).
 
     Returns:
-        (R,) whether a row's survival state may be missed: it is not more probable than the
-        allowance; (demands, R) probabilities of these states; (demands,) minimum total probability
-        of those in which the demand keeps the share. The latter two are divided by
-        1 - availability and have a row for each included demand.
+        (R,) whether the share may be missed in a row's survival state: its probability is at most
+        the allowance; (demands, R) probabilities of these states; (demands,) minimum total
+        probability of those in which the demand keeps the share. The latter two are divided by
+        1 - availability and have one entry or row for each included demand.
     """
     tail = 1 - availability
     num_rows = len(rows.demand_rate)
@@ -753,6 +838,7 @@ def _missed_states(
     # (D,) allowance: probability of missed states beyond the one without a surviving path.
     allowed_missed = max_missed_time(availability) - survival_states.probability[:, 0]
     can_miss = rows.probability <= allowed_missed[rows.demand_index]
+    # Probabilities of the states that may be missed, by included demand.
     missable_rows = sp.csr_array(
         (
             np.where(can_miss, rows.probability, 0.0) / tail,

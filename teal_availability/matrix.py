@@ -12,7 +12,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 def demand_of(problem: Problem) -> FloatArray:
-    """Return the demands (D,) in Gbit/s.
+    """Return the demands (D,) of a problem with one matrix, in Gbit/s.
 
     Raises:
         InputError: more than one matrix, or none.
@@ -23,7 +23,7 @@ def demand_of(problem: Problem) -> FloatArray:
 
 
 def capacity_of(problem: Problem) -> FloatArray:
-    """Return the link capacities (E,) in Gbit/s."""
+    """Return the link capacities (E,) of a problem with one matrix, in Gbit/s."""
     return np.asarray(problem.capacity[0].to("cpu", torch.float64), dtype=np.float64)
 
 
@@ -52,8 +52,9 @@ def residual_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
 
 
 def path_link_incidence(paths: PathSet) -> sp.csr_array:
-    """Return the path-link incidence (P, E): 1 where a path crosses a link. Paths are in the order
-    of ``PathLinks.slot``.
+    """Return the path-link incidence (P, E): 1 where a path crosses a link.
+
+    The P paths are all paths of the demands, in the order of ``PathLinks.slot``.
     """
     links = path_links_of(paths)
     return sp.csr_array(

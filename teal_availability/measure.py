@@ -28,7 +28,12 @@ _LEVEL_TOLERANCE = 1e-6
 
 
 class Bounds(NamedTuple):
-    """Lower and upper bound of a metric, arrays of the same shape."""
+    """Lower and upper bound of a metric, as arrays of the same shape.
+
+    Attributes:
+        low: lower bound.
+        high: upper bound.
+    """
 
     low: FloatArray
     high: FloatArray
@@ -77,17 +82,21 @@ class Availability:
 
     @property
     def all_demands_time(self) -> Bounds:
-        """(3,) share of the time in which every demand reaches the levels."""
+        """Bounds (3,) on the share of the time in which at least 100, 99 and 90% of every demand
+        are delivered.
+        """
         return self.totals[0].all_demands_time
 
     @property
     def total_traffic_time(self) -> Bounds:
-        """(3,) share of the time in which the total traffic reaches the levels."""
+        """Bounds (3,) on the share of the time in which at least 100, 99 and 90% of the total
+        traffic are delivered.
+        """
         return self.totals[0].total_traffic_time
 
     @property
     def mean(self) -> Bounds:
-        """() delivered share of all traffic."""
+        """Bounds (scalars) on the delivered share of all traffic."""
         return self.totals[0].mean
 
 
@@ -122,21 +131,39 @@ def measure(
     demand_weights = _traffic_weights(demand)
     time_weights = np.full(len(by_matrix), 1 / len(by_matrix))
 
+    # Functions that average over the matrices.
     def mean(values: Sequence[FloatArray], weights: FloatArray) -> FloatArray:
-        """Return the weighted mean of M arrays; weights (M,) or (M, first axis of the arrays)."""
+        """Return the weighted mean of M arrays.
+
+        Args:
+            values: the arrays, all of one shape.
+            weights: (M,) weight of each array, or (M, n) also along the first axis of the arrays.
+        """
         stacked = np.array(values)
         shaped = weights.reshape(weights.shape + (1,) * (stacked.ndim - weights.ndim))
         return np.asarray((shaped * stacked).sum(0))
 
     def bounds(metrics: Sequence[Bounds], weights: FloatArray) -> Bounds:
-        """Return the weighted means of M lower and of M upper bounds."""
+        """Return the weighted means of M lower bounds and of M upper bounds.
+
+        Args:
+            metrics: the bounds for each matrix.
+            weights: weights of the matrices, as in ``mean``.
+        """
         return Bounds(
             mean([item.low for item in metrics], weights),
             mean([item.high for item in metrics], weights),
         )
 
     def totals(index: int, class_name: str, members: slice) -> Totals:
-        """Average the totals of a group of demands: all demands, or a class."""
+        """Average the availability of a group of demands over the matrices.
+
+        Args:
+            index: position of the group in the totals of each matrix.
+            class_name: name of the class; "" for all demands.
+            members: slice of the demands.
+        """
+        # Shares of the time have equal weights, shares of traffic the group's traffic as weight.
         group_totals = [item.totals[index] for item in by_matrix]
         return Totals(
             class_name,
@@ -147,6 +174,7 @@ def measure(
             ),
         )
 
+    # Average each metric over the matrices.
     return Availability(
         name,
         bounds([item.demand_time for item in by_matrix], time_weights),
@@ -158,7 +186,7 @@ def measure(
 
 
 def _demand_groups(problem: Problem) -> list[tuple[str, slice]]:
-    """Return name and demands of each group: all demands under the name "", then each class."""
+    """Return the name and the slice of each group: all demands (name ""), then each class."""
     groups = [("", slice(None))]
     if problem.classes is not None:
         groups += zip(problem.classes.names, problem.classes.blocks, strict=True)
@@ -166,7 +194,8 @@ def _demand_groups(problem: Problem) -> list[tuple[str, slice]]:
 
 
 def _traffic_weights(traffic: FloatArray) -> FloatArray:
-    """Return each matrix's share of the traffic summed over M matrices; 1 / M without traffic.
+    """Return the share of each of M matrices in the traffic of all M matrices; 1 / M without
+    traffic.
 
     Args:
         traffic: (M, ...) Gbit/s.
@@ -183,6 +212,7 @@ def lost_share(demand: FloatArray, share: FloatArray) -> FloatArray:
         demand: (D,) Gbit/s.
         share: (S, D) delivered share of each demand.
     """
+    # Never 0, so that the division is defined.
     total = max(float(demand.sum()), 1e-300)
     lost: FloatArray = ((1 - share) @ demand / total).clip(0.0, 1.0)
     return lost
@@ -215,6 +245,7 @@ def _measure_matrix(
     groups = [_GroupSums(*group) for group in _demand_groups(problem)]
     # (S,) lost share of all traffic in each state.
     lost = np.zeros(len(states))
+    # Add the states batch by batch.
     for batch, link_up in state_batches(components, states, routing.batch_size):
         probability = states.probability[batch]
         share, max_total_share = routing.delivery(link_up)
@@ -228,7 +259,7 @@ def _measure_matrix(
                 lost[batch] = group_loss
             all_reach = np.asarray(reaches[:, members].all(1))
             group.add(probability, 1 - group_loss, all_reach, max_total_share)
-        # Single demands: in inexact states, nothing but 1 is a certain upper bound.
+        # Single demands: in inexact states, the only certain upper bound is 1.
         is_inexact = _is_inexact(max_total_share, len(share))
         demand_mean.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
         demand_time.add(probability, reaches, _upper_where_inexact(is_inexact, True, reaches))
@@ -302,7 +333,7 @@ class _GroupSums:
         )
 
     def totals(self, unlisted: float) -> Totals:
-        """Return the bounds of all metrics.
+        """Return the bounds of all metrics of the group.
 
         Args:
             unlisted: total probability of the unlisted states.
@@ -331,7 +362,8 @@ def _is_inexact(max_total_share: FloatArray | None, num_states: int) -> BoolArra
 def _upper_where_inexact(
     is_inexact: BoolArray, upper: AnyArray | float, exact: AnyArray
 ) -> AnyArray:
-    """Return ``upper`` in inexact states, and ``exact`` in the others.
+    """Return values of S states: the upper bound in states with inexact shares, else the exact
+    values.
 
     Args:
         is_inexact: (S,) whether the shares of a state are inexact.
@@ -356,7 +388,7 @@ class _BoundedSum:
         self._high = np.zeros(shape)
 
     def add(self, probability: FloatArray, low: AnyArray, high: AnyArray) -> None:
-        """Add S states.
+        """Add the metric of S states, weighted by their probabilities.
 
         Args:
             probability: (S,) probability of each state.
@@ -380,11 +412,12 @@ class _BoundedSum:
 def _component_losses(
     num_components: int, states: States, lost: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the lost share of all traffic while each component is down (n,), and the gain if it
-    never failed (n,).
+    """Return the lost share of all traffic while each component is down (n,), and the share gained
+    if it never failed (n,).
 
-    If component c never failed, the network would be in the state F without c instead of a state F
-    in which c is down. State F without c is at least as probable as F.
+    A state is the set of failed components. If component c never failed, the network would be in
+    the state without c instead of each state in which c is down. The state without c is at least as
+    probable, so that it is usually listed.
 
     Args:
         num_components: n.
@@ -402,7 +435,7 @@ def _component_losses(
                 tuple(failed for failed in down if failed != component)
             )
             lost_while_down[component] += probability * state_loss
-            # The state without this failure may be unlisted if its probability is equal.
+            # A state without this failure that has the same probability may be unlisted.
             if without_component is not None:
                 gained[component] += probability * (state_loss - lost[without_component])
     return lost_while_down, gained

@@ -31,34 +31,36 @@ _MIN_MINUTES = 1e-3
 
 
 def _time(share: float) -> str:
-    """Format a share of the time, rounded down; ``-`` for NaN."""
+    """Format a share of the time as a percentage, rounded down; ``-`` for NaN."""
     return "-" if math.isnan(share) else share_text(share, up=False)
 
 
 def _share(share: float) -> str:
-    """Format a share of the traffic; ``-`` for NaN."""
+    """Format a share of the traffic as a percentage; ``-`` for NaN."""
     return "-" if math.isnan(share) else percent(share)
 
 
 def _lost(row: SummaryRow | DemandRow | PromiseRow) -> str:
-    """Format the minutes lost a year; ``-`` for NaN."""
+    """Format the lower and upper bound on the minutes lost a year; ``-`` for NaN."""
     if math.isnan(row.lost_minutes):
         return "-"
     return from_to(row.lost_minutes, row.lost_minutes_at_most)
 
 
 def _minutes(minutes: float) -> str:
-    """Format minutes, rounded down."""
+    """Format a number of minutes, rounded down."""
     return number_text(minutes, up=False)
 
 
 def summary_table(report: AvailabilityFigures) -> Table:
-    """Return a table with a row for each routing scheme."""
+    """Return a table with a row for each routing scheme, and with classes for each class."""
 
     def fully_served(row: SummaryRow) -> str:
+        """Format the share of the time in which every demand is fully served."""
         return share_from_to(row.whole_100, row.whole_100_at_most)
 
     def total(row: SummaryRow) -> str:
+        """Format the share of the time in which 99% of the total traffic is delivered."""
         return share_from_to(row.total_99, row.total_99_at_most)
 
     columns = (
@@ -73,12 +75,19 @@ def summary_table(report: AvailabilityFigures) -> Table:
 
 
 def _states_text(report: AvailabilityFigures) -> str:
-    """Describe the number of states, and the probability of the others."""
+    """Describe the number of listed states, and the total probability of the unlisted ones."""
     return f"{report.states:,} states, {report.rest:.2g} of the time in unlisted states"
 
 
 def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
-    """Return the components whose failures cost most under one routing scheme."""
+    """Return a table of the components whose failures lose the most traffic under one routing
+    scheme.
+
+    Args:
+        report: the results.
+        routing: name of the routing scheme.
+        worst: number of components to list.
+    """
     rows = [row for row in report.by_component if row.routing == routing]
     ranked: list[ComponentRow] = sorted(rows, key=lambda row: -row.gained)[: max(worst, _SHOWN)]
     columns = (
@@ -92,7 +101,13 @@ def component_table(report: AvailabilityFigures, routing: str, worst: int) -> Ta
 
 
 def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table:
-    """Return the demands that lose most under one routing scheme."""
+    """Return a table of the demands that lose the most minutes a year under one routing scheme.
+
+    Args:
+        report: the results.
+        routing: name of the routing scheme.
+        worst: number of demands to list.
+    """
     rows = [row for row in report.demands if row.routing == routing and row.rate > 0]
     ranked: list[DemandRow] = sorted(rows, key=lambda row: -row.lost_minutes_at_most)
     columns = (
@@ -107,7 +122,7 @@ def demand_table(report: AvailabilityFigures, routing: str, worst: int) -> Table
 
 
 def promise_table(report: AvailabilityFigures) -> Table:
-    """Return a table with a row for each promise."""
+    """Return a table with a row for each bandwidth guarantee (promise) and matrix."""
     columns = (
         Column("promise", "routing"),
         Column("class", "of_class", optional=True),
@@ -126,12 +141,13 @@ def promise_table(report: AvailabilityFigures) -> Table:
 
 
 def charts_of(report: AvailabilityFigures) -> list[Chart]:
-    """Return charts of the minutes lost a year, by demand and by component."""
+    """Return two charts: minutes lost a year by demand, and minutes gained a year by component."""
     return [_lost_by_demand(report), _gained_by_component(report)]
 
 
 def _lost_by_demand(report: AvailabilityFigures) -> Chart:
-    """Chart of the distribution of lost minutes over the demands, by routing scheme."""
+    """Return a chart of the distribution of lost minutes over the demands, by routing scheme."""
+    # Lost minutes of each demand by routing scheme, at least the smallest value of the axis.
     lost_minutes = {
         row.routing: [
             max(_MIN_MINUTES, demand.lost_minutes)
@@ -154,7 +170,8 @@ def _lost_by_demand(report: AvailabilityFigures) -> Chart:
 
 
 def _gained_by_component(report: AvailabilityFigures) -> Chart:
-    """Chart of the distribution of gained minutes over the components, by routing scheme."""
+    """Return a chart of the distribution of gained minutes over components, by routing scheme."""
+    # Gained minutes of each component, for each routing scheme.
     gained_minutes = [
         [
             max(_MIN_MINUTES, component.gained)
@@ -180,7 +197,13 @@ def _gained_by_component(report: AvailabilityFigures) -> Chart:
 
 
 def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
-    """Write the HTML page; its first sentence is the answer."""
+    """Write the HTML page of an availability study; its first sentence is the answer.
+
+    Args:
+        path: the file.
+        report: the results.
+    """
+    # Summary of all traffic, guarantees if there are any, then the components by scheme.
     sections = [
         Section(
             title="All traffic",
@@ -200,6 +223,7 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
                 charts=[],
             )
         )
+    # One section for each routing scheme.
     sections += [
         Section(
             title=f"{row.routing}: components",
@@ -214,5 +238,10 @@ def write_availability_report(path: Path, report: AvailabilityFigures) -> None:
 
 
 def plot_availability(path: Path, report: AvailabilityFigures) -> None:
-    """Draw both charts as an image."""
+    """Draw the charts of lost and gained minutes as an image.
+
+    Args:
+        path: the image file.
+        report: the results.
+    """
     plot_panels(path, [(report.topology, charts_of(report))])

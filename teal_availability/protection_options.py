@@ -76,12 +76,14 @@ class ProtectionOption:
 
 
 def read_requests(table: Any, topology: Topology) -> list[Request]:
-    """Read requests from a table with columns source, target, rate (Gbit/s), availability; optional
-    value (by default the rate) and sold (yes or no).
+    """Read requests for bandwidth guarantees from a table.
+
+    It has the columns source, target, rate (Gbit/s) and availability, and optionally value (by
+    default the rate) and sold (yes or no).
 
     Args:
         table: a .csv or .xlsx file, or a pandas frame.
-        topology: the network whose nodes it names.
+        topology: the network whose nodes the table names.
 
     Raises:
         InputError: an invalid table.
@@ -103,7 +105,11 @@ def read_requests(table: Any, topology: Topology) -> list[Request]:
 
 
 def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
-    """Return the requests of a table (a file or a pandas frame) or of a sequence, validated.
+    """Return validated requests from a table or a sequence.
+
+    Args:
+        promises: a file, a pandas frame, or an iterable of :class:`Request`.
+        topology: the network whose nodes they name.
 
     Raises:
         InputError: an invalid request, or no request.
@@ -112,6 +118,7 @@ def resolve_requests(promises: Any, topology: Topology) -> list[Request]:
     if isinstance(promises, str | Path) or hasattr(promises, "columns"):
         requests = read_requests(promises, topology)
     else:
+        # Check the type of each item, then its values.
         expected = "a table of promises or a list of Request"
         if not isinstance(promises, Iterable):
             raise InputError("promises", "", expected, type(promises).__name__)
@@ -213,7 +220,11 @@ def all_feasible_options(
 
 
 def _demand_by_nodes(problem: Problem) -> dict[tuple[str, str], int]:
-    """Return the demand index of each (source name, target name)."""
+    """Return the index of each demand, by the names of its source and target.
+
+    Args:
+        problem: network and node pairs of the demands.
+    """
     names = problem.topology.node_names
     return {(names[s], names[t]): d for d, (s, t) in enumerate(problem.paths.pairs.tolist())}
 
@@ -228,9 +239,10 @@ def option_loads(
     Args:
         problem: the network with candidate paths of the requests' node pairs.
         requests: the requests.
-        options: W protection options of them.
+        options: W protection options of the requests.
     """
     demand_by_nodes = _demand_by_nodes(problem)
+    # Entries of the sparse matrix: option, link, reserved rate.
     rows: list[int] = []
     links: list[int] = []
     rates: list[float] = []
@@ -251,7 +263,8 @@ def option_texts(
 ) -> list[str]:
     """Describe the protection option of each request, such as ``1 of 2: a|b|d a|c|d``.
 
-    The text has m, n, and the nodes of each reserved path; it is "" without an option.
+    The text has the number m of paths that must survive, the number n of reserved paths, and the
+    nodes of each reserved path; it is "" without an option.
 
     Args:
         problem: the network with candidate paths of the requests' node pairs.
@@ -281,8 +294,7 @@ def candidate_paths_for(
     num_paths: int,
     groups: Sequence[Sequence[int]] = (),
 ) -> Problem:
-    """Compute candidate paths for the node pairs of several requests, as a total_flow program with
-    unit demands.
+    """Compute candidate paths for the node pairs of several requests.
 
     Paths are maximally disjoint: edge-disjoint paths first, then paths that share as few cables and
     groups as possible, since two paths over one shared cable may meet a guarantee that neither
@@ -293,6 +305,9 @@ def candidate_paths_for(
         requests: the requests.
         num_paths: K, maximum number of paths of a node pair.
         groups: link indices of each group of cables that fail together.
+
+    Returns:
+        a problem under total_flow with these paths, and a demand of 1 Gbit/s for each node pair.
     """
     node_index = topology.node_index()
     pairs = sorted(
@@ -309,7 +324,7 @@ def candidate_paths_for(
 
 
 def options_by_request(options: Sequence[ProtectionOption]) -> dict[int, list[int]]:
-    """Return the indices of the options of each request, by index of the request."""
+    """Return the indices of the options of each request, by the index of the request."""
     by_request: dict[int, list[int]] = {}
     for option_index, option in enumerate(options):
         by_request.setdefault(option.request_index, []).append(option_index)

@@ -9,11 +9,14 @@ from teal.runtime import rounding
 
 
 def number_text(number: float, *, up: bool) -> str:
-    """Format a number of at least 0 with three digits, without decimals from 100 on: ``2,220``.
+    """Format a number of at least 0, rounded up or down.
+
+    Numbers from 100 on are integers (``2,220``), smaller ones have three digits (``2.22``), and
+    those below 0.001 are in scientific notation.
 
     Args:
         number: the number.
-        up: round up, as for an upper bound, instead of down.
+        up: whether to round up, as for an upper bound, instead of down.
     """
     if number <= 0:
         return "0"
@@ -24,17 +27,22 @@ def number_text(number: float, *, up: bool) -> str:
 
 
 def from_to(low: float, high: float) -> str:
-    """Format lower and upper bound of a number."""
+    """Format the bounds of a number as ``low to high``, rounded outwards."""
     return f"{number_text(low, up=False)} to {number_text(high, up=True)}"
 
 
 def share_text(share: float, *, up: bool) -> str:
-    """Format a share of the time, ``99.9542%``, rounded up or down."""
+    """Format a share of the time as a percentage, such as ``99.9542%``.
+
+    Args:
+        share: the share, in [0, 1].
+        up: whether to round up, as for an upper bound, instead of down.
+    """
     return rounding.percent_at_most(share) if up else rounding.percent_at_least(share)
 
 
 def share_from_to(low: float, high: float) -> str:
-    """Format lower and upper bound of a share of the time."""
+    """Format the bounds of a share of the time as percentages, rounded outwards."""
     return f"{share_text(low, up=False)} to {share_text(high, up=True)}"
 
 
@@ -176,14 +184,14 @@ class PromiseRow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AvailabilityFigures:
-    """Availability of a network.
+    """Measured availability of a network under all routing schemes.
 
     Attributes:
         topology, traffic: names.
         matrices: number of matrices.
         components: number of failing components.
         states: number of listed states.
-        rest: total probability of the other states.
+        rest: total probability of the unlisted states.
         summary: a row for each routing scheme, and with classes for each of its classes.
         demands: a row for each demand and routing scheme.
         by_component: a row for each component and routing scheme.
@@ -203,12 +211,12 @@ class AvailabilityFigures:
 
     @property
     def of_all(self) -> list[SummaryRow]:
-        """The summary rows of all traffic."""
+        """The summary rows of all traffic together, one for each routing scheme."""
         return [row for row in self.summary if not row.of_class]
 
     @property
     def answer(self) -> str:
-        """Sentence with the most available routing scheme."""
+        """Sentence with the routing scheme that delivers the largest share of the traffic."""
         best_row = max(self.of_all, key=lambda row: row.mean)
         lost_minutes = from_to(best_row.lost_minutes, best_row.lost_minutes_at_most)
         fully_served = share_from_to(best_row.whole_100, best_row.whole_100_at_most)

@@ -26,10 +26,10 @@ RESULTS = SUMMARY, DEMANDS, COMPONENTS, PROMISES, PLOT, REPORT = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AvailabilityReport(AvailabilityFigures):
-    """Availability of a network; its attributes are those of AvailabilityFigures."""
+    """Results of an availability study, with result files and a pandas frame."""
 
     def __repr__(self) -> str:
-        """Return the answer and the summary table."""
+        """Return the answer and the summary table, as text."""
         return f"{self.answer}\n{summary_table(self).markdown()}"
 
     def to_frame(self) -> Any:
@@ -40,6 +40,10 @@ class AvailabilityReport(AvailabilityFigures):
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write tables, plot and page to a folder, as ``teal availability`` does.
+
+        Args:
+            folder: the folder.
+            overwrite: whether existing results are replaced.
 
         Raises:
             InputError: existing results without ``overwrite``.

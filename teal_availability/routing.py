@@ -63,7 +63,7 @@ _FLOW_GAP = 1e-3
 
 
 class Delivery(NamedTuple):
-    """Traffic that arrives in a batch of S states.
+    """Delivered traffic in a batch of S states.
 
     Attributes:
         share: (S, D) delivered share of each demand; 1 for a demand of 0.
@@ -80,7 +80,7 @@ class Routing(Protocol):
     """Protocol of a routing scheme for one traffic matrix."""
 
     def delivery(self, link_up: BoolArray) -> Delivery:
-        """Compute the traffic that arrives in several states.
+        """Compute the delivered traffic in several states.
 
         Args:
             link_up: (S, E) whether each link works.
@@ -89,7 +89,7 @@ class Routing(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Number of states to compute in one call."""
+        """Number of states to compute in one call of :meth:`delivery`."""
         ...
 
 
@@ -170,6 +170,7 @@ class PathSplits(NamedTuple):
         for demand_index, ((source, target), class_index) in enumerate(
             zip(pairs, classes_of(problem), strict=True)
         ):
+            # By the links of each path: splits without a class are the default.
             any_class_splits = stored_splits.get((source, target, ""), {})
             for links, split in stored_splits.get(
                 (source, target, names[class_index]), any_class_splits
@@ -204,16 +205,18 @@ class Tunnels:
     """
 
     def __init__(self, problem: Problem, splits: PathSplits, *, moves: bool = True) -> None:
+        # Whether the traffic of failed paths moves to surviving paths.
         self._reroutes = moves
         self._demand = demand_of(problem)
         self._capacity = capacity_of(problem)
+        # Paths in CSR form: (P,) demand of each path, first path of each demand, and links.
         self._path_demand = splits.demand_index
         self._path_ptr = np.searchsorted(splits.demand_index, np.arange(len(self._demand) + 1))
         self._incidence = splits.incidence
         self._incidence_by_link = self._incidence.tocsc()
         self._path_class = classes_of(problem)[self._path_demand]
         self._num_classes = num_classes(problem)
-        # Scale splits to a sum of at most 1 per demand.
+        # Scale splits to a sum of at most 1 per demand, which is the share that the demand sends.
         total_split = np.bincount(self._path_demand, splits.split, len(self._demand))
         self._split = splits.split / np.maximum(1.0, total_split)[self._path_demand]
         self._sent_share = np.minimum(1.0, total_split)
@@ -231,11 +234,15 @@ class Tunnels:
 
     @property
     def batch_size(self) -> int:
-        """Number of states to compute in one call."""
+        """Number of states to compute in one call of :meth:`delivery`."""
         return min(_MAX_BATCH, max(1, _CHUNK_ENTRIES // max(1, len(self._demand))))
 
     def delivery(self, link_up: BoolArray) -> Delivery:
-        """Compute the traffic that arrives in states (S, E)."""
+        """Compute the delivered traffic in S states.
+
+        Args:
+            link_up: (S, E) whether each link works in each state.
+        """
         share = np.stack([self._delivered_shares(state) for state in link_up])
         share[:, self._demand <= 0] = 1.0
         return Delivery(share)
@@ -246,7 +253,7 @@ class Tunnels:
         Args:
             state: (E,) whether each link works.
         """
-        # Paths over failed links, and the demands with traffic on them.
+        # Find the paths over failed links, and the demands with traffic on them.
         failed_paths = self._paths_through(np.flatnonzero(~state & (self._capacity > 0)))
         is_dead = self._is_dead.copy()
         is_dead[failed_paths] = True
@@ -290,7 +297,11 @@ class Tunnels:
         )
 
     def _paths_through(self, links: Int64Array | list[int]) -> IntArray:
-        """Return the indices of the paths over any of these links, ascending."""
+        """Return the indices of the paths that cross at least one of some links, ascending.
+
+        Args:
+            links: indices of the links.
+        """
         ptr = self._incidence_by_link.indptr
         paths_by_link = [
             self._incidence_by_link.indices[ptr[link] : ptr[link + 1]] for link in links
@@ -298,7 +309,11 @@ class Tunnels:
         return np.unique(np.concatenate(paths_by_link)) if paths_by_link else np.zeros(0, np.int32)
 
     def _paths_of(self, demands: Int64Array) -> Int64Array:
-        """Return the path indices of these demands, demand by demand."""
+        """Return the indices of all paths of some demands, demand by demand.
+
+        Args:
+            demands: indices of the demands.
+        """
         return _row_entries(self._path_ptr, demands)[0]
 
     def _rerouted_shares(self, demands: Int64Array, is_dead: BoolArray) -> FloatArray:
@@ -333,8 +348,8 @@ def _row_entries(ptr: AnyArray, rows: Int64Array) -> tuple[Int64Array, Int64Arra
     of entries of each row.
 
     Args:
-        ptr: (rows + 1,) the entries of row i are ``ptr[i]:ptr[i + 1]``.
-        rows: indices of the rows.
+        ptr: (num_rows + 1,) the entries of row i are at positions ``ptr[i]:ptr[i + 1]``.
+        rows: indices of the selected rows.
     """
     first = ptr[rows]
     lengths = ptr[rows + 1] - first
@@ -356,11 +371,15 @@ class Reserved:
 
     @property
     def batch_size(self) -> int:
-        """Number of states to compute in one call."""
+        """Number of states to compute in one call of :meth:`delivery`."""
         return min(_MAX_BATCH, max(1, _CHUNK_ENTRIES // max(1, self._rates.size)))
 
     def delivery(self, link_up: BoolArray) -> Delivery:
-        """Compute the traffic that arrives in states (S, E)."""
+        """Compute the delivered traffic in S states.
+
+        Args:
+            link_up: (S, E) whether each link works in each state.
+        """
         demand = demand_of(self._problem)
         survives = _in_link_states(self._problem, link_up).path_mask.cpu().numpy()
         delivered = np.where(survives, self._rates, 0.0).sum(-1)
@@ -389,22 +408,28 @@ class Solved:
     ) -> None:
         self._max_latency = max_latency
         self._problem = as_priority_program(problem).to(torch.float64)
+        # Without classes, the flow of the network without failures is a warm start.
         self._gap = gap
         self._is_one_program = self._problem.classes is None
         self._warm_start = solve(self._problem, gap=gap).state if self._is_one_program else None
 
     @property
     def batch_size(self) -> int:
-        """Number of states to compute in one call."""
+        """Number of states to compute in one call of :meth:`delivery`."""
         return _SOLVE_BATCH
 
     def delivery(self, link_up: BoolArray) -> Delivery:
-        """Compute the traffic that arrives in states (S, E)."""
+        """Compute the delivered traffic in S states.
+
+        Args:
+            link_up: (S, E) whether each link works in each state.
+        """
         demand = demand_of(self._problem)
         # Minimise the maximum link utilisation in each state; at most 1 means that all demand fits.
         problem = self._with_surviving_paths(link_up)
         failed = _in_link_states(as_utilisation_program(problem), link_up)
         max_utilisation = solve(failed, gap=_UTILISATION_GAP).value.cpu().numpy()
+        # (S, D) delivered shares where all demand fits: 1 for each demand with a path, else 0.
         routable = np.asarray(failed.routable.cpu(), dtype=np.float64)
         share = np.where(demand > 0, routable, 1.0)
         max_total_share = np.full(len(link_up), np.nan)
@@ -412,6 +437,7 @@ class Solved:
         overloaded = np.flatnonzero(max_utilisation > 1)
         if len(overloaded):
             flow_problem = _in_link_states(problem, link_up[overloaded])
+            # Candidate paths may have been added: their splits are 0 in the warm start.
             warm_start = None
             if self._warm_start is not None:
                 new_columns = problem.paths.num_paths - self._problem.paths.num_paths
@@ -420,18 +446,21 @@ class Solved:
                     len(overloaded)
                 )
             result = solve(flow_problem, gap=self._gap, warm_start=warm_start)
+            # Total demand, never 0, so that the division is defined.
             total = max(float(demand.sum()), 1e-300)
             # Upper bound on the delivered share: by link prices, and by the routable demand.
             routable_share = share[overloaded] @ demand / total
             max_total_share[overloaded] = np.minimum(
                 routable_share, self._max_total_flow(problem, result, link_up[overloaded]) / total
             )
+            # Delivered shares of the overloaded states: the splits of the largest flow.
             carried = result.splits.sum(-1).clamp(max=1.0).cpu().numpy()
             share[overloaded] = np.where(demand > 0, carried, 1.0)
         return Delivery(share, max_total_share)
 
     def _with_surviving_paths(self, link_up: BoolArray) -> Problem:
-        """Return the problem with a path for each demand that the network connects in some state.
+        """Return the problem with added candidate paths, so that each demand has a path in every
+        state that connects its source and target.
 
         Args:
             link_up: (S, E) whether each link works in each state.
@@ -466,19 +495,28 @@ class Solved:
 
 
 def as_utilisation_program(problem: Problem) -> Problem:
-    """Return one matrix under max_link_utilisation, without classes."""
+    """Return the problem of one matrix with the objective max_link_utilisation, in float64 and
+    without classes.
+    """
     return _with_objective(problem, "max_link_utilisation").to(torch.float64)
 
 
 def as_priority_program(problem: Problem) -> Problem:
-    """Return one matrix under priority if its demands have classes, else unchanged."""
+    """Return the problem of one matrix with the objective priority if its demands have classes,
+    else unchanged.
+    """
     if problem.classes is None:
         return problem
     return _with_objective(problem, "priority")
 
 
 def _with_objective(problem: Problem, objective: str) -> Problem:
-    """Return one matrix under another objective; only priority keeps its classes."""
+    """Return the problem of one matrix with another objective; only priority keeps its classes.
+
+    Args:
+        problem: one matrix.
+        objective: name of the new objective.
+    """
     return Problem.create(
         problem.topology,
         problem.paths,
@@ -534,12 +572,14 @@ class Igp:
         topology = problem.topology
         if metric not in METRICS:
             raise InputError("igp", "metric", " or ".join(METRICS), repr(metric))
+        # Shortest paths of the network without failures, and the demands.
         self._capacity = capacity_of(problem)
         self._topology = dataclasses.replace(topology, capacity=self._capacity)
         self._dag = EcmpDag.of(self._topology, igp_metric(topology, metric))
         self._pairs = problem.paths.pairs
         self._demand = demand_of(problem)
         self._class_of = classes_of(problem)
+        # Demands that follow segment lists.
         self._list_traffic = _SegmentListTraffic(
             policies or SegmentPolicies.none(), topology, self._pairs
         )
@@ -547,6 +587,7 @@ class Igp:
         num_nodes = topology.num_nodes
         self._igp_demand = np.zeros((num_classes(problem), num_nodes, num_nodes))
         class_target_source = self._class_of, self._pairs[:, 1], self._pairs[:, 0]
+        # A policy index below 0 means no policy: the demand follows shortest paths.
         igp_demand = np.where(self._list_traffic.policy_index < 0, self._demand, 0.0)
         np.add.at(self._igp_demand, class_target_source, igp_demand)
         # (C, policies) Gbit/s on segment lists, by class and policy.
@@ -558,11 +599,15 @@ class Igp:
 
     @property
     def batch_size(self) -> int:
-        """Number of states to compute in one call."""
+        """Number of states to compute in one call of :meth:`delivery`."""
         return _SOLVE_BATCH
 
     def delivery(self, link_up: BoolArray) -> Delivery:
-        """Compute the traffic that arrives in states (S, E)."""
+        """Compute the delivered traffic in S states.
+
+        Args:
+            link_up: (S, E) whether each link works in each state.
+        """
         share = np.ones((len(link_up), len(self._demand)))
         for row, state in enumerate(link_up):
             # Offered load (C, E) of each class and link, over shortest paths after the failure.
@@ -607,6 +652,17 @@ class _SegmentListTraffic:
     """
 
     def __init__(self, policies: SegmentPolicies, topology: Topology, pairs: IntArray) -> None:
+        """Select the policies of node pairs with traffic, and list their segments.
+
+        Args:
+            policies: segment lists by source and target; those of other node pairs are ignored.
+            topology: the network.
+            pairs: (D, 2) source and target of each demand.
+
+        Raises:
+            InputError: transit policies, policies of a flexible algorithm, or only policies of node
+                pairs without traffic.
+        """
         remedy = "use lists of single demands over the IGP's paths, or teal simulate"
         if policies.is_transit:
             raise InputError.invalid("igp", "lists", "transit policies are not supported", remedy)
@@ -614,6 +670,7 @@ class _SegmentListTraffic:
             raise InputError.invalid(
                 "igp", "lists", "lists of a flexible algorithm are not supported", remedy
             )
+        # Policies of node pairs with traffic; each demand has the index of its policy, or -1.
         demands = [(source, target) for source, target in pairs.tolist()]
         demand_pairs = set(demands)
         steered_pairs = [pair for pair in policies.lists if pair in demand_pairs]
@@ -625,24 +682,26 @@ class _SegmentListTraffic:
         self.policy_index = np.array(
             [policy_by_pair.get(pair, -1) for pair in demands], dtype=np.int64
         )
+        # Segments of all lists, and the first segment of each list.
         self._segments = policies.steps(steered_pairs, topology.link_source)
         self._list_start = np.flatnonzero(self._segments.is_first)
         self._num_policies = len(steered_pairs)
 
     def __len__(self) -> int:
-        """Return the number of policies."""
+        """Return the number of policies that steer demands of the traffic."""
         return self._num_policies
 
     def offer(
         self, dag: EcmpDag, list_demand: FloatArray, volume: FloatArray, load: FloatArray
     ) -> None:
-        """Add the traffic of the lists, up to the first segment without a path.
+        """Add the traffic of the segment lists; each list carries it up to its first segment
+        without a path.
 
         Args:
             dag: shortest paths in a state.
             list_demand: (C, P) Gbit/s of each class and of each of P policies.
-            volume: (C, N, N) Gbit/s on shortest paths, by class, target and source (updated).
-            load: (C, E) Gbit/s on each link (updated for adjacency segments).
+            volume: (C, N, N) Gbit/s on shortest paths, by class, target and source (increased).
+            load: (C, E) Gbit/s on each link (increased by the traffic of adjacency segments).
         """
         if not self._num_policies:
             return
@@ -661,7 +720,7 @@ class _SegmentListTraffic:
     def delivered_shares(
         self, dag: EcmpDag, pair_share: FloatArray, pass_ratio: FloatArray
     ) -> FloatArray:
-        """Return (C, P) delivered share of each policy's traffic.
+        """Return the delivered share (C, P) of the traffic of each class and policy.
 
         A list delivers the product of the delivered shares of its segments, 0 if a segment has no
         path; a policy delivers the mean over its lists, weighted by their shares.
@@ -690,8 +749,8 @@ def _accumulate_load(dags: Dags, head: IntArray, volume: FloatArray, load: Float
     Args:
         dags: shortest-path DAGs towards all N nodes.
         head: (E,) node where each link ends.
-        volume: (N, N) Gbit/s to node t from node u, at [t, u].
-        load: (E,) Gbit/s on each link (updated).
+        volume: (N, N) Gbit/s of the traffic from node u to node t, at [t, u].
+        load: (E,) Gbit/s on each link (increased).
     """
     # (N,) traffic towards the destination that passes each node.
     transit = np.empty(volume.shape[1])
@@ -706,16 +765,16 @@ def _propagate_delivery(
 ) -> None:
     """Compute the delivered share of the traffic between all pairs of nodes on shortest paths.
 
-    The share of node u towards t is the sum over the arcs (u, v) of the DAG towards t of
+    The delivered share of node u towards t is the sum over the arcs (u, v) of the DAG towards t of
 
-        share of the arc * pass ratio of the link * delivered share of node v.
+        split of the node's traffic on the arc * pass ratio of its link * delivered share of node v.
 
     Args:
         dags: shortest-path DAGs towards all N nodes.
         head: (E,) node where each link ends.
         pass_ratio: (E,) share of the offered load that each link passes.
-        pair_share: (N, N) delivered share of the traffic to node t from node u, at [t, u] (written;
-            0 before, which stays where there is no path).
+        pair_share: (N, N) delivered share of the traffic from node u to node t, at [t, u]: written;
+            entries of pairs without a path keep their initial value 0.
     """
     for t in range(len(pair_share)):
         pair_share[t, t] = 1.0

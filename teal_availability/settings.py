@@ -55,7 +55,7 @@ class FailureConfig:
     """Availability of groups that --components does not list, a share of the time."""
 
     def check_failures(self) -> None:
-        """Raise InputError for groups that never fail."""
+        """Raise InputError if groups are given, but no setting lets any of them fail."""
         fail = self.group_availability < 1 or self.components is not None
         if self.groups is not None and not fail:
             raise InputError.invalid(

@@ -40,7 +40,7 @@ class States:
     unlisted_probability: float
 
     def __len__(self) -> int:
-        """Return the number of states S."""
+        """Return the number of listed states."""
         return len(self.down)
 
 
@@ -70,7 +70,7 @@ def all_states(
         negative_probability, members = heapq.heappop(heap)
         yield -negative_probability, tuple(sorted(order[list(members)].tolist()))
         last = members[-1]
-        # Push both successors: replace the last member, or add the next component.
+        # Push both successors: the next component replaces the last member, or is added.
         if last + 1 < num_components:
             replaced_probability = negative_probability / sorted_odds[last] * sorted_odds[last + 1]
             heapq.heappush(heap, (replaced_probability, (*members[:-1], last + 1)))
@@ -86,12 +86,14 @@ def most_probable_states(
     max_failed_components: int = 0,
     max_states: int = 1_000_000,
 ) -> States:
-    """Return the most probable states, until the others have a total probability of at most
-    ``max_unlisted_probability``.
+    """Return the most probable states of a network.
+
+    The list ends when the unlisted states have a total probability of at most
+    ``max_unlisted_probability``, or after ``max_states`` states.
 
     Args:
         unavailability: (n,) unavailability of each component, above 0 and at most 0.5.
-        max_unlisted_probability: largest total probability of the states that are not listed.
+        max_unlisted_probability: largest total probability of the unlisted states.
         max_failed_components: largest number of components down at once; 0 for no limit.
         max_states: largest number of states.
     """

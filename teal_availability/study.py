@@ -76,6 +76,7 @@ def availability_of(
         InputError: invalid options.
         SolverError: the program of a guarantee was not solved.
     """
+    # Routing schemes to measure.
     specs = _routing_specs(instance, options, notify)
     # Network states, and the traffic matrices.
     components = failing_components(instance.topology, options)
@@ -93,8 +94,8 @@ def availability_of(
     problems = [instance.problem(instance.traffic.read([row])) for row in rows.tolist()]
     if not any(float(problem.demand.sum()) > 0 for problem in problems):
         raise InputError.invalid(instance.traffic.name, "", "no matrix has a demand above 0")
-    # Survival states of the demands, for schemes with reserved rates; merged network states for
-    # tail-loss. Both depend on the paths, not on the matrix.
+    # Schemes with reserved rates need the survival states of the demands, and tail-loss the merged
+    # network states. Both depend on the paths, not on the matrix.
     reserves_rates = any(spec.name in RESERVED_RATE_ROUTINGS for spec in specs)
     survival_states = survival_probabilities(problems[0], components) if reserves_rates else None
     needs_merged_states = any(spec.name == TAIL_LOSS for spec in specs)
@@ -107,6 +108,7 @@ def availability_of(
     promises: list[PromiseRow] = []
     for spec in specs:
         routings: list[Routing] = []
+        # One instance of the scheme for each matrix; guarantees also give result rows.
         for row, problem in zip(rows.tolist(), problems, strict=True):
             if survival_states is None or spec.name not in RESERVED_RATE_ROUTINGS:
                 routings.append(_make_routing(spec, problem, instance.max_latency, notify))
@@ -155,6 +157,7 @@ def _routing_specs(
                     "remaining paths",
                     "use common-share, or teal admit with an availability for each promise",
                 )
+    # Check the names.
     unknown = [spec.name for spec in specs if spec.name not in ROUTINGS]
     if unknown:
         near = did_you_mean(unknown[0], ROUTINGS)
@@ -164,7 +167,11 @@ def _routing_specs(
 
 
 def failing_components(topology: Topology, options: FailureConfig) -> Components:
-    """Return the failing components of a network, by the settings.
+    """Return the components of a network that may fail, by the settings of the failures.
+
+    Args:
+        topology: the network.
+        options: files and availabilities of the components.
 
     Raises:
         InputError: invalid settings, or no failing component.
@@ -185,6 +192,7 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
             "no component fails: every availability is 1",
             "set an availability below 1",
         )
+    # Names of cables with more than one link between the same nodes in the same direction.
     parallel_circuits = [
         name
         for name, kind, links in zip(
@@ -202,14 +210,27 @@ def failing_components(topology: Topology, options: FailureConfig) -> Components
 
 
 def _link_ends(topology: Topology, links: BoolArray) -> list[tuple[int, int]]:
-    """Return source and target node of the links in a mask (E,)."""
+    """Return the (source, target) nodes of some links.
+
+    Args:
+        topology: the network.
+        links: (E,) True for the selected links.
+    """
     source = topology.link_source[links]
     target = topology.link_target[links]
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
 def _selected_matrices(instance: Instance, options: AvailabilityOptions) -> Int64Array:
-    """Return the indices of the matrices to measure."""
+    """Return the indices of the traffic matrices to measure.
+
+    They are spread evenly over the selected split; if the limit is 1, the matrix with the most
+    traffic is chosen.
+
+    Args:
+        instance: network and traffic.
+        options: settings with the split and the limit of the number of matrices.
+    """
     rows = rows_of(instance, options.split)
     if options.limit != 1:
         return spread(rows, options.limit)
@@ -245,6 +266,7 @@ def _make_routing(
             if igp_options["lists"]:
                 policies = read_policies(Path(igp_options["lists"]), problem.topology)
             return Igp(problem, igp_options["metric"], policies)
+        # Tunnels: split ratios of a file, of a scheme, or the default ones.
         case "tunnels":
             tunnel_options: dict[str, Any] = spec.parse_options(scheme="auto", file="", moves=True)
             return Tunnels(
@@ -272,6 +294,7 @@ def _tunnel_splits(
     Raises:
         InputError: both a file and a scheme, or an invalid file or scheme.
     """
+    # Splits of the default programs, or of a scheme.
     scheme = tunnel_options["scheme"]
     file = tunnel_options["file"]
     if not file and scheme == "auto":
@@ -279,6 +302,7 @@ def _tunnel_splits(
     if not file:
         scheme_splits = make_scheme(scheme).solve(as_priority_program(problem)).splits[0]
         return PathSplits.from_candidate_paths(problem.paths, scheme_splits)
+    # Splits of a file.
     if "scheme" in spec.options:
         raise InputError.invalid(
             spec.text, "file", "a file and a scheme are given", "drop one of them"
@@ -356,6 +380,7 @@ def _solve_promises(
             return guarantee_common_fractions(problem, survival_states, options.availability)
         case "tail-loss":
             counts_disconnected = bool(spec.parse_options(cut=True)["cut"])
+            # The caller has computed the merged states for this scheme.
             assert merged_states is not None
             promise = guarantee_min_cvar(
                 problem,
@@ -380,7 +405,8 @@ def _promise_row(
 ) -> PromiseRow:
     """Return the result row of a guarantee of one class and matrix.
 
-    For common-share and the highest class, the row has the exact quantile, too.
+    The row of the highest class under common-share also has the largest share that every demand
+    keeps in the required share of the time (quantile).
 
     Args:
         spec: routing scheme of the guarantee.
@@ -398,8 +424,9 @@ def _promise_row(
         highest_class_demand = np.where(classes_of(problem) == 0, demand_of(problem), 0.0)
         highest_class = problem.with_demand(torch.from_numpy(highest_class_demand[None]))
         quantile = common_quantile(highest_class, survival_states, options.availability, promise)
-    # Lost share of all traffic, lower bound and value; only least-loss has one.
+    # Lower bound and value of the lost share of all traffic; NaN for shares of single demands.
     lost = (np.nan, np.nan) if is_share else (1 - promise.bound, 1 - promise.value)
+    # In the order of the fields of PromiseRow; NaN for values that the scheme does not have.
     return PromiseRow(
         spec.text,
         class_name,
@@ -458,6 +485,7 @@ def _demand_rows(
         problems: the measured matrices; rates are averaged over them.
         measured: availability of each routing scheme.
     """
+    # Names, mean rate and class name of each demand.
     names = instance.topology.node_names
     pairs = instance.paths.pairs.tolist()
     rates = np.mean([demand_of(problem) for problem in problems], axis=0).tolist()
@@ -465,6 +493,7 @@ def _demand_rows(
     class_of = [""] * len(pairs)
     if classes is not None:
         class_of = [classes.names[index] for index in classes.of_demand.tolist()]
+    # Delivered shares and times at the levels, lower bounds before upper bounds.
     return [
         DemandRow(
             item.routing,
@@ -485,7 +514,12 @@ def _demand_rows(
 
 
 def _component_rows(item: Availability, components: Components) -> list[ComponentRow]:
-    """Return a row for each component, under one routing scheme."""
+    """Return a result row for each failing component, under one routing scheme.
+
+    Args:
+        item: availability of the routing scheme.
+        components: the failing components.
+    """
     return [
         ComponentRow(
             item.routing,
@@ -500,7 +534,13 @@ def _component_rows(item: Availability, components: Components) -> list[Componen
 
 
 def _summary_row(routing: str, totals: Totals) -> SummaryRow:
-    """Return the row of all demands, or of one class, under a routing scheme."""
+    """Return the result row of all demands together, or of one class, under a routing scheme.
+
+    Args:
+        routing: name of the scheme.
+        totals: its availability for these demands.
+    """
+    # In the order of the fields of SummaryRow: lower bounds before upper bounds.
     return SummaryRow(
         routing,
         totals.class_name,
@@ -516,6 +556,10 @@ def _summary_row(routing: str, totals: Totals) -> SummaryRow:
 
 
 def _level_shares(levels: FloatArray) -> tuple[float, float, float]:
-    """Return the shares of the time (3,) at the levels 100, 99 and 90% as a tuple."""
+    """Return the shares of the time at the three levels, 100, 99 and 90% delivered, as a tuple.
+
+    Args:
+        levels: (3,) share of the time at each level.
+    """
     share_100, share_99, share_90 = levels.tolist()
     return share_100, share_99, share_90

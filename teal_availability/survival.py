@@ -41,17 +41,19 @@ class SurvivalStates:
 
     @property
     def num_paths(self) -> int:
-        """The number of paths K."""
+        """The number K of paths per demand."""
         return int(self.probability.shape[1]).bit_length() - 1
 
     @property
     def survives(self) -> BoolArray:
-        """(2^K, K) whether path k survives in survival state s."""
+        """Matrix (2^K, K) of booleans: whether path k survives in survival state s."""
         return path_subsets(self.num_paths)
 
 
 def path_subsets(num_paths: int) -> BoolArray:
-    """Return (2^K, K) whether subset s of K paths contains path k: bit k of s."""
+    """Return all subsets of K paths as a matrix (2^K, K): whether subset s contains path k, which
+    is bit k of s.
+    """
     sets = np.arange(1 << num_paths)[:, None]
     contains: BoolArray = (sets >> np.arange(num_paths)[None, :]) & 1 > 0
     return contains
@@ -90,8 +92,14 @@ def survival_probabilities(problem: Problem, components: Components) -> Survival
 
 
 def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
-    """Return (P, n) incidence of P paths and n components: 1 where a path uses a link that fails
-    with the component. Paths are in the order of ``PathLinks.slot``.
+    """Return which failing components each path uses.
+
+    Args:
+        paths: candidate paths; P of all demands, in the order of ``PathLinks.slot``.
+        components: n failing components.
+
+    Returns:
+        (P, n) sparse matrix: 1 where a path uses a link that fails with the component.
     """
     component_use = path_link_incidence(paths).astype(np.int32) @ sp.csr_array(
         components.links.T.astype(np.int32)
@@ -101,8 +109,11 @@ def paths_by_component(paths: PathSet, components: Components) -> sp.csr_array:
 
 
 def _log_availability_by_subset(paths: PathSet, components: Components) -> FloatArray:
-    """Return (D, 2^K) sum of log(1 - q[c]) over the components c that all paths of a subset and no
-    other path of the demand use.
+    """Return the log-probability (D, 2^K) that all components of each subset of paths work.
+
+    For each demand, a component belongs to the subset of exactly those paths that use it. The
+    result is the sum of log(1 - q[c]) over the components c of the subset, with unavailability
+    q[c].
 
     Args:
         paths: paths of D demands, K each.
@@ -129,15 +140,18 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
 
 
 def _exact_survival(all_survive: FloatArray, num_paths: int) -> FloatArray:
-    """Return (D, 2^K) probability that exactly the paths of a subset survive (Moebius transform).
+    """Return the probability (D, 2^K) that exactly the paths of each subset survive (Moebius
+    transform).
 
     Args:
-        all_survive: (D, 2^K) probability that all paths of a subset survive, others may survive.
+        all_survive: (D, 2^K) probability that all paths of a subset survive, whether or not other
+            paths do.
         num_paths: K.
     """
     exact = all_survive.copy()
     sets = np.arange(1 << num_paths)
-    # Subtract the probability that the path survives, too, for one path after the other.
+    # For each path in turn: subtract, in all subsets without the path, the probability that this
+    # path survives, too.
     for path in range(num_paths):
         without = sets[(sets >> path) & 1 == 0]
         exact[:, without] -= exact[:, without | (1 << path)]

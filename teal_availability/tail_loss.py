@@ -2,10 +2,10 @@
 et al., SIGCOMM 2019, equations 4 to 9).
 
 Network state q has probability p[q]. Survival state s(d, q) is the set of paths of demand d that
-survive in it, and S[d, s] is the sum of the rates reserved on these paths. With d also the rate of
-the demand in Gbit/s,
+survive in it, and r[d, s] is the sum of the rates reserved on these paths, as a share of the
+demand. The largest loss L[q] of a state and its CVaR are
 
-    L[q] = max_d max(0, 1 - S[d, s(d, q)] / d),
+    L[q] = max_d max(0, 1 - r[d, s(d, q)]),
     CVaR = min_a  a + sum_q p[q] max(0, L[q] - a) / (1 - beta):
 
 the mean of the largest loss over the worst 1 - beta of the time. The largest loss couples the
@@ -18,10 +18,11 @@ limits below, which a maximum flow decides; otherwise the states of the minimum 
 For any weights w[d, q] >= 0 with
 
     sum_d w[d, q] <= p[q] / (1 - beta),  sum of all w <= 1,
-    sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
+    sum of w[d, q] over the states in which path k survives  <=  rate of d * price of path k,
 
-no rates have a smaller CVaR than sum of w - sum_e c[e] y[e]. The CVaR of the rates is measured over
-all states; unlisted states count as a total loss. Entry point: :func:`guarantee_min_cvar`.
+no rates have a smaller CVaR than sum of w - sum_e c[e] y[e], with capacities c[e] and link prices
+y[e]. The CVaR of the rates is measured over all states; unlisted states count as a total loss.
+Entry point: :func:`guarantee_min_cvar`.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ def demand_losses(
     *,
     counts_disconnected: bool,
 ) -> FloatArray:
-    """Return (Q, D) loss of each demand in each network state: 1 - min(1, S[d, s(d, q)] / d).
+    """Return the loss (Q, D) of each demand in each network state: the share of the demand that
+    exceeds the rates reserved on its surviving paths, 0 if they suffice.
 
     Args:
         survival_states: survival states of the demands.
@@ -144,6 +146,7 @@ def demand_losses(
         is_included: (D,) whether a demand counts; the loss of other demands is 0.
         counts_disconnected: whether a demand without a surviving path has a loss of 1, else 0.
     """
+    # Loss (D, 2^K) by survival state; state 0 has no surviving path.
     loss = np.where(is_included[:, None], 1 - arriving_shares(survival_states, demand, rates), 0.0)
     if not counts_disconnected:
         loss[:, 0] = 0.0
@@ -151,18 +154,18 @@ def demand_losses(
 
 
 def cvar(losses: FloatArray, merged_states: MergedStates, availability: float) -> float:
-    """Return the conditional value at risk: the mean loss over the worst 1 - availability of the
-    time.
+    """Return the conditional value at risk of a loss: its mean over the worst 1 - availability of
+    the time.
 
     Args:
         losses: (Q,) loss in each network state; unlisted states have a loss of 1.
         merged_states: probabilities of the Q network states.
-        availability: beta, in (0, 1).
+        availability: share of the time, in (0, 1).
     """
     loss = np.append(losses, 1.0)
     probability = np.append(merged_states.probability, merged_states.unlisted_probability)
     order = np.argsort(-loss, kind="stable")
-    # Fill the tail with the states of the largest losses.
+    # Fill the tail, 1 - availability of the time, with the states of the largest losses.
     preceding_probability = np.cumsum(probability[order]) - probability[order]
     tail_probability = np.clip(1 - availability - preceding_probability, 0.0, probability[order])
     return float(tail_probability @ loss[order]) / (1 - availability)
@@ -177,18 +180,20 @@ def tail_loss_bound(
 ) -> float:
     """Return a lower bound on the smallest CVaR of the largest loss, by weak duality.
 
-    For prices y >= 0 of links and weights w >= 0 with
+    With probability p[q] and path set of each network state q, and capacity c[e] of each link e,
+    take prices y[e] >= 0 of links and weights w[d, q] >= 0 of demands and states with
 
-        sum_d w[d, q] <= p[q] / (1 - beta) for each state q,  sum of all w <= 1,
-        sum of w[d, q] over the states in which path k survives  <=  d times the price of path k,
+        sum_d w[d, q] <= p[q] / (1 - availability) for each state q,  sum of all w <= 1,
+        sum of w[d, q] over the states in which path k of demand d survives
+            <=  rate of demand d * price of path k, the sum of the prices of its links.
 
-    the bound is sum of w - sum_e c[e] y[e].  Weights that violate a condition are scaled down, so
+    The bound is sum of w - sum_e c[e] y[e].  Weights that violate a condition are scaled down, so
     that any numbers give a bound.
 
     Args:
         problem: one matrix.
         merged_states: the Q network states.
-        availability: beta.
+        availability: share of the time, in (0, 1).
         prices: (E,) link prices, any numbers.
         weights: (Q, D) weights, any numbers, without entries for excluded demands.
     """
@@ -196,12 +201,12 @@ def tail_loss_bound(
     prices = np.maximum(prices, 0.0)
     entries = weights.tocoo()
     weight = np.maximum(entries.data, 0.0)
-    # Scale the weights of each state to its limit p[q] / (1 - beta).
+    # Scale the weights of each state to its limit, the probability / (1 - availability).
     state_weight = np.bincount(entries.row, weight, len(merged_states.probability))
     max_weight = merged_states.probability / (1 - availability)
     scale = np.minimum(1.0, max_weight / np.maximum(state_weight, 1e-300))
     weight = weight * scale[entries.row]
-    # Scale the weights of each demand so that each path keeps its limit.
+    # Scale the weights of each demand so that each of its paths keeps the limit by its price.
     path_set = merged_states.path_set[entries.row, entries.col]
     path_price = path_prices(problem, prices)
     scale = np.ones(len(demand))
@@ -230,18 +235,20 @@ def guarantee_min_cvar(
     *,
     counts_disconnected: bool = True,
 ) -> Guarantee:
-    """Compute the rates with the smallest CVaR of the largest loss, by row generation.
+    """Compute the rates with the smallest CVaR of the largest loss over all demands, by row
+    generation.
 
-    Value and bound are one minus the CVaR: the smallest delivered share of any demand, averaged
-    over the worst 1 - beta of the time.
+    Value and bound of the guarantee are one minus the CVaR: the smallest delivered share of any
+    demand, averaged over the worst 1 - availability of the time.
 
     Args:
         problem: one matrix under total_flow.
         survival_states: probabilities of its survival states.
-        merged_states: the listed states.
-        availability: beta, in (0, 1).
-        gap: largest difference between value and optimum, a share of the demand; the bound ignores
-            the unlisted states, at most unlisted_probability / (1 - availability).
+        merged_states: the listed network states, merged by surviving paths.
+        availability: share of the time, in (0, 1).
+        gap: largest difference between value and optimum, as a share of the demand. The bound
+            ignores the unlisted states, which add at most unlisted_probability /
+            (1 - availability).
         seconds: time limit; the incumbent is returned after it.
         counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise it
             is ignored in such states, in which no rates help it.
@@ -269,6 +276,7 @@ def guarantee_min_cvar(
     program = _TailProgram(
         problem, merged_states, is_included, availability, counts_disconnected=counts_disconnected
     )
+    # The bound ignores unlisted states: the gap may stay larger by this amount.
     unlisted = merged_states.unlisted_probability / (1 - availability)
     incumbent: Guarantee | None = None
     while True:
@@ -335,17 +343,20 @@ class _TailProgram:
     """Linear program of the smallest CVaR, restricted to a growing tail of network states.
 
         min  a + sum_q p[q] u[q] / (1 - beta),
-        u[q] >= 1 - S[d, s(d, q)] / d - a for each state q of the tail and demand d,
-        0 >= 1 - S[d, s] / d - a for each survival state s that occurs outside of the tail,
+        u[q] >= 1 - r[d, s(d, q)] - a for each state q of the tail and demand d,
+        0 >= 1 - r[d, s] - a for each survival state s of d that occurs outside of the tail,
 
-    with link loads within capacities.  Variables: the reserved rates as shares of the demands, a,
-    u[q] for the states of the tail, and one more u for all unlisted states, whose loss is 1.
+    with link loads within capacities. p[q] is the probability of network state q, s(d, q) the
+    survival state of demand d in it, r[d, s] the sum of the shares of demand d reserved on the
+    paths that survive in s, and beta the availability. Variables: the reserved rates as shares of
+    the demands, the level a, the excess losses u[q] of the states of the tail, and one more u for
+    all unlisted states, whose loss is 1.
 
     Args:
         problem: one matrix.
         merged_states: the Q network states.
-        is_included: (D,) demands in the program.
-        availability: beta.
+        is_included: (D,) whether the program includes a demand.
+        availability: beta, in (0, 1).
         counts_disconnected: whether a demand without a surviving path has a loss of 1; otherwise
             it is ignored in such states.
     """
@@ -359,8 +370,19 @@ class _TailProgram:
         *,
         counts_disconnected: bool,
     ) -> None:
+        """Select the paths and demands of the program, and the states that are in the tail from the
+        start.
+
+        Args:
+            problem: one matrix.
+            merged_states: the Q network states.
+            is_included: (D,) whether the program includes a demand.
+            availability: share of the time, in (0, 1).
+            counts_disconnected: whether a demand without a surviving path has a loss of 1;
+                otherwise it is ignored in such states.
+        """
         self._merged_states = merged_states
-        # Limits of the dual weights of each state, and of the unlisted states.
+        # Largest dual weight (Q,) of each state, and of all unlisted states together.
         tail = 1 - availability
         self._max_weight = merged_states.probability / tail
         self._unlisted_weight = merged_states.unlisted_probability / tail
@@ -395,14 +417,29 @@ class _TailProgram:
         self._in_tail = is_disconnected.any(1)
 
     def weights_by_survival_state(self, weights: sp.csr_array) -> FloatArray:
-        """Sum weights (Q, D) of network states by the survival state of each demand: (D, 2^K)."""
+        """Sum weights of network states by the survival state of each demand.
+
+        Args:
+            weights: (Q, D) weight of each network state and demand.
+
+        Returns:
+            (D, 2^K) weight of each survival state.
+        """
         entries = weights.tocoo()
         table = np.zeros(self._is_included.shape[1] << self._num_paths)
         np.add.at(table, self._path_set_key[entries.row, entries.col], entries.data)
         return table.reshape(-1, 1 << self._num_paths)
 
     def rates(self, shares: FloatArray, demand: FloatArray) -> FloatArray:
-        """Convert shares of the demands on the program's paths (P,) to rates (D, K) in Gbit/s."""
+        """Convert shares of the demands on the program's paths to rates on all candidate paths.
+
+        Args:
+            shares: (P,) reserved rate on each path of the program, as a share of its demand.
+            demand: (D,) Gbit/s.
+
+        Returns:
+            (D, K) Gbit/s on each path.
+        """
         path_rates = np.zeros(len(demand) * self._num_paths)
         path_rates[self._slot] = np.maximum(shares, 0.0) * demand[self._slot // self._num_paths]
         return path_rates.reshape(-1, self._num_paths)
@@ -410,13 +447,16 @@ class _TailProgram:
     def solve(self, seconds: float) -> _Solution:
         """Solve the linear program with the current tail.
 
+        Its variables are the reserved shares on P paths, the level a (value at risk), the excess
+        loss u of each state of the tail, and that of all unlisted states together.
+
         Args:
             seconds: time limit.
 
         Raises:
             SolverError: the program was not solved in time.
         """
-        # Loss rows, and incidence (R, tail states) of the tail variables u[q] in them.
+        # Loss rows, and incidence (R, tail states) of the excess losses u in them.
         state, demand, is_outside = self._rows()
         num_paths = len(self._slot)
         states, tail_index = np.unique(state[~is_outside], return_inverse=True)
@@ -426,7 +466,8 @@ class _TailProgram:
         )
         unit_column = np.ones((len(state), 1))
         unit_entry = np.ones((1, 1))
-        # Minimise the CVaR: path shares cost 0, a costs 1, u[q] costs p[q] / (1 - beta).
+        # Minimise the CVaR: path shares cost 0, a costs 1, and the excess loss of a state its
+        # probability / (1 - availability).
         weights = [[1.0], self._max_weight[states], [self._unlisted_weight]]
         # Row blocks: link loads <= capacity, loss rows, and the loss of 1 in unlisted states.
         blocks = [
@@ -451,12 +492,15 @@ class _TailProgram:
         return _Solution(shares, prices, state, demand, is_outside, weight)
 
     def _rows(self) -> tuple[Int64Array, Int64Array, BoolArray]:
-        """Return network state (R,) and demand (R,) of each loss row, and whether the row stands
-        for states outside of the tail (R,).
+        """Return the loss rows of the linear program.
 
         A survival state that occurs outside of the tail has one row, with its most probable network
-        state there. A survival state that occurs only in the tail has one row for each such network
-        state.
+        state there. A survival state that occurs only in the tail has one row for each of its
+        network states.
+
+        Returns:
+            network state (R,) and demand (R,) of each row, and whether the row stands for states
+            outside of the tail (R,).
         """
         is_included = self._is_included
         path_set_key = self._path_set_key
@@ -478,7 +522,8 @@ class _TailProgram:
         )
 
     def _path_survival(self, state: Int64Array, demand: Int64Array) -> sp.csr_array:
-        """Return (R, P) incidence: 1 where a path of a row's demand survives in the row's state.
+        """Return the matrix (R, P) of surviving paths: 1 where a path of a row's demand survives in
+        the row's network state.
 
         Args:
             state: (R,) network state of each row.
@@ -493,8 +538,8 @@ class _TailProgram:
     def divide_weights(self, solution: _Solution) -> tuple[sp.csr_array, bool]:
         """Divide the duals of the loss rows over network states, by a maximum flow.
 
-        If the limits p[q] / (1 - beta) of the states do not admit all weight, the states of the
-        minimum cut join the tail.
+        The weights of a state may sum to at most its probability / (1 - availability). If these
+        limits do not admit all weight, the states of the minimum cut join the tail.
 
         Args:
             solution: solution of the program with the current tail.
@@ -522,7 +567,8 @@ class _TailProgram:
         state = np.append(solution.state[inside], division.state)
         demand = np.append(solution.demand[inside], solution.demand[outside][division.row])
         weight = np.append(solution.weight[inside], division.weight)
-        # Assign the rest of the total weight of 1 to states in which a demand has no path.
+        # All weights may sum to 1: assign the rest to states in which a demand has no path, in
+        # their order, up to the limit of each state.
         spare_weight = (self._max_weight - np.bincount(state, weight, len(self._max_weight)))[
             self._disconnected_states
         ]
@@ -537,7 +583,7 @@ class _TailProgram:
 
 
 class Division(NamedTuple):
-    """Weights of R rows, divided over states.
+    """Weights of R rows, divided over network states in n parts.
 
     Attributes:
         row: (n,) row of each part.
@@ -554,14 +600,15 @@ class Division(NamedTuple):
 
 
 def divide(weight: FloatArray, members: Sequence[Int64Array], limit: FloatArray) -> Division:
-    """Divide weights over states within the limits of the states, by a maximum flow.
+    """Divide weights over network states within the limits of the states, by a maximum flow.
 
     Args:
         weight: (R,) weight of each row, with a sum of at most 1.
-        members: network states over which each row may be divided.
+        members: for each row, the network states over which its weight may be divided.
         limit: (Q,) largest sum of weights of a state.
     """
-    # A limit of 1 admits all weight: assign rows with such a state to it, without a flow.
+    # A limit of 1 admits all weight: a row with such a state needs no flow, and its weight is
+    # assigned to the first such state.
     is_unlimited = limit >= 1
     has_unlimited = np.array([bool(is_unlimited[states].any()) for states in members], dtype=bool)
     unlimited_rows = np.flatnonzero(has_unlimited)
@@ -592,7 +639,7 @@ def _flow_over_states(
 
     Args:
         weight: (R,) weight of each row.
-        members: network states over which each row may be divided.
+        members: for each row, the network states over which its weight may be divided.
         limit: (Q,) largest sum of weights of a state.
     """
     # Imported here, since it loads slowly.

@@ -19,8 +19,11 @@ MIN_MISSED_TIME = 1e-14
 
 
 def max_missed_time(availability: float) -> float:
-    """Return the largest downtime of a guarantee of this availability, 1 - availability with
-    tolerance.
+    """Return the largest share of the time in which a guarantee may fail: 1 - availability,
+    increased by the tolerances for rounding errors.
+
+    Args:
+        availability: availability of the guarantee.
     """
     return (1 - availability) * (1 + TIME_TOLERANCE) + PROBABILITY_ROUNDING
 

@@ -12,13 +12,15 @@ from teal_next.settings import NextIntervalOptions
 
 @with_options(NextIntervalOptions)
 def next_interval(topology: Any, traffic: Any, options: NextIntervalOptions) -> NextIntervals:
-    """Evaluate hedges over consecutive intervals, with the options of ``teal next-interval``.
-    Writes no files and draws no charts.
+    """Evaluate hedges (schemes for unknown demands) over consecutive intervals, without writing
+    files.
+
+    Options are the same as in ``teal next-interval``.
 
     Args:
         topology: a Topology, a networkx graph, a file or a name.
         traffic: TrafficMatrices, a pandas frame, a file or a name.
-        options: by name; ``scheme`` names hedges.
+        options: keyword options of the command; ``scheme`` names the hedges.
 
     Raises:
         InputError: invalid input.

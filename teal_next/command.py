@@ -45,15 +45,21 @@ _MAX_LINE_POINTS = 400
 
 
 def interval_tables(summaries: Sequence[NextSummary], *, wide: bool) -> list[Table]:
-    """Return the table of each network."""
+    """Return a table for each network, with a row for each scheme.
+
+    Args:
+        summaries: summaries of all schemes on all networks.
+        wide: show all columns; otherwise only those that fit 80 characters.
+    """
     return [
         interval_table(network_rows, wide=wide) for network_rows in by_network(summaries).values()
     ]
 
 
 def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
-    """Return a table of one network with a row for each scheme, the best first: realised over
-    optimum, churn, conformal limit and solve time.
+    """Return a table of one network with a row for each scheme, the best one first.
+
+    Columns are the ratio of realised to optimal metric, churn, conformal limit and solve time.
 
     Args:
         summaries: summaries of one network.
@@ -78,21 +84,28 @@ def interval_table(summaries: Sequence[NextSummary], *, wide: bool) -> Table:
 
 
 def _best_first(summaries: Sequence[NextSummary]) -> list[NextSummary]:
-    """Sort summaries by the distance of the mean ratio from 1."""
+    """Sort summaries by the distance of the mean ratio from 1, the smallest first; non-finite means
+    are last.
+    """
     return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
 
 
 def _number(value: float) -> str:
+    """Format a ratio with four decimals; ``-`` if it is not finite."""
     return f"{value:.4f}" if math.isfinite(value) else "-"
 
 
 def _share(value: float) -> str:
+    """Format a share as a percentage; ``-`` if it is not finite."""
     return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
 
 
 def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
     """Return the charts of one network: ratios over time, their distribution, the conformal limit
     of the best scheme, and churn.
+
+    Args:
+        rows: results of all schemes on the network, at least one.
     """
     metric_name = (
         "utilisation"
@@ -137,7 +150,12 @@ def _ratios_over_time(
 
 
 def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -> Chart:
-    """Return the chart of the distribution of each scheme's ratios."""
+    """Return the chart of the distribution of each scheme's ratios over the intervals.
+
+    Args:
+        schemes: results of one network by scheme.
+        label: label of the axis.
+    """
     return Chart(
         "ratio",
         "Share of intervals",
@@ -154,7 +172,13 @@ def _ratio_distributions(schemes: Mapping[str, Sequence[NextRow]], label: str) -
 
 
 def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
-    """Return the chart of a scheme's ratios and of their conformal limits."""
+    """Return the chart of a scheme's ratios and of their conformal limits over time.
+
+    Args:
+        scheme: name of the scheme.
+        rows: its results on one network.
+        label: label of the axis.
+    """
     return Chart(
         "limit",
         f"{scheme}: the stated limit",
@@ -170,7 +194,11 @@ def _stated_limits(scheme: str, rows: Sequence[NextRow], label: str) -> Chart:
 
 
 def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
-    """Return the chart of the churn of each scheme in each interval."""
+    """Return the chart of the churn of each scheme in each interval.
+
+    Args:
+        schemes: results of one network by scheme.
+    """
     return Chart(
         "churn",
         "Churn",
@@ -186,7 +214,13 @@ def _churn_over_time(schemes: Mapping[str, Sequence[NextRow]]) -> Chart:
 
 
 def _over_time(name: str, rows: Sequence[NextRow], metric: Callable[[NextRow], float]) -> Series:
-    """Return a metric of the rows as a line over time, sampled if there are many."""
+    """Return a metric of the rows as a line over time, sampled if there are many.
+
+    Args:
+        name: name of the line.
+        rows: results of one scheme on one network.
+        metric: returns the value of a row; non-finite values are gaps.
+    """
     sampled = [rows[i] for i in spread(np.arange(len(rows)), _MAX_LINE_POINTS).tolist()]
     values = [metric(row) for row in sampled]
     return Series(
@@ -198,7 +232,7 @@ def _over_time(name: str, rows: Sequence[NextRow], metric: Callable[[NextRow], f
 
 
 def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
-    """Return the charts of each network."""
+    """Return the charts of each network, by the name of its topology."""
     return {
         topology: charts_of(network_rows)
         for (topology, _), network_rows in by_network(rows).items()
@@ -206,7 +240,13 @@ def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
 
 
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
-    """Plot two panels per network: realised over optimum over time, and its distribution."""
+    """Plot two panels per network: the ratios of realised to optimal metric over time, and their
+    distribution.
+
+    Args:
+        path: the image file.
+        rows: results of all schemes and networks.
+    """
     plot_panels(
         path,
         [
@@ -226,6 +266,7 @@ def write_next_interval_report(
         rows: results, at least one.
         selections: description of the evaluated matrices by name of the topology.
     """
+    # One section for each network, with its table and charts.
     sections = []
     for (topology, traffic), network_rows in by_network(rows).items():
         table = interval_table(summarise(network_rows), wide=True)
@@ -262,8 +303,16 @@ DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static
 def run_next_interval(
     config: NextIntervalConfig, notify: Callable[[str], None]
 ) -> list[NextSummary]:
-    """Evaluate every hedge on every network, then write all files; an interruption writes the rows
-    so far.
+    """Evaluate every hedge on every network, and write all files.
+
+    An interrupted run writes the results so far.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        a summary for each network and hedge.
 
     Raises:
         InputError: invalid settings, or existing results in OUT without --overwrite.
@@ -290,6 +339,7 @@ def run_next_interval(
         for network_config, model in zip(config.instances(), models, strict=True):
             instance = load_instance(network_config, notify)
             instance.objective.require_an_allocation("teal next-interval")
+            # New hedges for each network; intervals of an earlier run are not evaluated again.
             visible = known_matrices(config, instance)
             hedges = hedges_of(config, model)
             measure(
@@ -304,6 +354,7 @@ def run_next_interval(
             )
         is_complete = True
     finally:
+        # Write the results so far; the journal is needed only to continue an interrupted run.
         if measured.rows:
             write_files(config.out, interval_files(measured))
             write_files(config.out, {MANIFEST: partial(write_manifest, settings=config)})
@@ -317,12 +368,21 @@ _INTERVAL = "interval"
 
 
 def _write_to_journal(journal: Journal, rows: Sequence[NextRow]) -> None:
-    """Append the rows of all hedges in one interval to the journal."""
+    """Append the results of all hedges in one interval to the journal.
+
+    Args:
+        journal: journal of the run.
+        rows: a row for each hedge.
+    """
     journal.add(_INTERVAL, {"rows": [dataclasses.asdict(row) for row in rows]})
 
 
 def hedges_of(options: NextIntervalOptions, model: Path | None) -> dict[str, Hedge]:
-    """Return the hedges by name.
+    """Return the hedges of the settings by name, or the default ones.
+
+    Args:
+        options: settings with the names of the hedges.
+        model: checkpoint for hedges that need one; None for Teal's own.
 
     Raises:
         InputError: an unknown hedge or model.
@@ -343,7 +403,7 @@ class NextIntervals:
     selections: dict[str, str]
 
     def __repr__(self) -> str:
-        """Format the table of each network."""
+        """Return the table of each network, as text."""
         return "\n".join(t.markdown() for t in interval_tables(summarise(self.rows), wide=True))
 
     def to_frame(self) -> Any:
@@ -354,6 +414,10 @@ class NextIntervals:
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write rows, summary, plot and page to a folder, as ``teal next-interval`` does.
+
+        Args:
+            folder: the folder.
+            overwrite: whether existing results are replaced.
 
         Raises:
             InputError: existing results, and ``overwrite`` is false.
@@ -381,7 +445,7 @@ def measure(
         options: settings: split, limit, lead, lookback, warm-up.
         hedges: hedges by name.
         measured: results of all networks (updated).
-        visible: matrices that hedges see; None for those of the traffic.
+        visible: matrices that the hedges see, such as estimates; None: the evaluated traffic.
         notify: called with messages.
         on_interval: called with the rows of each interval.
         after: index of the last matrix that an interrupted run has evaluated; -1 for none.
@@ -389,7 +453,7 @@ def measure(
     Raises:
         InputError: too few matrices.
     """
-    # Indices of the matrices that have ``lead`` matrices before them.
+    # Indices of the matrices to evaluate, which have at least ``lead`` matrices before them.
     rows = rows_of(instance, options.split)[: options.limit or None]
     rows = rows[rows >= options.lead]
     if not len(rows):
@@ -405,6 +469,7 @@ def measure(
     indices = rows[rows > after].tolist()
     if indices:
         _measure_each(instance, options, hedges, measured, visible, indices, on_interval)
+    # Report the regret of each mixture: its loss less that of its best hedge.
     for hedge in hedges.values():
         if isinstance(hedge, Mixture) and indices:
             notify(f"{instance.topology.name}: {hedge.regret}")
@@ -419,15 +484,16 @@ def _measure_each(
     indices: Sequence[int],
     on_interval: Callable[[Sequence[NextRow]], None],
 ) -> None:
-    """Evaluate hedges on consecutive intervals; a progress bar shows the current hedge and the best
-    one so far.
+    """Evaluate hedges on consecutive intervals.
+
+    A progress bar shows the current hedge and the best one so far.
 
     Args:
         instance: network, traffic, candidate paths and program.
         options: settings: lead, lookback, warm-up.
         hedges: hedges by name.
         measured: results of all networks (updated).
-        visible: matrices that hedges see; None for those of the traffic.
+        visible: matrices that the hedges see, such as estimates; None: the evaluated traffic.
         indices: indices of the consecutive matrices.
         on_interval: called with the rows of each interval.
     """
@@ -437,7 +503,7 @@ def _measure_each(
     best = "no interval measured yet"
 
     def watch(hedge: str) -> None:
-        """Show the hedge that allocates now."""
+        """Show the name of the hedge that allocates now in the progress bar."""
         bar.set_postfix_str(f"{hedge}; {best}", refresh=False)
 
     protocol = NextInterval(
@@ -450,6 +516,7 @@ def _measure_each(
     )
     total = len(protocol.intervals(indices, options.warm_up))
     with progress_bar(total=total, desc=instance.topology.name, unit="interval") as bar:
+        # The results of an interval are empty during warm-up and without demand.
         for interval in protocol.run(indices, options.warm_up):
             if interval:
                 measured.rows.extend(interval)
@@ -463,7 +530,7 @@ def _measure_each(
 
 
 def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
-    """Describe the scheme with the best mean ratio.
+    """Return a text with the scheme whose mean ratio is closest to 1.
 
     Args:
         sums: sum of the finite ratios of each scheme.
@@ -477,11 +544,17 @@ def _best_so_far(sums: Mapping[str, float], counts: Mapping[str, int]) -> str:
 
 
 def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficMatrices | None:
-    """Return the matrices of --known over the demands and times of the traffic; None without the
-    option.
+    """Return the matrices that hedges see instead of the traffic, from the option --known.
+
+    Args:
+        options: settings with the option.
+        instance: network and traffic.
+
+    Returns:
+        matrices over the same demands and times as the traffic; None without the option.
 
     Raises:
-        InputError: other times, or missing demands.
+        InputError: other times than the traffic, or missing demands.
     """
     if not options.known:
         return None
@@ -511,7 +584,7 @@ def known_matrices(options: NextIntervalOptions, instance: Instance) -> TrafficM
 
 
 def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of the result files, by file name."""
+    """Return the functions that write the result files, by file name."""
     rows = measured.rows
     selections = measured.selections
     return {
@@ -523,7 +596,15 @@ def interval_files(measured: NextIntervals) -> dict[str, Callable[[Path], None]]
 
 
 def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome:
-    """Run ``teal next-interval``."""
+    """Run ``teal next-interval``.
+
+    Args:
+        config: the settings.
+        notify: called with progress messages.
+
+    Returns:
+        tables, JSON data and written files.
+    """
     summaries = run_next_interval(config, notify)
     return Outcome(
         tables=interval_tables(summaries, wide=config.wide),
@@ -534,7 +615,11 @@ def next_interval_outcome(config: NextIntervalConfig, notify: Notify) -> Outcome
 
 
 def reported(folders: Sequence[Path]) -> Reported:
-    """Combine the results of several runs, for ``teal report``."""
+    """Combine the results of several runs of ``teal next-interval``, for ``teal report``.
+
+    Args:
+        folders: result folders of the runs.
+    """
     rows = [row for folder in folders for row in read_csv(folder / TABLE, NextRow)]
     return Reported(
         rows=len(rows),

@@ -29,8 +29,9 @@ class ConformalLimit:
     """Adaptive conformal limit: an upper limit of the next ratio that holds with a target
     probability.
 
-    The limit is the quantile of the last n ratios at level ceil((n + 1) p) / n. After each interval
-    p changes by step * (level - covered), with covered 1 if the limit held, else 0.
+    The limit is the quantile of the last n ratios at level ceil((n + 1) p) / n. The probability p
+    starts at the target probability. After each interval p changes by
+    step * (target - covered), with covered 1 if the limit held, else 0.
 
     Args:
         level: target probability of the limit, in (0, 1).
@@ -45,20 +46,24 @@ class ConformalLimit:
 
     @property
     def limit(self) -> float:
-        """Limit for the next interval; infinite before enough intervals."""
+        """Upper limit of the ratio in the next interval; infinite while too few are known."""
         num_scores = len(self._scores)
         rank = math.ceil((num_scores + 1) * self._probability)
         if rank > num_scores:
-            # Adaptation may require more than all scores can prove; then the largest is returned.
+            # The quantile is above all n ratios: return the largest one if n would suffice for the
+            # target probability, else no limit.
             return max(self._scores) if num_scores >= 1 / (1 - self._level) else math.inf
         return float(np.sort(list(self._scores))[max(rank, 1) - 1])
 
     def state(self) -> dict[str, Any]:
-        """Return level, adapted probability and observed ratios, for :meth:`restore`."""
+        """Return level, adapted probability and ratios as JSON data, for :meth:`restore`."""
         return {"level": self._level, "now": self._probability, "scores": list(self._scores)}
 
     def restore(self, state: Any) -> None:
-        """Replace probability and ratios by those of a state that :meth:`state` has returned.
+        """Replace probability and ratios by those of a stored state.
+
+        Args:
+            state: result of :meth:`state`.
 
         Raises:
             ValueError: an invalid state, or a state with another level.
@@ -80,7 +85,11 @@ class ConformalLimit:
         self._scores = deque(scores, maxlen=_KEPT_RATIOS)
 
     def observe(self, score: float) -> None:
-        """Add the ratio of an interval, and adapt the probability."""
+        """Add the measured ratio of an interval, and adapt the probability.
+
+        Args:
+            score: ratio of realised cost to the optimum.
+        """
         if math.isfinite(self.limit):
             self._probability += _PROBABILITY_STEP * (self._level - (score <= self.limit))
             self._probability = min(max(self._probability, 0.0), 1.0)

@@ -38,7 +38,9 @@ _OPTIMUM_GAP = 1e-2
 
 
 class Dote:
-    """Hedge ``dote``: a multilayer perceptron from the last matrices to split ratios.
+    """Hedge ``dote``: a multilayer perceptron that maps the last matrices to split ratios.
+
+    A hedge allocates for an interval whose traffic matrix is unknown.
 
     Args:
         window: number of input matrices.
@@ -56,9 +58,13 @@ class Dote:
         """Return split ratios (D, K) for the next interval.
 
         They are even until enough matrices are known; then the network is trained once.
+
+        Args:
+            past: network, and the matrices measured so far.
         """
         recent = past.last(1)
         if self._network is None:
+            # All known matrices, or a sample of them that fits in memory.
             history = past.last(past.num_known, past.window_length(past.num_known))
             if history.batch <= self._window + past.lead:
                 return recent.even_splits[0]
@@ -70,7 +76,8 @@ class Dote:
             )
 
     def _input(self, demand: Tensor) -> Tensor:
-        """Return the network input (window D,): the last matrices, each demand over its mean.
+        """Return the network input (window * D,): the rates of the last matrices, each divided by
+        the demand's mean.
 
         Args:
             demand: (n, D) Gbit/s, oldest first; if n < window, the oldest matrix is repeated.
@@ -84,8 +91,12 @@ class Dote:
         return (demand / self._mean).to(torch.float32).flatten()
 
     def _splits(self, problem: Problem, inputs: Tensor) -> Tensor:
-        """Return split ratios (B, D, K) for inputs (B, window D): a softmax over the live paths of
+        """Return split ratios (B, D, K): a softmax of the network's outputs over the live paths of
         each demand.
+
+        Args:
+            problem: network and paths; its demand is ignored.
+            inputs: (B, window * D) inputs of the network, see :meth:`_input`.
         """
         assert self._network is not None
         logits = self._network(inputs).view(len(inputs), *problem.paths.leaf.shape)
@@ -97,14 +108,16 @@ class Dote:
     def _fit(self, history: Problem, lead: int) -> None:
         """Train the network on consecutive matrices.
 
-        The loss of target t is the largest utilisation of its splits under matrix t over the
-        optimum, plus the penalty sum_d max_k weight[d, k] x[d, k].
+        The loss for matrix t is the largest utilisation under the splits x predicted for it, over
+        the optimum, plus the penalty sum_d max_k weight[d, k] x[d, k].
 
         Args:
             history: the known matrices, oldest first.
             lead: number of intervals from the newest input matrix to the target.
         """
-        # Inputs (samples, window D), indices of the target matrices, and their optima.
+        # One sample per target matrix: inputs (samples, window * D), index of the target matrix,
+        # and its optimal largest utilisation. The mean rates, which inputs are divided by, are
+        # positive.
         demand = history.demand
         self._mean = demand.mean(0).clamp(min=1e-300)
         targets = torch.arange(self._window + lead - 1, len(demand))
@@ -114,8 +127,9 @@ class Dote:
         penalty = self._penalty_weights(history)
 
         def losses(rows: Tensor) -> Tensor:
-            """Return the loss of each sample in ``rows``."""
+            """Return the loss of each sample whose index is in ``rows``."""
             splits = self._splits(history, inputs[rows]).to(demand)
+            # Largest utilisation under the target matrices, over the (positive) optimum.
             utilisation = history.rows(targets[rows]).utilisation(splits).amax(1)
             return utilisation / optimum[rows].clamp(min=1e-300) + (splits * penalty).amax(-1).sum(
                 -1
@@ -133,7 +147,8 @@ class Dote:
             losses: loss of each sample, by its index.
             num_samples: number of samples, in order of time; the last ones are for validation.
         """
-        # Training and validation sets.
+        # Indices of the training and validation samples; if all are needed for training, they are
+        # used for validation, too.
         num_training = max(1, round((1 - _VALIDATION_SHARE) * num_samples))
         validation = (
             torch.arange(num_training, num_samples)
@@ -145,7 +160,7 @@ class Dote:
         best_score = np.inf
         best_weights = copy.deepcopy(network.state_dict())
         for step in range(self._steps + 1):
-            # Validation.
+            # Validate, and keep a copy of the best weights.
             if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
                     score = float(losses(validation).mean())
@@ -164,14 +179,16 @@ class Dote:
     def _penalty_weights(self, history: Problem) -> Tensor:
         """Return the penalty weights (D, K) of FIGRET.
 
-        Weight[d, k] = sensitivity * share[d] * largest bottleneck / bottleneck[d, k], with share[d]
-        the demand's share in the sum of all variances over time. All are 0 without sensitivity.
+        Weight[d, k] = sensitivity * share[d] * largest bottleneck / bottleneck[d, k]. share[d] is
+        the demand's share in the sum of all variances over time, and bottleneck[d, k] the smallest
+        link capacity of the path. All weights are 0 without sensitivity.
 
         Args:
             history: the known matrices.
         """
         if not self._sensitivity:
             return torch.zeros(history.paths.leaf.shape, dtype=torch.float64)
+        # (D,) share of each demand in all variance, and (D, K) largest bottleneck over the path's.
         variance = history.demand.var(0, unbiased=False)
         share = variance / variance.sum().clamp(min=1e-300)
         bottleneck = history.bottleneck[0]
@@ -180,7 +197,12 @@ class Dote:
 
 
 def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
-    """Return the network with two hidden layers, and random weights of a fixed seed."""
+    """Return a perceptron with two hidden layers, whose random weights are the same at every call.
+
+    Args:
+        num_inputs: number of inputs.
+        num_outputs: number of outputs.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(
@@ -193,7 +215,7 @@ def _initial_network(num_inputs: int, num_outputs: int) -> nn.Sequential:
 
 
 def parse(spec: Spec, sensitivity: float) -> Dote:
-    """Make the hedge of a specification.
+    """Make a hedge ``dote`` or ``figret`` from its specification.
 
     Args:
         spec: specification with the options window, steps and sensitivity.
@@ -214,5 +236,10 @@ def parse(spec: Spec, sensitivity: float) -> Dote:
 
 
 def make(spec: Spec, model: Path | None) -> Dote:
-    """Make the hedge of a specification such as ``dote[:window=12,steps=2000]``."""
+    """Make the hedge of a specification such as ``dote[:window=12,steps=2000]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge is trained on the past.
+    """
     return parse(spec, 0.0)

@@ -54,13 +54,13 @@ class NextRow:
         index: index of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
         objective: name of the objective.
-        optimum: largest utilisation, or satisfied demand, of the optimum of this matrix.
-        realised: largest utilisation, or satisfied demand, of the hedge.
+        optimum: largest utilisation, or satisfied demand, of optimal splits for this matrix.
+        realised: largest utilisation, or satisfied demand, of the hedge's splits.
         ratio: realised over optimum.
-        limit: upper limit of the ratio, stated before the interval to hold with probability
-            ``level``; infinite before there were enough intervals.  NaN except under
+        limit: upper limit of the ratio that is stated before the interval, and should hold with the
+            target probability; infinite while too few ratios are known.  NaN except under
             max_link_utilisation.
-        churn: share of the volume that moved; NaN in the first interval.
+        churn: share of the volume that changes paths; NaN in the first interval.
         solve_s: solve time of the hedge, seconds.
     """
 
@@ -113,7 +113,7 @@ class NextSummary:
 
 
 class InstalledSplits(NamedTuple):
-    """Splits installed for an interval.
+    """Split ratios installed for an interval.
 
     Attributes:
         splits: (D, K) split ratios.
@@ -124,10 +124,10 @@ class InstalledSplits(NamedTuple):
     paths: AnyPaths | None
 
     def moved(self, previous: InstalledSplits, demand: Tensor) -> float:
-        """Return the Gbit/s that change paths: sum_d demand[d] |x[d] - previous x[d]|_1 / 2.
+        """Return the traffic in Gbit/s that changes paths since the previous interval.
 
-        The result is NaN if both splits are over different path sets, unless these are segment
-        lists.
+        It is sum_d demand[d] |x[d] - y[d]|_1 / 2, with x these splits and y the previous ones; NaN
+        if their path sets differ, unless both are segment lists.
 
         Args:
             previous: splits of the previous interval.
@@ -142,15 +142,15 @@ class InstalledSplits(NamedTuple):
 
 
 class NextInterval:
-    """Evaluation protocol on one network.
+    """Evaluation of hedges on one network: they allocate for unseen matrices, interval by interval.
 
     Args:
         instance: network, traffic, paths, objective.
         hedges: hedges by name.
         lead: intervals from the newest known matrix to the allocated one.
         lookback: number of newest matrices that hedges see; 0 for all.
-        level: probability with which the limit of the ratio is to hold.
-        known: matrices of the same times that hedges see instead of the traffic, such as
+        level: target probability of the conformal limit of the ratio.
+        observed_traffic: matrices of the same times that hedges see instead of the traffic, such as
             estimates; None for the traffic.
         watch: called with the name of each hedge before it allocates.
     """
@@ -166,36 +166,40 @@ class NextInterval:
         observed_traffic: TrafficMatrices | None = None,
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
+        # Hedges see these matrices: the evaluated traffic, or estimates of it.
         self._watch = watch
         self._observed_traffic = instance.traffic if observed_traffic is None else observed_traffic
         self._instance = instance
         self._hedges = hedges
         self._lead = lead
         self._lookback = lookback
+        # Network and paths without demand.
         self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
         self._limits = {name: ConformalLimit(level) for name in hedges}
+        # (matrix index, ratio) by hedge, of intervals whose ratios the limit may not use yet.
         self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
+        # Splits of each hedge in the previous interval, for the churn.
         self._previous_splits: dict[str, InstalledSplits] = {}
         # Warm start of the optimum.
         self._start: pdhg.PdhgState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
-        """Return the indices of all intervals of a run, with warm-up.
+        """Return the matrix indices of all intervals of a run, including the warm-up.
 
         Args:
             rows: indices of consecutive matrices to allocate for.
-            warm_up: intervals before the first of them in which hedges already allocate.
+            warm_up: number of intervals before the first of these in which hedges already allocate.
         """
         return range(max(rows[0] - warm_up, self._lead), rows[-1] + 1)
 
     def run(self, rows: Sequence[int], warm_up: int) -> Iterator[list[NextRow]]:
-        """Yield a list of results for each interval: one per hedge, or none during warm-up and for
+        """Yield the results of each interval: a row per hedge, or none during warm-up and for
         matrices without demand.
 
         Args:
             rows: indices of consecutive matrices to allocate for.
-            warm_up: intervals before the first of them in which hedges already allocate, so that
-                their state and the conformal limits are based on a past.
+            warm_up: number of intervals before the first of these in which hedges already allocate,
+                so that their state and the conformal limits are based on a past.
         """
         for row in self.intervals(rows, warm_up):
             demand = self._instance.traffic.read([row])
@@ -203,7 +207,11 @@ class NextInterval:
             yield measured if row >= rows[0] else []
 
     def _past(self, row: int) -> Past:
-        """Return the matrices that hedges know when they allocate for matrix ``row``."""
+        """Return the matrices that hedges may see when they allocate for one matrix.
+
+        Args:
+            row: index of the matrix to allocate for.
+        """
         stop = row - self._lead + 1
         first = max(0, stop - self._lookback) if self._lookback else 0
         return Past(self._network, self._observed_traffic.part(first, stop), self._lead, first)
@@ -214,6 +222,9 @@ class NextInterval:
         Args:
             row: index of the matrix.
             demand: (1, D) Gbit/s of the matrix.
+
+        Returns:
+            a result for each hedge.
         """
         past = self._past(row)
         problem = self._network.with_demand(torch.from_numpy(demand))
@@ -230,7 +241,13 @@ class NextInterval:
         return [self._row(name, row, problem, optimum, *allocated[name]) for name in self._hedges]
 
     def _optimum(self, problem: Problem) -> float:
-        """Return the largest utilisation, or the satisfied demand, of optimal splits."""
+        """Return the largest utilisation, or the satisfied demand, of optimal splits for a matrix.
+
+        The solution is the warm start of the next call.
+
+        Args:
+            problem: the matrix, B = 1.
+        """
         is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
         result = pdhg.solve(
             problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start
@@ -297,11 +314,11 @@ class NextInterval:
 
 
 def realised(problem: Problem, splits: Tensor) -> float:
-    """Return the largest link utilisation of splits under one matrix, or the satisfied demand.
+    """Return the metric of splits under one matrix: largest link utilisation, or satisfied demand.
 
-    Under max_link_utilisation it is the former. Under other objectives each path delivers the share
-    min(1, capacity / load) of its most loaded link; the satisfied demand is the delivered traffic
-    over all traffic.
+    Under max_link_utilisation it is the utilisation. Under other objectives each path delivers the
+    share min(1, capacity / load) on its most loaded link; the satisfied demand is the delivered
+    traffic over all traffic.
 
     Args:
         problem: one matrix, B = 1.
@@ -309,6 +326,7 @@ def realised(problem: Problem, splits: Tensor) -> float:
     """
     if problem.objective.name is ObjectiveName.MAX_LINK_UTILISATION:
         return float(problem.utilisation(splits[None]).amax())
+    # Splits of live paths, link utilisations of at least 1, and the delivered share of each path.
     admitted = torch.where(problem.path_mask, splits[None], 0)
     utilisation = problem.utilisation(admitted).clamp(min=1)
     delivered_share = 1 / problem.ops.path_max(utilisation)[0].clamp(min=1)
@@ -325,13 +343,18 @@ def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
 
 
 def _summary(rows: Sequence[NextRow]) -> NextSummary:
-    """Return the summary of one hedge over the intervals of one network."""
+    """Return the summary of one hedge over the intervals of one network.
+
+    Args:
+        rows: results of the hedge, at least one.
+    """
     # Quantiles of the ratios, from the best to the worst.
     ratio = np.array([row.ratio for row in rows])
     ratio = ratio[np.isfinite(ratio)]
     smaller_is_better = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
 
     def quantile(share: float) -> float:
+        """Return the ratio that this share of the intervals reaches or betters; NaN without any."""
         return (
             float(np.quantile(ratio, share if smaller_is_better else 1 - share))
             if len(ratio)
@@ -342,6 +365,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
     limits = np.array([row.limit for row in rows])
     ratios = np.array([row.ratio for row in rows])
     is_stated = np.isfinite(limits) & np.isfinite(ratios)
+    # NaN where a value is unknown.
     churn = np.array([row.churn for row in rows])
     return NextSummary(
         scheme=rows[0].scheme,

@@ -4,9 +4,9 @@ With sensitivity S, the loss has the additional term
 
     S * sum_d share[d] * max_k x[d, k] * largest / bottleneck[d, k],
 
-where share[d] is the demand's share in the sum of all variances over time, bottleneck[d, k] the
-smallest capacity of a path and largest the largest of them: a variable demand is spread over
-paths, and over wide ones.
+where x[d, k] are the split ratios, share[d] is the demand's share in the sum of all variances over
+time, bottleneck[d, k] the smallest link capacity of a path, and largest the largest bottleneck of
+all paths: a variable demand is spread over several paths of large capacity.
 """
 
 from __future__ import annotations
@@ -21,5 +21,10 @@ _SENSITIVITY_WEIGHT = 0.03
 
 
 def make(spec: Spec, model: Path | None) -> Dote:
-    """``figret[:window=12,steps=2000,sensitivity=0.03]``."""
+    """Make the hedge of a specification such as ``figret[:window=12,steps=2000,sensitivity=0.03]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge is trained on the past.
+    """
     return parse(spec, _SENSITIVITY_WEIGHT)

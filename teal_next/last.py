@@ -16,7 +16,9 @@ from teal.spec import Spec
 
 
 class Last:
-    """Hedge ``last``: optimal splits for the newest matrix, warm-started from the previous ones.
+    """Hedge ``last``: optimal splits for the newest matrix, warm-started from the previous splits.
+
+    A hedge allocates for an interval whose traffic matrix is unknown.
 
     Args:
         gap: certified gap at which PDHG stops.
@@ -27,15 +29,20 @@ class Last:
         self._state: pdhg.PdhgState | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval."""
+        """Return split ratios (D, K) for the next interval.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         return self.allocate_for(past.last(1).demand, past)
 
     def allocate_for(self, demand: Tensor, past: Past) -> Tensor:
-        """Return optimal split ratios (D, K) for one matrix, warm-started from the last call.
+        """Return optimal split ratios (D, K) for one matrix, warm-started from the result of the
+        last call.
 
         Args:
             demand: (1, D) Gbit/s.
-            past: network of the matrix.
+            past: known matrices, which give the network and its paths.
         """
         problem = past.last(1).with_demand(demand)
         result = pdhg.solve(problem, gap=self._gap, warm_start=self._state)
@@ -44,6 +51,11 @@ class Last:
 
 
 def make(spec: Spec, model: Path | None) -> Last:
-    """Make the hedge of a specification such as ``last[:gap=0.003]``."""
+    """Make the hedge of a specification such as ``last[:gap=0.003]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge has no model.
+    """
     options = spec.parse_options(gap=3e-3)
     return Last(float(options["gap"]))

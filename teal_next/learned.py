@@ -34,6 +34,9 @@ _SHORT_WINDOW = 12
 class Learned:
     """Hedge ``learned``: the splits of a mixture of H hedges, corrected by a model (gate).
 
+    A hedge allocates for an interval whose traffic matrix is unknown; a mixture averages the splits
+    of several hedges.
+
     Args:
         model: the gate.
         mixture: mixture whose splits the gate corrects.
@@ -45,8 +48,13 @@ class Learned:
 
     @torch.no_grad()
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval."""
+        """Return split ratios (D, K) for the next interval.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         decisions = self._mixture.decisions(past).to(torch.float32)
+        # The newest matrices, and the network with one matrix in float32.
         recent = past.last(past.window_length(HISTORY))
         single = recent.row(0).to(torch.float32)
         weights = self._mixture.weights
@@ -88,7 +96,12 @@ def model_inputs(
 
 
 def make(spec: Spec, model: Path | None) -> Learned:
-    """Make the hedge ``learned``, with the model of ``--model`` or Teal's own."""
+    """Make the hedge ``learned`` with a model.
+
+    Args:
+        spec: the specification, without options.
+        model: checkpoint of the model; None for Teal's own.
+    """
     spec.parse_options()
     gate, _ = load_hedge_gate(model_folder(model or MODEL))
     return Learned(gate, default_mixture())

@@ -1,11 +1,12 @@
 """Hedge ``mixture``: a weighted mean of other hedges' splits, whose weights are learned online.
 
-The largest utilisation is convex in the splits, so a mean of hedges is a hedge.  With u_i[e] the
-utilisation that hedge i alone would have caused, over the interval's optimum, the loss of weights w
-is max_e sum_i w_i u_i[e], and its subgradient is g_i = u_i[e*] on the most utilised link e*.  Under
-total_flow, the loss is the flow that the mixture drops
-(:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient
-(Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each measured interval:
+The largest utilisation is convex in the splits: that of a weighted mean of splits is at most the
+weighted mean of theirs.  With u_i[e] the utilisation of link e that hedge i alone would have
+caused, over the interval's optimum, the loss of weights w is max_e sum_i w_i u_i[e], and its
+subgradient is g_i = u_i[e*] on the most utilised link e*.  Under total_flow, the loss is the flow
+that the mixture drops (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  The
+weights follow exponentiated gradient (Kivinen & Warmuth 1997) with fixed share (Herbster & Warmuth
+1998), for each measured interval:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i,
 
@@ -66,7 +67,8 @@ class Regret:
 
     Attributes:
         intervals: number of measured intervals.
-        realised: sum of the losses of the mixture less that of the best hedge.
+        realised: the regret: sum of the losses of the mixture less the sum of those of the best
+            hedge.
         limit: upper bound on the regret.
         best: name of the best hedge.
     """
@@ -77,6 +79,9 @@ class Regret:
     best: str
 
     def __str__(self) -> str:
+        """Return a sentence with the mean loss against the best hedge, and the regret bound, per
+        interval.
+        """
         return (
             f"mixture over {self.intervals} intervals: mean loss "
             f"{self.realised / max(1, self.intervals):+.4f} against "
@@ -87,17 +92,21 @@ class Regret:
 class Mixture:
     """Hedge ``mixture``: the weighted mean of the splits of n hedges, with weights learned online.
 
-    The weights follow exponentiated gradient with fixed share. With g the subgradient of the loss
-    in an interval and p the initial weights,
+    A hedge allocates for an interval whose traffic matrix is unknown. Once the matrix is measured,
+    the weights w are updated by exponentiated gradient with fixed share,
 
-        w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i.
+        w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share p_i,
+
+    with g the subgradient of the mixture's loss with respect to the weights, and p the initial
+    weights.
 
     Args:
         hedges: hedges by name, or a function that makes them from the first past.
         rate: learning rate.
         share: share of the weight that is redistributed by the initial weights in each interval.
         warm_up: number of past intervals that are replayed before the first allocation.
-        residual: initial weight of each hedge ``residual``; that of the others is 1.
+        residual: initial weight of each hedge ``residual``; that of the others is 1. The weights
+            are then scaled to a sum of 1.
 
     Attributes:
         weights: (n,) weights of the hedges, which sum to 1.
@@ -119,18 +128,27 @@ class Mixture:
         self._warm_up = warm_up
         self._residual = residual
         self._hedges: dict[str, Hedge] = {}
+        # Empty until the hedges are made from the first past.
         self.weights: FloatArray = np.zeros(0)
         self._initial_weights: FloatArray = np.zeros(0)
         self.recent_losses: FloatArray = np.zeros(0)
+        # Sums over the measured intervals: losses (n,) of the hedges, loss of the mixture, and
+        # squared ranges of the subgradients.
         self._losses = np.zeros(0)
         self._loss = 0.0
         self._squared_ranges = 0.0
         self._intervals = 0
-        # Splits (n, D, K) by the index of the matrix that they are for.
+        # Splits (n, D, K) of the hedges for matrices not measured so far, by index of the matrix.
         self._pending: dict[int, Tensor] = {}
 
     def begin(self, past: Past) -> None:
-        """Create the hedges; the first call of :meth:`allocate` does this, too."""
+        """Create the hedges and their initial weights; without effect if they exist.
+
+        The first call of :meth:`allocate` does this, too.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         if not self._hedges:
             self._hedges = dict(self._make(past))
             initial = np.array(
@@ -142,7 +160,11 @@ class Mixture:
             self.recent_losses = np.zeros(len(self._hedges))
 
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval, after an update of the weights."""
+        """Return split ratios (D, K) for the next interval, after an update of the weights.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         decisions = self.decisions(past)
         return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), decisions)
 
@@ -163,8 +185,13 @@ class Mixture:
         return self._decide(past)
 
     def _decide(self, past: Past) -> Tensor:
-        """Let all hedges allocate; return their splits (n, D, K), and keep them until the interval
-        is measured.
+        """Let all hedges allocate, and store their splits until the interval is measured.
+
+        Args:
+            past: network, and the matrices measured so far.
+
+        Returns:
+            (n, D, K) splits of the hedges.
 
         Raises:
             InputError: a hedge whose splits are over other paths.
@@ -182,7 +209,11 @@ class Mixture:
         return splits
 
     def _learn(self, past: Past) -> None:
-        """Update the weights with the intervals measured since the last call."""
+        """Update the weights with the intervals measured since the last call.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         for row in sorted(row for row in self._pending if row < past.first_row + past.num_known):
             splits = self._pending.pop(row)
             problem = past.matrix(row)
@@ -196,7 +227,8 @@ class Mixture:
             problem: matrix of the interval, B = 1.
             splits: (n, D, K) splits of the hedges for the interval.
         """
-        # Losses of the hedges (n,) and of the mixture, and the subgradient (n,), over the optimum.
+        # Losses of the hedges (n,) and of the mixture, and the subgradient (n,), as multiples of
+        # the optimum. Programs that may drop traffic have the loss of the dropped flow.
         optimum = float(pdhg.solve(problem, gap=_OPTIMUM_GAP).value)
         repeated = problem.with_demand(problem.demand.expand(len(splits), -1))
         if not optimum > 0:
@@ -221,11 +253,12 @@ class Mixture:
 
     @property
     def regret(self) -> Regret:
-        """Return the regret against the best hedge so far, and its bound.
+        """The regret against the best hedge so far, and its upper bound.
 
         The bound is (ln(1 / p) + T ln(1 / (1 - share))) / rate + rate / 8 sum_t R_t^2, with p the
-        initial weight of the best hedge, T the number of intervals, and R_t the range of the
-        subgradient in interval t.
+        initial weight of the best hedge, T the number of intervals, R_t the range of the
+        subgradient in interval t, ``rate`` the learning rate, and ``share`` the redistributed share
+        of the weight.
         """
         best = int(self._losses.argmin())
         log_terms = -np.log(self._initial_weights[best]) - self._intervals * np.log1p(-self._share)
@@ -237,7 +270,11 @@ class Mixture:
         )
 
     def save(self, file: Path | str) -> None:
-        """Write weights and losses to a .npz file; the state of the hedges is not stored."""
+        """Write weights and losses to a .npz file; the state of the hedges is not stored.
+
+        Args:
+            file: the file.
+        """
         with atomic_file(Path(file)) as temporary:
             np.savez(
                 temporary,
@@ -249,7 +286,11 @@ class Mixture:
             )
 
     def restore(self, file: Path | str) -> None:
-        """Read weights and losses from a file of :meth:`save`; call after :meth:`begin`.
+        """Read weights and losses from a file of :meth:`save`, after :meth:`begin` has made the
+        hedges.
+
+        Args:
+            file: the file.
 
         Raises:
             InputError: a missing or damaged file, or the state of other hedges.
@@ -266,6 +307,7 @@ class Mixture:
             raise InputError.invalid(
                 str(file), "", "not the state of a mixture, as written by the service"
             ) from None
+        # All arrays must have an entry for each hedge, and the sums three.
         shapes = (weights.shape, losses.shape, recent.shape, sums.shape)
         if names.tolist() != list(self._hedges) or shapes != (*[self.weights.shape] * 3, (3,)):
             raise InputError(
@@ -284,13 +326,14 @@ def _utilisation_losses(
 ) -> tuple[FloatArray, float, FloatArray]:
     """Return losses under max_link_utilisation, as multiples of the optimum.
 
-    With u_i[e] the utilisation of link e by hedge i, hedge i has the loss max_e u_i[e] and the
-    mixture max_e sum_i w_i u_i[e]; its subgradient is u_i[e*] on the most utilised link e*.
+    Let u_i[e] be the utilisation of link e by the splits of hedge i alone, over the optimum. The
+    loss of hedge i is max_e u_i[e], that of the mixture with weights w is max_e sum_i w_i u_i[e]. A
+    subgradient of the latter in w is u_i[e*], with e* the most utilised link.
 
     Args:
         problem: matrix of the interval, repeated for each of n hedges.
         splits: (n, D, K) splits of the hedges.
-        weights: (n,) weights of the mixture.
+        weights: (n,) weights w of the mixture.
         optimum: optimal largest utilisation of the matrix.
 
     Returns:
@@ -307,8 +350,8 @@ def _flow_losses(
 ) -> tuple[FloatArray, float, FloatArray]:
     """Return losses under total_flow: the flow that the splits drop, over the optimal flow.
 
-    The dropped flow is convex in the splits: unsent demand plus, on each link, the load above
-    capacity, max(0, excess).
+    The dropped flow is the unsent demand (shed) plus the load above capacity of each link, which is
+    max(0, excess). It is convex in the splits.
 
     Args:
         problem: matrix of the interval, repeated for each of n hedges.
@@ -319,9 +362,11 @@ def _flow_losses(
     Returns:
         losses of the hedges (n,), loss of the mixture, and subgradient (n,).
     """
+    # Load less capacity (n, E) of each link, and unsent demand (n,), under each hedge's splits.
     excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
-    # The weights sum to 1.
+    # Excess (E,) of the mixture: a mean of those of the hedges, since the weights sum to 1.
     mixed = weights @ excess
+    # Links with an excess of the mixture count in the subgradient.
     gradient = shed + excess[:, mixed > 0].sum(1)
     loss = weights @ shed + mixed.clip(min=0).sum()
     losses = shed + excess.clip(min=0).sum(1)
@@ -348,6 +393,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
         warm_up=_REPLAYED_INTERVALS,
         residual=_RESIDUAL_WEIGHT,
     )
+    # Check the options.
     names = str(options["of"])
     for name, expected, is_valid in (
         ("of", "distinct names of hedges, separated by +", _is_list(names)),
@@ -373,7 +419,11 @@ def make(spec: Spec, model: Path | None) -> Mixture:
 
 
 def default_hedges(past: Past) -> dict[str, Hedge]:
-    """Return the default hedges for the size of a network."""
+    """Return the default hedges of a mixture by name: fewer on networks with many demands.
+
+    Args:
+        past: the known matrices, which give the number of demands.
+    """
     from teal.schemes.hedges import make_hedge
 
     names = DEFAULT_LARGE if past.traffic.num_demands > _MANY_DEMANDS else DEFAULT

@@ -24,11 +24,13 @@ from teal_next.last import Last
 
 
 class Peak:
-    """Hedge ``peak``: optimal splits for the peak rates of a window, with a limit on each path's
-    share.
+    """Hedge ``peak``: optimal splits for the peak rates of a window, with a limit on the share of
+    each path.
+
+    A hedge allocates for an interval whose traffic matrix is unknown.
 
     Args:
-        window: number of matrices whose peak rates count.
+        window: number of newest matrices; the peak rate of a demand is its largest rate in these.
         spread: strength of the limits, in [0, 1]: 0 for none, 1 for splits in proportion to the
             paths' bottleneck capacities.
     """
@@ -39,19 +41,24 @@ class Peak:
         self._solver = Last()
 
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval."""
+        """Return split ratios (D, K) for the next interval.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         recent = past.last(self._window)
         splits = self._solver.allocate_for(recent.demand.amax(0, keepdim=True), past)
         if not self._spread:
             return splits
+        # Limits in proportion to the bottleneck capacities (D, K) of the paths.
         bottleneck = recent.bottleneck[0]
         share = bottleneck / bottleneck.sum(-1, keepdim=True).clamp(min=1e-300)
         return limited(splits, share / self._spread)
 
 
 def limited(splits: Tensor, limit: Tensor) -> Tensor:
-    """Clip splits (D, K) to limits; the excess moves to the other paths, in proportion to their
-    slack.
+    """Return splits (D, K) clipped to limits; the excess of a demand moves to its other paths, in
+    proportion to the slack of their limits.
 
     Args:
         splits: (D, K) split ratios that sum to 1 or less.
@@ -64,7 +71,12 @@ def limited(splits: Tensor, limit: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> Peak:
-    """Make the hedge of a specification such as ``peak[:window=12,spread=0]``."""
+    """Make the hedge of a specification such as ``peak[:window=12,spread=0]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge has no model.
+    """
     options = spec.parse_options(window=12, spread=0.0)
     window = int(options["window"])
     spread = float(options["spread"])

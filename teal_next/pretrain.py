@@ -1,4 +1,5 @@
-"""Training of the hedge gate for any network, over the default mixture, on random histories.
+"""Training of the hedge gate, a model that corrects the splits of the default mixture of hedges on
+any network, on random histories.
 
 The loss of an interval is the largest utilisation of the splits under the realised matrix (a soft
 maximum of the links' utilisations), over that of the mixture.  Every eighth history is for
@@ -130,8 +131,8 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
     """Draw random factors (T, D) by which the mean rates are multiplied.
 
     The factor of demand d in interval t is cycle[source, t] drift[d, t] exp(noise[d, t] +
-    noise[source, t]) burst[d, t] crowd[d, t] up[source, t]; each effect except noise is left out
-    with probability 1/2.
+    noise[source, t]) burst[d, t] crowd[d, t] up[source, t], where source is the source node of d.
+    Each effect except noise is left out with probability 1/2: its factor is then 1.
 
     Args:
         rng: random generator.
@@ -139,7 +140,7 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
         nodes: number of nodes.
         count: T, number of intervals.
     """
-    # Draw the effects and the strength of the noise.
+    # Draw the effects, and strength and correlations of the noise.
     source = pairs[:, 0]
     num_demands = len(pairs)
     time = np.arange(count)[:, None]
@@ -187,7 +188,12 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
 
 
 def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
-    """Draw the first interval of each crowd or outage, and the interval after its last one."""
+    """Draw random crowds or outages, as (first interval, interval after the last one).
+
+    Args:
+        rng: random generator.
+        count: number of intervals.
+    """
     begins = np.flatnonzero(rng.random(count) < 1 / _EVENT_EVERY)
     return [(int(begin), int(begin + rng.integers(*_CROWD_INTERVALS))) for begin in begins]
 
@@ -195,8 +201,15 @@ def _events(rng: np.random.Generator, count: int) -> list[tuple[int, int]]:
 def _autoregression(
     rng: np.random.Generator, count: int, width: int, correlation: float
 ) -> FloatArray:
-    """Draw AR(1) series (T, width) of variance 1: z_t = correlation z_(t-1) +
-    sqrt(1 - correlation^2) e_t, e_t standard normal.
+    """Draw independent AR(1) series (T, width) of variance 1.
+
+    With e_t standard normal, z_t = correlation * z_(t-1) + sqrt(1 - correlation^2) * e_t.
+
+    Args:
+        rng: random generator.
+        count: T, number of intervals.
+        width: number of series.
+        correlation: correlation from one interval to the next, in [0, 1).
     """
     steps = rng.standard_normal((count, width))
     state = steps[0]
@@ -208,7 +221,12 @@ def _autoregression(
 
 
 def _log_uniform(rng: np.random.Generator, limits: tuple[float, float]) -> float:
-    """Draw a number whose logarithm is uniform between the limits."""
+    """Draw a number whose logarithm is uniform between the logarithms of two limits.
+
+    Args:
+        rng: random generator.
+        limits: smallest and largest number, above 0.
+    """
     return float(np.exp(rng.uniform(*np.log(limits))))
 
 
@@ -225,7 +243,8 @@ _OPTIMUM_GAP = 1e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """One history, and the splits of the H hedges of a mixture in its last T intervals.
+    """One history (a series of matrices), and the splits of the H hedges of a mixture in its last T
+    intervals.
 
     Attributes:
         problem: the network; B = 1, its demand is ignored.
@@ -264,7 +283,7 @@ class HistorySource:
     num_paths: int
 
     def load(self) -> tuple[Problem, TrafficMatrices]:
-        """Draw the network and its matrices; the same ones at every call."""
+        """Draw the network and its matrices; all calls return the same ones."""
         rng = np.random.default_rng([self.seed, self.number])
         past = int(rng.integers(_MIN_PAST, _MAX_PAST + 1))
         return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
@@ -308,14 +327,17 @@ def record(source: HistorySource, file: Path) -> None:
 def record_all(
     sources: Sequence[HistorySource], files: Sequence[Path], workers: int
 ) -> Iterator[int]:
-    """Record the histories whose files are missing, in several processes; yield the index of each
-    history once its file exists.
+    """Record the histories whose files are missing, in several processes.
 
     Args:
         sources: the histories.
         files: file of each history.
         workers: number of processes; 0 for one per core.
+
+    Yields:
+        the index of each history once its file exists; the existing ones first.
     """
+    # Histories without a file are recorded; the others are yielded first.
     missing = [number for number, file in enumerate(files) if not file.exists()]
     yield from sorted(set(range(len(files))) - set(missing))
     calls = [(sources[number], files[number]) for number in missing]
@@ -323,7 +345,12 @@ def record_all(
 
 
 def load_recording(source: HistorySource, file: Path) -> Recording:
-    """Draw a history again, and load the decisions that :func:`record` has written for it."""
+    """Draw a history again, and load the decisions that :func:`record` has written for it.
+
+    Args:
+        source: the history.
+        file: .npz file with the decisions.
+    """
     problem, traffic = source.load()
     check_npz(file)
     with np.load(file, allow_pickle=False) as stored:
@@ -362,17 +389,18 @@ class _Interval:
     number: int
 
     def losses(self, model: HedgeGate) -> tuple[Tensor, Tensor]:
-        """Return the loss of the model's splits, and their largest utilisation.
+        """Return the loss of the model's splits in this interval, and their largest utilisation.
 
         With u[e] the utilisation of link e under the realised matrix, over the largest utilisation
-        of the mixture, they are  s log sum_e exp(u[e] / s)  (soft maximum with softness s) and
-        max_e u[e].
+        of the mixture, and s the softness of the maximum, the loss is the soft maximum s log sum_e
+        exp(u[e] / s), and the largest utilisation is max_e u[e].
 
         Args:
-            model: the gate.
+            model: the gate, which corrects the splits of the mixture.
         """
         recording = self.recording
         row = int(self.recording.rows[self.number])
+        # Inputs: the matrices before the interval with traffic, and the recorded mixture.
         recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
         recent = recent[recent.sum(1) > 0]
         decisions = torch.from_numpy(recording.decisions[self.number])
@@ -407,6 +435,7 @@ class HistorySettings:
     workers: int = 0
 
     def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
         for name, minimum in (("histories", 8), ("workers", 0)):
             if getattr(self, name) < minimum:
                 raise InputError("--model hedge", name, f"at least {minimum}", getattr(self, name))
@@ -435,6 +464,7 @@ class HedgeTrainer:
         self._histories = histories
         self.config = config
         self._pool = pool or topohub_pool()
+        # Model and optimiser; the seed determines the initial weights.
         torch.manual_seed(config.seed)
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
         self.optimiser = Adam(self.model.parameters(), config.learning_rate)
@@ -442,6 +472,7 @@ class HedgeTrainer:
         self.elapsed_s = 0.0
         self.best = math.inf
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
+        # Intervals of each training history, and of each validation history.
         self._train: list[list[_Interval]] = []
         self._held_out: list[list[_Interval]] = []
 
@@ -463,6 +494,7 @@ class HedgeTrainer:
         files = [folder / f"{number:05}.npz" for number in range(count)]
         for num_recorded, _ in enumerate(record_all(sources, files, self._histories.workers), 1):
             progress(num_recorded, count)
+        # Load the intervals of each history, for training or validation.
         for number, (source, file) in enumerate(zip(sources, files, strict=True)):
             recording = load_recording(source, file)
             problem = recording.problem.to(torch.float32)
@@ -470,8 +502,13 @@ class HedgeTrainer:
             (self._train if number % _HELD_OUT_ONE_IN else self._held_out).append(intervals)
 
     def train(self, out: Path, progress: bool = True) -> None:
-        """Train until the time budget or the step limit; write a checkpoint whenever the validation
-        improves.
+        """Train until the time budget or the step limit.
+
+        A checkpoint is written whenever the validation loss improves.
+
+        Args:
+            out: folder of the run.
+            progress: whether to show a progress bar.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, after the current step, with the state written.
@@ -479,6 +516,7 @@ class HedgeTrainer:
         stopwatch = Stopwatch(self.elapsed_s)
 
         def step(bar: Any) -> None:
+            """Take one optimiser step, after a validation if one is due, and show the loss."""
             if self.step % _VALIDATE_EVERY == 0:
                 self._validate(out)
             loss = self.one_step()
@@ -496,8 +534,10 @@ class HedgeTrainer:
         self._validate(out)
 
     def one_step(self) -> float:
-        """Take one optimiser step on a random batch of intervals; return the mean of their largest
-        utilisation over that of the mixture.
+        """Take one optimiser step on a random batch of intervals.
+
+        Returns:
+            mean over the batch of the largest utilisation over that of the mixture.
         """
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
@@ -508,6 +548,7 @@ class HedgeTrainer:
             self._budget.share_used(self.step, self.elapsed_s),
             warm_up_steps=_WARM_UP_STEPS,
         )
+        # Sum the gradients over the batch; ``total`` is the mean largest utilisation.
         self.optimiser.zero_grad()
         total = torch.zeros(1, dtype=torch.float64)
         for _ in range(_BATCH_INTERVALS):
@@ -521,8 +562,8 @@ class HedgeTrainer:
 
     @torch.no_grad()
     def validate(self) -> float:
-        """Return the mean over the validation histories of the largest utilisation over that of the
-        mixture.
+        """Return the mean validation loss: the largest utilisation over that of the mixture,
+        averaged over some intervals of each validation history.
         """
         means = []
         for intervals in self._held_out:
@@ -533,8 +574,11 @@ class HedgeTrainer:
         return float(np.mean(means))
 
     def _validate(self, out: Path) -> None:
-        """Validate the model; write a checkpoint if its score is the best so far, and the state of
-        the run.
+        """Validate the model, and write the state of the run; if the loss is the smallest so far,
+        also write a checkpoint.
+
+        Args:
+            out: folder of the run.
         """
         score = self.validate()
         if score < self.best:
@@ -552,14 +596,21 @@ class HedgeTrainer:
         self._save(out)
 
     def _save(self, out: Path) -> None:
-        """Write model, optimiser, step and best score, for :meth:`resume`."""
+        """Write model, optimiser, step and smallest validation loss, for :meth:`resume`.
+
+        Args:
+            out: folder of the run.
+        """
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         fields = {"step": self.step, "elapsed_s": self.elapsed_s, "best": self.best}
         run_state.save_run(out, tensors, fields | {"config": dataclasses.asdict(self.model.config)})
 
     def resume(self, out: Path) -> None:
-        """Continue a run from the state in ``out``.
+        """Load the state of a run, to continue it.
+
+        Args:
+            out: folder of the run.
 
         Raises:
             InputError: no state, or that of a model of other shapes.
@@ -573,7 +624,14 @@ class HedgeTrainer:
 
 
 def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> HedgeTrainer:
-    """Record missing histories and train, from the start or from the state in OUT.
+    """Record missing histories and train a gate, from the start or from the state in OUT.
+
+    Args:
+        config: settings of the training run.
+        histories: settings of the histories.
+
+    Returns:
+        the trainer with the trained model.
 
     Raises:
         InputError: invalid settings, or an earlier run in OUT without --overwrite.
@@ -591,7 +649,14 @@ def run_pretrain_hedge(config: PretrainConfig, histories: HistorySettings) -> He
 
 
 def pretrain_hedge(config: PretrainConfig, spec: Spec, _: Notify) -> Outcome:
-    """Run ``teal pretrain --model hedge:histories=480,workers=0``.
+    """Train a gate by ``teal pretrain --model hedge:histories=480,workers=0``.
+
+    Args:
+        config: settings of the training run.
+        spec: specification of the model, with the number of histories and of processes.
+
+    Returns:
+        the text and the JSON data of the command.
 
     Raises:
         InputError: an unknown option, or a number out of its range.

@@ -28,9 +28,12 @@ _PRIOR_MATRICES = 8.0
 class Residual:
     """Hedge ``residual``: splits with the least mean loss over forecasts plus past forecast errors.
 
+    A hedge allocates for an interval whose traffic matrix is unknown.
+
     Args:
         window: number of scenarios.
-        fit: number of matrices for mean, phi and errors; fewer on large networks.
+        fit: number of matrices from which the parameters of the forecast and its errors are
+            computed; fewer on large networks.
     """
 
     def __init__(self, window: int = 36, fit: int = 144) -> None:
@@ -39,7 +42,11 @@ class Residual:
         self._average = SampleAverage(window)
 
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval."""
+        """Return split ratios (D, K) for the next interval.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         problem = past.scenarios(past.window_length(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
@@ -47,12 +54,14 @@ class Residual:
     def scenarios(self, demand: FloatArray, lead: int) -> FloatArray:
         """Return scenarios (S, D) in Gbit/s: a forecast plus past errors (residual bootstrap).
 
-        With mu the mean and phi the autocorrelation of a demand at the lead time,
+        With x_t the rate of a demand in interval t, mu its mean, and phi its autocorrelation at the
+        lead time,
 
             forecast = mu + phi (newest - mu),   error_t = x_t - mu - phi (x_(t - lead) - mu),
             scenario_t = max(0, forecast + error_t)   for the last ``window`` intervals t.
 
         phi is shrunk towards the autocorrelation of all demands together, and clipped to [0, 1].
+        There are at most T - lead scenarios.
 
         Args:
             demand: (T, D) Gbit/s, oldest first; returned unchanged if T <= lead.
@@ -65,7 +74,8 @@ class Residual:
         centred = demand - mean
         earlier = centred[:-lead]
         later = centred[lead:]
-        # Autocorrelation of each demand, and of all demands together.
+        # Autocorrelation phi of each demand, shrunk towards that of all demands together, which
+        # counts as much as _PRIOR_MATRICES matrices.
         product = (earlier * later).sum(0)
         square = (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)
@@ -79,7 +89,12 @@ class Residual:
 
 
 def make(spec: Spec, model: Path | None) -> Residual:
-    """Make the hedge of a specification such as ``residual[:window=36,fit=144]``."""
+    """Make the hedge of a specification such as ``residual[:window=36,fit=144]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge has no model.
+    """
     options = spec.parse_options(window=36, fit=144)
     for name in ("window", "fit"):
         if int(options[name]) < 1:

@@ -32,6 +32,8 @@ _FLOW_GAP = 2e-2
 class SampleAverage:
     """Hedge ``saa``: splits with the least mean or tail-mean (CVaR) loss over the last matrices.
 
+    A hedge allocates for an interval whose traffic matrix is unknown.
+
     Args:
         window: number of matrices.
         tail: level of the CVaR in [0, 1]: 0 is the mean over all matrices; towards 1, only the
@@ -61,7 +63,11 @@ class SampleAverage:
         self._start: tuple[Tensor, Tensor] | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Return split ratios (D, K) for the next interval."""
+        """Return split ratios (D, K) for the next interval.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         return self.of(past.scenarios(self._window, past.window_length(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
@@ -71,6 +77,7 @@ class SampleAverage:
         Args:
             problem: one matrix per scenario, the newest last.
         """
+        # Limit the work: iterations times entries of all scenarios.
         work = problem.batch * problem.paths.scan_size
         iterations = min(self._iterations, max(_MIN_ITERATIONS, _MAX_WORK // work))
         gap = self._gap
@@ -78,6 +85,7 @@ class SampleAverage:
         if not problem.demand_set.carries_all:
             iterations = min(iterations, _MAX_FLOW_ITERATIONS)
             gap = max(gap, _FLOW_GAP)
+        # Weights (scenarios,) that fall exponentially with age; None for equal ones.
         weights = (
             np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay)
             if self._decay
@@ -96,14 +104,14 @@ class SampleAverage:
         return result.splits
 
     def _warm_start(self, num_scenarios: int) -> tuple[Tensor, Tensor] | None:
-        """Return splits (D, K) and prices (scenarios, E) of the last call as a warm start; None at
-        the first call.
+        """Return splits (D, K) and prices (S, E) of the last call as a warm start; None at the
+        first call.
 
         The window has moved or grown by one matrix: the prices move by one scenario, and those of
-        the newest are repeated.
+        the newest scenario are repeated.
 
         Args:
-            num_scenarios: number of scenarios of this call.
+            num_scenarios: S, number of scenarios of this call.
         """
         if self._start is None:
             return None
@@ -118,10 +126,15 @@ class SampleAverage:
 def make(spec: Spec, model: Path | None) -> SampleAverage:
     """Make the hedge of a specification such as
     ``saa[:window=12,tail=0,decay=0,gap=0.003,iterations=1500,deadline=0]``.
+
+    Args:
+        spec: the specification.
+        model: ignored; the hedge has no model.
     """
     options = spec.parse_options(
         window=12, tail=0.0, decay=0.0, gap=3e-3, iterations=1500, deadline=0.0
     )
+    # Check the options.
     for name, expected, is_valid in (
         ("window", "at least 1 matrix", int(options["window"]) >= 1),
         ("tail", "a number in [0, 1]", 0 <= float(options["tail"]) <= 1),

@@ -48,14 +48,14 @@ _LIMIT = "limit.json"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NextAllocation(parts.NextAllocation):
-    """Splits for an interval.
+    """Split ratios allocated for one interval.
 
     Attributes:
         version: version of the matrices that the splits are based on.
         time: time of the interval, if no interval is missing.
         capacity: (E,) Gbit/s that the splits were computed for.
         splits: (D, K) split ratios, float64.
-        limit: limit of realised over optimal utilisation, with probability
+        limit: upper limit of realised over optimal utilisation, which holds with probability
             :data:`LIMIT_PROBABILITY`; infinite while unknown.
         solve_s: solve time, seconds.
     """
@@ -69,7 +69,9 @@ class NextAllocation(parts.NextAllocation):
 
 
 class NextInterval(parts.NextIntervalPart):
-    """Next-interval allocation of one network.  :meth:`allocate` runs in one thread at a time.
+    """Next-interval allocation of one network in the service.
+
+    :meth:`allocate` is called by one thread at a time.
 
     Args:
         name: name of the network.
@@ -98,7 +100,11 @@ class NextInterval(parts.NextIntervalPart):
 
     @override
     def is_current(self, capacity: FloatArray) -> bool:
-        """Whether the latest allocation uses all matrices and these capacities."""
+        """Return whether the latest allocation uses all measured matrices and these capacities.
+
+        Args:
+            capacity: (E,) current capacities, Gbit/s.
+        """
         latest = self.latest
         if latest is None:
             return False
@@ -153,7 +159,13 @@ class NextInterval(parts.NextIntervalPart):
         return self.latest
 
     def _restored_hedge(self, past: Past) -> Mixture:
-        """Return a new mixture with the stored weights and losses, if there are any."""
+        """Return a new mixture with the stored weights and losses, if there are any.
+
+        A stored state that is damaged or of other hedges is ignored, with a warning.
+
+        Args:
+            past: network, and the matrices measured so far.
+        """
         hedge = make_hedge("mixture")
         assert isinstance(hedge, Mixture)
         hedge.begin(past)
@@ -171,7 +183,7 @@ class NextInterval(parts.NextIntervalPart):
         return hedge
 
     def _observe(self, problem: Problem | None, splits: Tensor) -> None:
-        """Record the realised over optimal utilisation of an interval.
+        """Record the ratio of realised to optimal utilisation in a measured interval.
 
         Args:
             problem: matrix of the interval, B = 1; None if it had no demand.
@@ -190,7 +202,7 @@ class NextInterval(parts.NextIntervalPart):
     def answer(
         self, latest: NextAllocation, rates: FloatArray, network: Problem, queue_s: float
     ) -> tuple[Answer, dict[str, Any]]:
-        """Answer a request with the latest allocation, and evaluate it for given rates.
+        """Answer a request with the latest allocation, evaluated for given rates.
 
         Args:
             latest: latest allocation.
@@ -206,7 +218,9 @@ class NextInterval(parts.NextIntervalPart):
         splits = _over_live_paths(problem, latest.splits)[None]
         utilisation = problem.utilisation(splits).numpy()
         satisfied = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
+        # Value, bound and gap are unknown, since the matrix of the interval is.
         unknown = np.full(1, np.nan)
+        # JSON has no infinity: None stands for an unknown limit.
         limit = latest.limit if math.isfinite(latest.limit) else None
         answer = Answer(
             value=unknown,
@@ -230,12 +244,13 @@ class NextInterval(parts.NextIntervalPart):
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
-    """Move the splits of failed paths to the live paths of the demand, in proportion to their
-    splits; evenly if all these are 0.
+    """Return splits in which the shares of failed paths move to the live paths of the same demand.
+
+    They move in proportion to the splits of the live paths, or evenly if all these are 0.
 
     Args:
         problem: network with the current capacities, K paths per demand.
-        splits: (D, K') splits, K' <= K; paths that were added since get 0.
+        splits: (D, K') splits with K' <= K; paths that were added since have a split of 0.
 
     Returns:
         (D, K) splits.
@@ -244,6 +259,7 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
     extended = splits.new_zeros(is_live.shape)
     # Raises an error if the problem has fewer paths.
     extended[:, : splits.shape[1]] = splits
+    # Totals of each demand over live paths and over all paths; even splits where the first is 0.
     live = torch.where(is_live, extended, 0)
     total = live.sum(-1, keepdim=True)
     even_splits = is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
@@ -254,15 +270,17 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _with_new_demands(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
-    """Assign the shortest live path to demands that the hedges cannot know, so that new traffic is
-    served.
+    """Return splits in which demands without known traffic use their shortest live path.
+
+    Hedges cannot know such demands; on that path, new traffic is served.
 
     Args:
-        problem: network and objective; if all demand must be carried, missing shares use the
-            shortest path.
+        problem: network and objective; if all demand must be carried, shares that the splits of a
+            demand lack to 1 use the shortest path, too.
         splits: (D, K) over live paths.
-        is_new: (D,) whether a demand had no traffic so far; it uses only the shortest path.
+        is_new: (D,) whether a demand had no traffic so far.
     """
+    # Find the live path with fewest links of each demand, and its share that no path carries.
     splits = torch.where(is_new[:, None], 0, splits)
     is_live = problem.path_mask[0]
     hops = torch.where(is_live, torch.from_numpy(problem.paths.hops.astype(np.float64)), torch.inf)

@@ -37,7 +37,7 @@ class NextIntervalOptions(StudyOptions):
 
     @property
     def cpu_alone(self) -> str:
-        """Name of the restriction to CPUs: hedges, whose splits are shared by scenarios."""
+        """Name of the computation that runs on CPUs only, for messages: hedges."""
         return "hedges"
 
     def __post_init__(self) -> None:

@@ -6,9 +6,9 @@ Many splits are nearly optimal, and a random one of them costs little:
     min <r, w>   over splits w   with   load(w) <= (1 + budget) U c,
     r random, uniform in [0, 1) for each path,
 
-where U is the optimal largest utilisation of the estimated matrix.  A share of each demand follows
-the random splits, the rest the optimal ones.  Measurements on Abilene and GEANT: docs/counters.md.
-Entry point: :func:`vary`.
+where c are the link capacities and U is the optimal largest utilisation of the estimated matrix.  A
+share of each demand follows the random splits, the rest the optimal ones.  Measurements on Abilene
+and GEANT: docs/counters.md.  Entry point: :func:`vary`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _GAP = 1e-3
 def vary(problem: Problem, *, budget: float = 0.02, share: float = 0.5, seed: int = 0) -> Tensor:
     """Compute split ratios (D, K) for one matrix, partly optimal and partly random.
 
-    With x* the optimal splits, U the optimal largest utilisation, and random costs r, the result is
+    The random splits w minimise random costs r per path, among all splits whose largest utilisation
+    is at most (1 + budget) times the optimal one. With x* the optimal splits, the result is
 
-        (1 - share) x* + share w,   w = argmin <r, w>   subject to   load(w) <= (1 + budget) U c.
+        (1 - share) x* + share w.
 
     Args:
         problem: one matrix under max_link_utilisation, such as an estimate.

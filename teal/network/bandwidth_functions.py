@@ -53,7 +53,8 @@ class BandwidthFunctions:
         *,
         by_share: bool = False,
     ) -> BandwidthFunctions:
-        """Interpolate functions through (0, 0) and the given points, constant beyond the last one.
+        """Build piecewise linear functions through (0, 0) and the given points, constant beyond the
+        last one.
 
         Args:
             functions: points of each function: rates, and values there.
@@ -88,5 +89,5 @@ class BandwidthFunctions:
 
     @property
     def weight(self) -> FloatArray:
-        """(D,) value of a Gbit/s in the first piece."""
+        """The value (D,) of a Gbit/s of each demand in the first piece of its function."""
         return np.ascontiguousarray(self.slope[:, 0])

@@ -73,21 +73,25 @@ class CandidateLists:
 
     @property
     def columns(self) -> tuple[IntArray, IntArray]:
-        """(D, K, M) stops, and links by which they are reached."""
+        """The stops (D, K, M), and the links (D, K, M) by which they are reached."""
         return self.stop, self.link
 
     @property
     def num_demands(self) -> int:
-        """D, the number of demands."""
+        """The number D of demands."""
         return len(self.pairs)
 
     @property
     def num_paths(self) -> int:
-        """K, the maximum number of lists of a demand."""
+        """The maximum number K of lists of a demand."""
         return self.mask.shape[1]
 
     def first_demands(self, count: int) -> CandidateLists:
-        """Return the lists of the first ``count`` demands."""
+        """Return the segment lists of the first demands, as views of the same arrays.
+
+        Args:
+            count: number of demands.
+        """
         parts = {name: getattr(self, name)[:count] for name in ("pairs", "stop", "link", "mask")}
         return dataclasses.replace(self, **parts)
 
@@ -100,25 +104,27 @@ class CandidateLists:
 
     @property
     def topology_key(self) -> str:
-        """Hash of the network's nodes and links (Topology.graph_key)."""
+        """The hash of the network's nodes and links (``Topology.graph_key``)."""
         return self.dag.topology.graph_key()
 
     @property
     def num_links(self) -> int:
-        """E, the number of links."""
+        """The number E of links."""
         return self.dag.topology.num_links
 
     @cached_property
     def hops(self) -> FloatArray:
-        """(D, K) 1 where a list exists; SegmentOps.hops has the mean number of links."""
+        """Array (D, K): 1 where a list exists, else 0; ``SegmentOps.hops`` has the mean number of
+        links.
+        """
         return self.mask.astype(np.float64)
 
     @cached_property
     def segments(self) -> IntArray:
-        """(D, K, M + 1) segments along shortest paths of each list.
+        """Segments (D, K, M + 1) of each list along shortest paths, as codes.
 
-        A segment from node u to node t is encoded as t N + u, and N^2 stands for no segment: u = t,
-        an unused stop, or a list that does not exist.  The last entry leads to the target.
+        A segment from node u to node t has the code t N + u. N^2 stands for no segment: u = t, an
+        unused stop, or a list that does not exist.  The last entry is the segment to the target.
         """
         num_nodes = self.dag.topology.num_nodes
         tail = self.dag.links.tail
@@ -129,18 +135,27 @@ class CandidateLists:
         )
 
         def add_segment(index: int, start: IntArray, end: IntArray, is_used: BoolArray) -> None:
-            """Encode segment ``index`` of all lists, from ``start`` to ``end`` (D, K each)."""
+            """Write the code of one segment of all lists.
+
+            Args:
+                index: position of the segment in the lists.
+                start: (D, K) node where the segment starts.
+                end: (D, K) node where it ends.
+                is_used: (D, K) whether the list has this segment.
+            """
             has_segment = is_used & self.mask & (start != end)
             segments[..., index][has_segment] = (end.astype(np.int64) * num_nodes + start)[
                 has_segment
             ]
 
+        # Segments to the stops, in order; ``position`` moves on to each stop.
         for stop_index in range(self.stop.shape[2]):
             stop = self.stop[..., stop_index]
             link = self.link[..., stop_index]
             # Shortest paths lead to the stop, or to the start of the adjacency that leads there.
             add_segment(stop_index, position, np.where(link >= 0, tail[link], stop), stop >= 0)
             position = np.where(stop >= 0, stop, position)
+        # Segment from the last stop to the target.
         add_segment(
             -1,
             position,
@@ -150,7 +165,9 @@ class CandidateLists:
         return segments
 
     def with_lists(self, stop: IntArray, link: IntArray) -> CandidateLists:
-        """Append one list to each demand, unless it is a duplicate or has no path.
+        """Return the lists with one more list for each demand.
+
+        The added list is masked if it is a duplicate, or has a segment without a path.
 
         Args:
             stop: (D, M) node of each stop; -1 after the last one.
@@ -163,7 +180,8 @@ class CandidateLists:
             link=np.concatenate([self.link, link[:, None]], 1),
             mask=np.concatenate([self.mask, ~is_same.any(1, keepdims=True)], 1),
         )
-        # Mask the lists with a segment without path; the last entry of ``reaches`` is for code N^2.
+        # Mask added lists that have a segment without a path. ``reaches`` is indexed by the code of
+        # a segment; the last entry is for the code N^2, no segment.
         num_nodes = self.dag.topology.num_nodes
         reaches = np.append(self.dag.reaches.reshape(-1), True)
         added = lists.segments[:, -1]
@@ -173,7 +191,11 @@ class CandidateLists:
         return dataclasses.replace(lists, mask=mask)
 
     def select(self, keep: BoolArray) -> CandidateLists:
-        """Return the lists that the mask ``keep`` (D, K) selects, moved to the first columns."""
+        """Return some of the lists of each demand, moved to the first columns.
+
+        Args:
+            keep: (D, K) whether a list is selected.
+        """
         keep = keep & self.mask
         order = np.argsort(~keep, axis=1, kind="stable")[
             :, : max(1, int(keep.sum(1).max(initial=0)))
@@ -190,10 +212,10 @@ class CandidateLists:
         other_share: FloatArray,
         demand: FloatArray,
     ) -> float:
-        """Return the Gbit/s that change their list between two allocations.
+        """Return the traffic in Gbit/s that changes its list between two allocations.
 
-        Half the sum of |share - other_share| demand over all lists of both; equal lists count as
-        one.
+        It is half the sum of |share - other_share| * demand over all lists; a list that is in both
+        sets counts once.
 
         Args:
             share: (D, K) share of each demand on these lists.
@@ -222,8 +244,8 @@ class CandidateLists:
     def policies(self, share: FloatArray) -> SegmentPolicies:
         """Return the segment routing policies of all demands that use a list with stops.
 
-        Lists with a share of at most ``_MIN_SHARE`` are left out, and the other shares of the
-        demand are scaled to a sum of 1.
+        Lists with a share of at most ``_MIN_SHARE`` are omitted, and the other shares of the demand
+        are scaled to a sum of 1.
 
         Args:
             share: (D, K) share of each demand on its lists.
@@ -231,6 +253,7 @@ class CandidateLists:
         lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
         is_used = (share > _MIN_SHARE) & self.mask
         for demand in np.flatnonzero((is_used & (self.stop >= 0).any(-1)).any(1)).tolist():
+            # Scale the shares of the used lists, and omit the unused stops of each.
             total = float(share[demand][is_used[demand]].sum())
             lists[int(self.pairs[demand, 0]), int(self.pairs[demand, 1])] = tuple(
                 SegmentList(

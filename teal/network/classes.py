@@ -40,6 +40,7 @@ class DemandClasses:
     ptr: Int64Array
 
     def __post_init__(self) -> None:
+        """Raise InputError without a class, or for a repeated name."""
         if not self.names or len(set(self.names)) < len(self.names):
             names = ", ".join(self.names)
             raise InputError.invalid(
@@ -47,6 +48,7 @@ class DemandClasses:
             )
 
     def __len__(self) -> int:
+        """Return the number of classes."""
         return len(self.names)
 
     @classmethod
@@ -61,17 +63,21 @@ class DemandClasses:
         return cls(names, np.arange(len(names) + 1, dtype=np.int64) * demands)
 
     def rows(self, index: int) -> slice:
-        """Return the slice of the demands of a class."""
+        """Return the slice of the demands of a class.
+
+        Args:
+            index: index of the class, 0 for the highest priority.
+        """
         return slice(int(self.ptr[index]), int(self.ptr[index + 1]))
 
     @property
     def of_demand(self) -> IntArray:
-        """(D,) class index of each demand."""
+        """The class index (D,) of each demand."""
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ptr))
 
     @property
     def blocks(self) -> list[slice]:
-        """Slices of the demands of each class, in order."""
+        """The slices of the demands of all classes, in order."""
         return [self.rows(index) for index in range(len(self))]
 
     def select(self, demands: Int64Array) -> DemandClasses:
@@ -83,12 +89,20 @@ class DemandClasses:
         return DemandClasses(self.names, np.searchsorted(demands, self.ptr).astype(np.int64))
 
     def upper(self, count: int) -> DemandClasses:
-        """Return the ``count`` highest classes."""
+        """Return the classes of highest priority.
+
+        Args:
+            count: number of classes.
+        """
         return DemandClasses(self.names[:count], self.ptr[: count + 1])
 
 
 def latency_limits(names: Sequence[str], limits: Mapping[str, float]) -> list[float]:
-    """Return the latency limit of each class, ms; infinite for none.
+    """Return the latency limit of each class in ms; infinite for none.
+
+    Args:
+        names: names of the classes.
+        limits: limits by name of a class, ms.
 
     Raises:
         InputError: an unknown class, or a limit that is not positive.
@@ -147,7 +161,13 @@ def class_paths(
 
 
 def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
-    """Return the path set without paths whose latency exceeds ``limit``, ms."""
+    """Return the path set without paths whose latency exceeds a limit.
+
+    Args:
+        paths: paths of D demands.
+        topology: network with the latencies.
+        limit: maximum latency, ms.
+    """
     is_admissible = within_limit(paths, topology, limit)
     # Move the admissible paths to the first columns, in their order.
     order = np.argsort(~is_admissible, axis=1, kind="stable")
@@ -162,7 +182,13 @@ def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
 
 
 def within_limit(paths: PathSet, topology: Topology, limit: float) -> BoolArray:
-    """Return (D, K) whether each path has a latency of at most ``limit``, ms."""
+    """Return whether each path has a latency within a limit, (D, K) booleans.
+
+    Args:
+        paths: paths of D demands.
+        topology: network with the latencies.
+        limit: maximum latency, ms.
+    """
     # (T + 1,) latency from the source to each trie node; the last entry stands for missing paths,
     # whose leaf is -1.
     node_latency = np.full(paths.trie.num_nodes + 1, np.inf)

@@ -43,7 +43,12 @@ class FoundPaths(NamedTuple):
 
 @inner_kernel
 def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
-    """Allocate memory for ``num_paths`` paths."""
+    """Allocate memory for the paths of one demand.
+
+    Args:
+        num_paths: K, maximum number of paths.
+        num_nodes: N; a path has fewer links.
+    """
     return FoundPaths(
         np.empty((num_paths, num_nodes), dtype=np.int32),
         np.zeros(num_paths, dtype=np.int64),
@@ -52,11 +57,11 @@ def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
 
 
 class TwoSided(NamedTuple):
-    """Scratch memory of a bidirectional breadth-first search; row 0 is the source's side, row 1 the
-    target's.
+    """Scratch memory of a bidirectional breadth-first search: row 0 is the side of the source, row
+    1 that of the target.
 
     Attributes:
-        seen: (2, N) stamp of the last search that reached a node.
+        visited: (2, N) stamp of the last search that reached a node.
         pred_link: (2, N) link by which a node was reached (predecessor link).
         queue: (2, N) nodes in the order in which they were reached.
     """
@@ -75,8 +80,7 @@ def grow_tree(
     pred_link: IntArray,
     queue: IntArray,
 ) -> None:
-    """Compute a tree of fewest-hop paths from ``source`` without banned links (breadth-first
-    search).
+    """Compute a tree of fewest-hop paths from a node without banned links (breadth-first search).
 
     Args:
         source: node where the paths begin.
@@ -90,6 +94,7 @@ def grow_tree(
     queue[0] = source
     begin = 0
     end = 1
+    # Take the next node from the queue, and append the nodes that it reaches first.
     while begin < end:
         node = queue[begin]
         begin += 1
@@ -129,7 +134,7 @@ def _expand(
         has_transit: (N,) whether paths may pass through a node.
         banned: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        mark: stamp of this search in ``search.seen``.
+        mark: stamp of this search in ``search.visited``.
         search: both sides of the search (updated); ``search.queue[:, 0]`` are source and target.
         side: 0 for the source's side, 1 for the target's.
 
@@ -139,6 +144,7 @@ def _expand(
     queue_end = end
     for i in range(begin, end):
         node = search.queue[side, i]
+        # Entry 0 of the queue is the source or target itself, which needs no transit.
         if i > 0 and not has_transit[node]:
             continue
         for position in range(ptr[node], ptr[node + 1]):
@@ -171,9 +177,8 @@ def _meet(
     """Find a fewest-hop path without banned links, by bidirectional breadth-first search.
 
     Each round expands the smaller frontier by one level.  The first node that both sides have
-    reached lies on a shortest path, since a shorter one would have met at an earlier level.
-
-    Returns the number of links of the path, 0 if there is none.
+    reached lies on a shortest path, since the sides would have met at an earlier level on a shorter
+    one.
 
     Args:
         source: node where the path starts.
@@ -181,9 +186,12 @@ def _meet(
         graph: the network in CSR form.
         banned: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        mark: stamp of this search in ``search.seen``, unused so far.
+        mark: stamp of this search in ``search.visited``, unused so far.
         search: visited stamps, predecessor links and queue of each side (updated).
         path: (N,) link indices of the path (written).
+
+    Returns:
+        number of links of the path; 0 if there is none.
     """
     # Put source and target into the queues of their sides.
     search.visited[0, source] = mark
@@ -240,7 +248,7 @@ def _meet(
 def _join(
     source: int, target: int, middle: int, pred_link: IntArray, graph: Adjacency, path: IntArray
 ) -> int:
-    """Join the two halves of a bidirectional search; return the number of links of the path.
+    """Join the two halves of a path that a bidirectional search has found.
 
     Args:
         source: node where the path starts.
@@ -250,6 +258,9 @@ def _join(
             from the source, or out of the node towards the target.
         graph: the network in CSR form.
         path: (N,) link indices of the path (written).
+
+    Returns:
+        number of links of the path.
     """
     length = walk_back(source, middle, pred_link[0], graph.tail, path)
     while middle != target:
@@ -261,14 +272,31 @@ def _join(
 
 @inner_kernel
 def _max_disjoint_paths(source: int, target: int, graph: Adjacency, max_paths: int) -> int:
-    """Return an upper bound on the number of disjoint paths: the degrees of source and target."""
+    """Return an upper bound on the number of disjoint paths.
+
+    It is the smallest of three numbers: the links out of the source, the links into the target, and
+    the requested number.
+
+    Args:
+        source: node where the paths start.
+        target: node where the paths end.
+        graph: the network in CSR form.
+        max_paths: requested number of paths.
+    """
     out_degree = graph.out_ptr[source + 1] - graph.out_ptr[source]
     return min(max_paths, out_degree, graph.in_ptr[target + 1] - graph.in_ptr[target])
 
 
 @inner_kernel
 def _ban_links(paths: FoundPaths, num_paths: int, stamp: int, banned: IntArray) -> None:
-    """Stamp the links of the first ``num_paths`` paths in ``banned`` (E,)."""
+    """Ban the links of the first paths of a demand.
+
+    Args:
+        paths: paths of the demand.
+        num_paths: number of paths whose links are banned.
+        stamp: stamp that marks a link as banned.
+        banned: (E,) stamp of each link (updated).
+    """
     for k in range(num_paths):
         for i in range(paths.length[k]):
             banned[paths.links[k, i]] = stamp
@@ -278,9 +306,15 @@ def _ban_links(paths: FoundPaths, num_paths: int, stamp: int, banned: IntArray) 
 def _ban_path(
     paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray
 ) -> None:
-    """Ban the links of path ``k`` and, if ``by_groups``, all links that fail with one of them.
+    """Ban the links of one path, and optionally all links that fail together with one of them.
 
-    Writes ``stamp`` to the entries of these links in ``banned`` (E,).
+    Args:
+        paths: paths of the demand.
+        k: index of the path.
+        groups: groups of links that fail together.
+        by_groups: whether to ban all links of the groups of the path's links.
+        stamp: stamp that marks a link as banned.
+        banned: (E,) stamp of each link (updated).
     """
     for i in range(paths.length[k]):
         if by_groups:
@@ -301,10 +335,11 @@ def disjoint_by_hops(
     search: TwoSided,
     paths: FoundPaths,
 ) -> int:
-    """Find up to K disjoint paths of fewest hops; return their number.
+    """Find up to K disjoint paths of fewest hops.
 
     The first path follows ``tree``.  Each further path is a fewest-hop path that avoids the groups
-    of the earlier ones; once there is none, it avoids only their links.
+    of the earlier ones; once there is none, it avoids only their links. A link is banned if its
+    entry in ``banned`` equals the current stamp, so that a new stamp lifts all bans.
 
     Args:
         source: node where the paths start.
@@ -316,6 +351,9 @@ def disjoint_by_hops(
         banned: (E,) stamp of each link (updated).
         search: scratch memory of the bidirectional searches (updated).
         paths: K slots for paths; links and lengths are written.
+
+    Returns:
+        number of paths found.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
     if max_paths == 0 or tree[target] < 0:
@@ -357,10 +395,11 @@ def disjoint_by_weight(
     pred_link: IntArray,
     paths: FoundPaths,
 ) -> int:
-    """Find up to K disjoint paths of minimum weight; return their number.
+    """Find up to K disjoint paths of minimum weight.
 
     Each path is a shortest path (A*) that avoids the groups of the earlier ones; once there is
-    none, it avoids only their links.
+    none, it avoids only their links. A link is banned if its entry in ``scratch.banned_links``
+    equals the current stamp, so that a new stamp lifts all bans.
 
     Args:
         source: node where the paths start.
@@ -373,6 +412,9 @@ def disjoint_by_weight(
         scratch: heap, distances and stamps of A* (updated).
         pred_link: (N,) link into each node on a shortest path (scratch).
         paths: K slots for paths; links and lengths are written.
+
+    Returns:
+        number of paths found.
     """
     max_paths = _max_disjoint_paths(source, target, graph, len(paths.length))
     by_groups = True

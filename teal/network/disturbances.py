@@ -15,9 +15,14 @@ _LARGEST_SHARE = 0.1
 
 
 def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> list[int]:
-    """Draw ``count`` random cables; return the indices of all their links, ascending.
+    """Draw random cables, and return the indices of all their links, ascending.
 
     A cable consists of all links between two neighbours, in both directions.
+
+    Args:
+        topology: the network.
+        count: number of cables.
+        rng: random generator.
 
     Raises:
         ValueError: the network has fewer cables.
@@ -30,34 +35,42 @@ def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> lis
 def flash_crowd(
     demand: FloatArray, rng: np.random.Generator, *, share: float = 0.1, factor: float = 10.0
 ) -> FloatArray:
-    """Multiply each demand, (..., D) Gbit/s, by ``factor`` with probability ``share``."""
+    """Return the demands in a flash crowd: some random demands are multiplied by a factor.
+
+    Args:
+        demand: (..., D) Gbit/s.
+        rng: random generator.
+        share: probability that a demand is multiplied.
+        factor: the factor.
+    """
     return np.where(rng.random(demand.shape) < share, factor * demand, demand)
 
 
 def temporal_noise(
     demand: FloatArray, variance: FloatArray, factor: float, rng: np.random.Generator
 ) -> FloatArray:
-    """Add temporal noise: max(0, demand + N(0, factor * variance)) (Xu et al., "Teal", SIGCOMM
-    2023, section 5.3).
+    """Return demands with normal noise: max(0, demand + N(0, factor * variance)) (Xu et al.,
+    "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
         variance: (D,) variance of the change from one matrix to the next, (Gbit/s)^2.
         factor: multiple of that variance; the paper uses 2, 5, 10 and 20.
-        rng: source of the noise.
+        rng: random generator.
     """
     return np.maximum(demand + np.sqrt(factor * variance) * rng.standard_normal(demand.shape), 0.0)
 
 
 def redistribute(demand: FloatArray, share: float) -> FloatArray:
-    """Scale the largest tenth of the demands so that they are ``share`` of the total volume.
+    """Return demands scaled so that the largest tenth of them has a given share of the total
+    volume.
 
     The other demands are scaled to the rest of the volume.  The total and the proportions within
     both parts are preserved (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
-        share: fraction of the volume; the paper uses 0.8, 0.6, 0.4 and 0.2, and its measured
+        share: share of the total volume; the paper uses 0.8, 0.6, 0.4 and 0.2, and its measured
             traffic has 0.88.
     """
     is_large = np.zeros(len(demand), bool)
@@ -67,7 +80,7 @@ def redistribute(demand: FloatArray, share: float) -> FloatArray:
     volume = demand.sum()
     large_volume = demand[is_large].sum()
     small_volume = volume - large_volume
-    # One of the two parts is 0 and cannot be scaled.
+    # If one of the two parts is 0, it cannot be scaled: return the demands unchanged.
     if not large_volume or not small_volume:
         return demand
     return np.where(

@@ -93,8 +93,12 @@ class Dags(NamedTuple):
 
 @kernel
 def new_dags(destinations: int, nodes: int, links: int) -> Dags:
-    """Allocate uninitialised DAGs towards ``destinations`` nodes, for ``nodes`` nodes and ``links``
-    links.
+    """Allocate uninitialised shortest-path DAGs.
+
+    Args:
+        destinations: D, number of destinations.
+        nodes: N, number of nodes.
+        links: E, number of links.
     """
     return Dags(
         np.empty((destinations, nodes)),
@@ -110,7 +114,8 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
 def grow_dag(
     target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray
 ) -> None:
-    """Compute the DAG towards a node, by Dijkstra's algorithm against the links' directions.
+    """Compute the shortest-path DAG towards a node, by Dijkstra's algorithm against the links'
+    directions.
 
     Args:
         target: destination node.
@@ -126,6 +131,7 @@ def grow_dag(
     distance[target] = 0.0
     size = heap_push(keys, nodes, as_int64(0), 0.0, target)
     reached = 0
+    # Settle the nearest node in the heap, with its shortest distance to the target.
     while size:
         key = keys[0]
         node = nodes[0]
@@ -152,7 +158,13 @@ def grow_dag(
 
 @inner_kernel
 def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
-    """Return whether a link is a next hop towards the destination with these distances (N,)."""
+    """Return whether a link is a next hop towards a destination.
+
+    Args:
+        distance: (N,) distance of each node to the destination.
+        links: links of the network with their metrics.
+        link: index of the link.
+    """
     head = links.head[link]
     length = links.metric[link] + distance[head]
     # Only the destination has distance 0.
@@ -195,6 +207,7 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     arc_start[1] = 0
     for i in range(1, dags.reached[row]):
         node = order[i]
+        # List the links of the node on shortest paths, with their weights.
         first = num_arcs
         total_weight = 0.0
         for j in range(out_ptr[node], out_ptr[node + 1]):
@@ -207,6 +220,7 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
                 share[num_arcs] = weight[link]
                 total_weight += weight[link]
                 num_arcs += 1
+        # Normalise the weights to shares.
         for a in range(first, num_arcs):
             share[a] /= total_weight
         arc_start[i + 1] = num_arcs
@@ -216,7 +230,7 @@ def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
 def _compute_dags(
     begin: int, end: int, targets: IntArray, links: IgpLinks, dags: Dags, blocks: int
 ) -> None:
-    """Compute the DAGs towards some destinations, block by block.
+    """Compute the shortest-path DAGs towards some destinations, in parallel blocks.
 
     Args:
         begin, end: range of blocks that this call computes.
@@ -226,7 +240,7 @@ def _compute_dags(
         blocks: number of blocks.
     """
     for block in range(begin, end):
-        # Priorities and nodes of the heap.
+        # Scratch memory of a block: priorities and nodes of the heap.
         size = 2 * len(links.tail) + 2
         keys = np.empty(size)
         nodes = np.empty(size, dtype=np.int32)
@@ -244,7 +258,7 @@ def _update_dags(
     dags: Dags,
     blocks: int,
 ) -> None:
-    """Update the DAGs towards some destinations after metrics have increased, block by block.
+    """Update the DAGs towards some destinations after metrics have increased, in parallel blocks.
 
     Args:
         begin, end: range of blocks that this call updates.
@@ -257,6 +271,7 @@ def _update_dags(
     nodes = len(links.has_transit)
     size = len(links.tail) + len(links.has_transit) + 1
     for block in range(begin, end):
+        # Scratch memory of a block.
         scratch = _UpdateScratch(
             np.zeros(nodes, dtype=np.bool_),
             np.empty(nodes, dtype=np.int32),
@@ -321,6 +336,7 @@ def _update_dag(
     num_intact = 1
     # Divide the other nodes into intact and cut ones, by ascending distance, so that the next hops
     # of a node are classified before it.
+    # A node is intact if some next hop has no increased metric and leads to an intact node.
     for i in range(1, dags.reached[row]):
         has_hop = False
         for position in range(arc_start[i], arc_start[i + 1]):
@@ -356,7 +372,7 @@ def _search_cut_nodes(
 ) -> int:
     """Compute the distances of cut nodes, by Dijkstra's algorithm from the intact nodes.
 
-    Returns the number of cut nodes that have a path.
+    A node is cut if it has lost all its next hops; the distances of the other (intact) nodes stay.
 
     Args:
         row: destination node, which is also the row of ``dags``.
@@ -365,6 +381,9 @@ def _search_cut_nodes(
         scratch: ``cut`` and ``is_cut`` give the cut nodes; ``settled`` receives those with a path,
             by ascending distance.
         num_cut: number of cut nodes.
+
+    Returns:
+        number of cut nodes that have a path.
     """
     distance = dags.distance[row]
     is_cut = scratch.is_cut
@@ -418,12 +437,12 @@ def _search_cut_nodes(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EcmpDag:
-    """DAGs towards all N nodes of a network under one set of metrics.
+    """Shortest-path DAGs towards all N nodes of a network under one set of metrics.
 
     Attributes:
         topology: the network.
         links: its links in CSR form; a link of capacity 0 has failed.
-        dags: a row per destination.
+        dags: the DAGs, a row per destination.
     """
 
     topology: Topology
@@ -452,8 +471,14 @@ class EcmpDag:
         return dag
 
     def _grow(self, targets: IntArray) -> None:
+        """Compute the DAGs towards some nodes.
+
+        Args:
+            targets: (n,) destination nodes.
+        """
         operations = _OPERATIONS_PER_VISIT * len(targets) * self.topology.num_links
         with threads_for(operations):
+            # At most 16 parallel blocks.
             _compute_dags(targets, self.links, self.dags, max(1, min(len(targets), 16)))
 
     def rebuilt(self, metric: FloatArray) -> EcmpDag:
@@ -473,7 +498,8 @@ class EcmpDag:
         tail_distance = distance[:, self.links.tail[changed]]
         head_distance = distance[:, self.links.head[changed]]
         head_has_path = np.isfinite(head_distance)
-        # A link with a higher metric was on a shortest path, or one with a lower metric is on one.
+        # (N, changed links): a link with a higher metric was on a shortest path to the destination;
+        # a link with a lower metric gives a path that is at least as short.
         lengthens = (
             rises & head_has_path & (tail_distance == self.links.metric[changed] + head_distance)
         )
@@ -489,25 +515,36 @@ class EcmpDag:
         return dag
 
     def _update_dag(self, targets: IntArray, has_risen: BoolArray) -> None:
+        """Update the DAGs towards some nodes after metrics have increased.
+
+        Args:
+            targets: (n,) destination nodes.
+            has_risen: (E,) whether the metric of a link has increased.
+        """
         operations = _OPERATIONS_PER_CHANGE * len(targets) * self.topology.num_links
         with threads_for(operations):
+            # At most 16 parallel blocks.
             blocks = max(1, min(len(targets), 16))
             _update_dags(targets, self.links, has_risen, self.dags, blocks)
 
     def without(self, failed: IntArray | Int64Array | list[int]) -> EcmpDag:
-        """Return the DAGs after the failure of links, by index."""
+        """Return the DAGs after the failure of links.
+
+        Args:
+            failed: indices of the failed links.
+        """
         metric = self.links.metric.copy()
         metric[failed] = np.inf
         return self.rebuilt(metric)
 
     @property
     def reaches(self) -> BoolArray:
-        """(N, N) whether the second node has a path to the first one, the destination."""
+        """Matrix (N, N) of booleans: whether node u has a path to the destination t, at [t, u]."""
         return np.isfinite(self.dags.distance)
 
     @property
     def num_arcs(self) -> int:
-        """A, the number of arcs of all DAGs."""
+        """The number of arcs of the DAGs towards all nodes together."""
         return int(
             sum(
                 self.dags.arc_start[target, num_reached]
@@ -516,8 +553,14 @@ class EcmpDag:
         )
 
     def next_hops(self, node: int, target: int) -> dict[int, float]:
-        """Return the traffic share of each next-hop link of a node towards a target; {} at the
-        target and without a path.
+        """Return the share of a node's traffic towards a target on each of its next-hop links, by
+        link.
+
+        The result is empty at the target, and if there is no path.
+
+        Args:
+            node: the node.
+            target: destination of the traffic.
         """
         dags = self.dags
         positions = np.flatnonzero(self.dags.order[target, : self.dags.reached[target]] == node)
@@ -537,7 +580,7 @@ class EcmpDag:
 def igp_links(
     topology: Topology, metric: FloatArray | Int64Array, weight: FloatArray | None = None
 ) -> IgpLinks:
-    """Return the links in CSR form, with infinite metrics on links of capacity 0.
+    """Return the links of a network in CSR form, with infinite metrics on links of capacity 0.
 
     Args:
         topology: the network.
@@ -556,6 +599,7 @@ def igp_links(
     if is_invalid.any():
         link = int(is_invalid.argmax())
         raise InputError(where, f"weight of link {link}", "a finite weight > 0", weight[link])
+    # Links grouped by their nodes; the metric of a failed link is infinite.
     graph = make_graph(
         topology.num_nodes, topology.link_source, topology.link_target, topology.no_transit
     )
@@ -574,7 +618,7 @@ def igp_links(
 
 
 def igp_metric(topology: Topology, kind: str) -> FloatArray:
-    """Return (E,) metrics: integers of at least 1, in float64.
+    """Return the IGP metrics (E,) of the links: integers of at least 1, in float64.
 
     Args:
         topology: the network.
@@ -595,7 +639,11 @@ def igp_metric(topology: Topology, kind: str) -> FloatArray:
 
 
 def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatArray:
-    """Return (E,) validated metrics in float64.
+    """Return validated metrics (E,) in float64.
+
+    Args:
+        topology: the network.
+        metric: (E,) metrics to check.
 
     Raises:
         InputError: a metric that is not an integer from 1 to 2^32 - 1.

@@ -18,7 +18,7 @@ from teal.runtime.parallel import inner_kernel
 
 
 class Failure(NamedTuple):
-    """Links that fail together.
+    """Failure scenario: links that fail together.
 
     Attributes:
         name: name such as ``a - b``; ``""`` for no failure.
@@ -35,7 +35,11 @@ NO_FAILURE = Failure("", "none", ())
 
 
 def cable_failures(topology: Topology) -> list[Failure]:
-    """Return one failure per cable: all links between two neighbours, in both directions."""
+    """Return one failure for each cable: all links between two neighbours, in both directions.
+
+    Args:
+        topology: the network.
+    """
     names = topology.node_names
     ends = (topology.link_source, topology.link_target)
     return [
@@ -45,18 +49,22 @@ def cable_failures(topology: Topology) -> list[Failure]:
 
 
 def group_failures(groups: Mapping[str, Sequence[int]]) -> list[Failure]:
-    """Return one failure per named group of links."""
+    """Return one failure for each named group of links.
+
+    Args:
+        groups: link indices of each group, by its name.
+    """
     return [Failure(name, "group", tuple(links)) for name, links in groups.items()]
 
 
 def pair_failures(
     cables: Sequence[Failure], cost: Mapping[str, float], limit: int
 ) -> list[Failure]:
-    """Return failures of two cables at once, by decreasing cost.
+    """Return failures of two cables at once, by decreasing sum of their costs.
 
     Args:
-        cables: single failures.
-        cost: cost of each single failure by name; pairs are ranked by the sum.
+        cables: failures of single cables.
+        cost: cost of each single failure, by its name.
         limit: maximum number of pairs; 0 for all.
     """
     ranked = sorted(
@@ -70,9 +78,12 @@ def pair_failures(
 
 
 def link_failures(topology: Topology) -> Iterator[Failure]:
-    """Yield one failure per link of a cable, with its reverse link.
+    """Yield one failure for each pair of opposite links of a cable.
 
-    Parallel links are paired in the order of the file, and the others stay up.
+    Parallel links are paired in the order of the file, and the other links of the cable stay up.
+
+    Args:
+        topology: the network.
     """
     names = topology.link_names()
     for pair in topology.link_pairs():
@@ -80,7 +91,7 @@ def link_failures(topology: Topology) -> Iterator[Failure]:
 
 
 def node_failures(topology: Topology) -> Iterator[Failure]:
-    """Yield one failure per node, with all its links."""
+    """Yield one failure for each node: all links that start or end at it."""
     for node, name in enumerate(topology.node_names):
         is_incident = (topology.link_source == node) | (topology.link_target == node)
         yield Failure(name, "node", tuple(np.flatnonzero(is_incident).tolist()))
@@ -89,14 +100,14 @@ def node_failures(topology: Topology) -> Iterator[Failure]:
 def failures_of(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
-    """Yield the failures of these kinds (cables, links, nodes, pairs), then the groups.
+    """Yield the failures of some kinds (cables, links, nodes, pairs), then the groups.
 
-    A failure is skipped if all its links have capacity 0, or if an earlier failure has the same
-    links, as the only link of a cable.  Node failures differ from others with the same links, since
-    the traffic of the node fails, too.
+    A failure is skipped if all its links have capacity 0 (except groups), or if an earlier failure
+    has the same links, as with a cable of one link in each direction.  A node failure and another
+    failure with the same links are both listed, since the traffic of the node fails, too.
 
     Args:
-        kinds: names of the kinds, in order.
+        kinds: kinds of failures, in the order of the result: cables, links, nodes, pairs.
         topology: the network.
         groups: links of each shared-risk group by name.
     """
@@ -111,12 +122,18 @@ def failures_of(
 def _all_failures(
     kinds: Sequence[str], topology: Topology, groups: Mapping[str, Sequence[int]]
 ) -> Iterator[Failure]:
-    """Yield the failures of these kinds, then the groups, with repetitions.
+    """Yield the failures of some kinds, then the groups; several may have the same links.
 
     Failures whose links all have capacity 0 are skipped, except groups.
+
+    Args:
+        kinds: kinds of failures, in the order of the result: cables, links, nodes, pairs.
+        topology: the network.
+        groups: links of each shared-risk group by name.
     """
     is_up = topology.capacity > 0
     cables = [failure for failure in cable_failures(topology) if is_up[list(failure.links)].any()]
+    # A repeated kind counts once.
     for kind in dict.fromkeys(kinds):
         match kind:
             case "cables":
@@ -136,6 +153,7 @@ def _all_failures(
             case "pairs":
                 for a, b in itertools.combinations(cables, 2):
                     yield Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
+    # Shared-risk groups.
     yield from group_failures(groups)
 
 
@@ -156,7 +174,13 @@ class Groups(NamedTuple):
 
 
 def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
-    """Return groups of links in CSR form, from link indices that are distinct within a group."""
+    """Return groups of links in CSR form.
+
+    Args:
+        groups: link indices of each group, distinct within a group.
+        num_links: E.
+    """
+    # Memberships group by group, then the same memberships sorted by link.
     sizes = [len(group) for group in groups]
     group_link = np.array([link for group in groups for link in group], np.int64)
     entry_group = np.repeat(np.arange(len(groups), dtype=np.int64), sizes)
@@ -171,15 +195,31 @@ def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
 
 @inner_kernel
 def ban_group(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Ban the links of a group: write ``stamp`` to their entries of ``banned`` (E,)."""
+    """Ban the links of a group from a path search.
+
+    A link is banned while its stamp equals that of the search.
+
+    Args:
+        group: index of the group.
+        groups: all groups.
+        stamp: stamp of the search.
+        banned: (E,) stamp of each link (updated).
+    """
     for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
         banned[groups.group_link[i]] = stamp
 
 
 @inner_kernel
 def ban_groups_of(link: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    """Ban a link and the links of all its groups: write ``stamp`` to their entries of ``banned``
-    (E,).
+    """Ban a link, and all links that share a group with it, from a path search.
+
+    A link is banned while its stamp equals that of the search.
+
+    Args:
+        link: index of the link.
+        groups: all groups.
+        stamp: stamp of the search.
+        banned: (E,) stamp of each link (updated).
     """
     banned[link] = stamp
     for i in range(groups.link_ptr[link], groups.link_ptr[link + 1]):

@@ -31,7 +31,13 @@ _US_PER_MS = 1000.0
 
 
 def delay_us(topology: Topology) -> FloatArray:
-    """Return (E,) link delays in whole microseconds, at least 1, as routers advertise them."""
+    """Return the link delays (E,) in microseconds, rounded to integers of at least 1.
+
+    Routers advertise delays in this form.
+
+    Args:
+        topology: network with the latencies in ms.
+    """
     return np.maximum(1.0, np.round(topology.latency * _US_PER_MS))
 
 
@@ -68,10 +74,12 @@ class FlexAlgo:
             spec = parse_spec(text.strip())
         except InputError:
             raise InputError(where, "", _EXPECTED, repr(text)) from None
+        # Check the number of the algorithm.
         if not spec.name.isdecimal() or not _MIN_NUMBER <= int(spec.name) <= _MAX_NUMBER:
             raise InputError(
                 where, "", f"a number from {_MIN_NUMBER} to {_MAX_NUMBER}, {_EXPECTED}", repr(text)
             )
+        # Parse the affinity rules, and the metric.
         rules = {
             name: frozenset(value.split("+"))
             for name, value in spec.options.items()
@@ -94,14 +102,18 @@ class FlexAlgo:
         return f"{self.number}:{','.join([f'metric={self.metric}', *rule_texts])}"
 
     def admits(self, topology: Topology) -> BoolArray:
-        """Return (E,) whether the algorithm may use each link; capacities are ignored.
+        """Return whether the algorithm may use each link, (E,) booleans; capacities are ignored.
 
         A link needs the metric of the algorithm, no affinity of ``exclude``, all of
         ``include_all``, and at least one of ``include_any`` if there are any.
 
+        Args:
+            topology: the network.
+
         Raises:
             InputError: an affinity that no link has, which usually is a misspelt name.
         """
+        # Raise an error for names that no link has.
         affinities = topology.affinities or (frozenset[str](),) * topology.num_links
         unknown = (self.exclude | self.include_any | self.include_all) - frozenset().union(
             *affinities
@@ -116,6 +128,7 @@ class FlexAlgo:
                 f"affinities of the links ({known_text})",
                 listed(sorted(unknown)),
             )
+        # Apply the affinity rules to each link, and exclude links without the metric.
         is_allowed = [
             not self.exclude & link_affinities
             and self.include_all <= link_affinities
@@ -128,7 +141,7 @@ class FlexAlgo:
         return np.array(is_allowed, dtype=bool) & has_metric
 
     def metrics(self, topology: Topology, igp_metric: FloatArray) -> FloatArray:
-        """Return (E,) metrics of the algorithm, also for links that it does not use.
+        """Return the metrics (E,) of the algorithm, also for links that it does not use.
 
         Args:
             topology: the network; links of capacity 0 have failed.
@@ -145,6 +158,8 @@ class FlexAlgo:
     def dag(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
         """Compute the shortest-path DAGs of the algorithm, over the links that it may use.
 
+        The topology of the result has all links.
+
         Args:
             topology: the network; links of capacity 0 have failed.
             igp_metric: (E,) current IGP metrics, infinite on failed links.
@@ -156,7 +171,7 @@ class FlexAlgo:
         return EcmpDag.of(topology, self.metrics(topology, igp_metric)).without(unused)
 
     def dag_alone(self, topology: Topology, igp_metric: FloatArray) -> EcmpDag:
-        """Compute the shortest-path DAGs of the algorithm on a network without other links.
+        """Compute the shortest-path DAGs of the algorithm on the network of its links alone.
 
         The topology of the result has capacity 0 on all links that the algorithm excludes, so that
         adjacencies, and bounds over any paths, use only links of the algorithm.

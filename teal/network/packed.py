@@ -21,7 +21,12 @@ MAX_PATHS = 255
 
 
 def num_ranges(offsets: Int64Array) -> int:
-    """Return the number n of ranges, such as blocks of sources, that (n + 1,) offsets delimit."""
+    """Return the number n of ranges that an array of offsets delimits.
+
+    Args:
+        offsets: (n + 1,) first entry of each range, such as a block of sources, and the end of the
+            last one.
+    """
     return len(offsets) - 1
 
 
@@ -54,7 +59,7 @@ class PathScan(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedPaths:
-    """Path set in the layout of compiled scans.
+    """Path set in the memory layout of compiled scans.
 
     Attributes:
         scan: arrays in scan order.
@@ -68,22 +73,25 @@ class PackedPaths:
 
     @property
     def num_paths(self) -> int:
-        """P, the number of paths."""
+        """The number P of paths."""
         return len(self.scan.end_node)
 
     @property
     def num_nodes(self) -> int:
-        """T, the number of trie nodes."""
+        """The number T of trie nodes."""
         return len(self.scan.parent)
 
     def blocks(self, min_work: int, max_blocks: int) -> Int64Array:
-        """Partition the sources into blocks of about equal work: (blocks + 1,) source indices.
+        """Partition the sources into blocks of about equal work.
 
         Sums that are accumulated block by block do not depend on the number of threads.
 
         Args:
             min_work: minimum number of trie nodes and paths of a block.
             max_blocks: maximum number of blocks.
+
+        Returns:
+            (blocks + 1,) first source of each block, and the number of sources.
         """
         work = self.scan.node_ptr + self.scan.path_ptr
         num_sources = len(work) - 1
@@ -109,10 +117,12 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     """
     if leaf.shape[1] > MAX_PATHS:
         raise ValueError(f"{leaf.shape[1]} paths per demand: at most {MAX_PATHS} are supported")
+    # (D,) number of paths of each demand, and (D + 1,) index of its first path.
     path_count = (leaf >= 0).sum(1, dtype=np.uint8)
-    first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])  # (D + 1,)
+    first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])
     node_ptr = trie.source_ptr.astype(np.int64)
     max_slots = int(np.diff(node_ptr).max(initial=0)) + 1
+    # The smallest type that holds all node numbers and link indices.
     index_dtype = np.uint16 if max(max_slots, num_links) <= np.iinfo(np.uint16).max else np.uint32
     parent = np.empty(trie.num_nodes, dtype=index_dtype)
     end_node = np.empty(first_path[-1], dtype=index_dtype)
@@ -126,6 +136,7 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
         demands,
         first_path[demands],
     )
+    # Write the parents and end nodes.
     _number_within_sources(trie.parent, leaf, scan)
     return PackedPaths(scan, max_slots, num_links)
 

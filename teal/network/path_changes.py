@@ -38,8 +38,10 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     max_paths = min(paths.num_paths + 1, MAX_PATHS)
     demand_ptr = paths.demand_ptr.astype(np.int64)
     source_ptr = trie.source_ptr.astype(np.int64)
-    # Offsets (S + 1,) of each source's trie with enough space for new paths without shared prefix.
+    # Offsets (S + 1,) of each source's new trie: space for its old nodes, and for one new node per
+    # link of the new paths, since these may share no nodes.
     capacity_ptr = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
+    # Copy each source's trie, and insert the new paths of its demands.
     leaves = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
     leaves[:, : paths.num_paths] = paths.leaf
     parent, link = np.empty((2, int(capacity_ptr[-1])), dtype=np.int32)
@@ -73,8 +75,9 @@ def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]
 
     Args:
         paths: paths of D demands.
-        more: new paths by demand index, as links from source to target.
+        more: new paths by demand index, each as link indices from source to target.
     """
+    # Add the k-th new path of all demands at once, for each k.
     for k in range(max(map(len, more.values()), default=0)):
         new_paths = [
             more[d][k] if k < len(more.get(d, ())) else () for d in range(paths.num_demands)
@@ -89,7 +92,9 @@ def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]
 
 
 def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
-    """Select and reorder paths of each demand; trie nodes of no selected path are removed.
+    """Return the selected paths of each demand, in another order.
+
+    Trie nodes that are on no selected path are removed.
 
     Args:
         paths: paths of D demands, at most K each.
@@ -112,7 +117,14 @@ def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
 
 
 def first_columns(paths: PathSet, num_paths: int) -> PathSet:
-    """Select the first ``num_paths`` paths of each demand; K becomes ``num_paths`` in any case."""
+    """Return the first paths of each demand; demands with fewer paths keep all.
+
+    The result has exactly ``num_paths`` path slots per demand.
+
+    Args:
+        paths: paths of D demands.
+        num_paths: number of paths to select.
+    """
     columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :num_paths]
     return with_columns(
         paths, np.pad(columns, ((0, 0), (0, num_paths - columns.shape[1])), constant_values=-1)
@@ -150,7 +162,13 @@ def paths_in_trees(  # type: ignore[no-untyped-def]
 
 
 def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
-    """Return the path set of the same demands with other leaves (D, K) and another trie."""
+    """Return a path set of the same demands with other paths.
+
+    Args:
+        paths: path set of the demands.
+        leaf: (D, K) trie node where each new path ends, -1 for none.
+        trie: trie of the new paths.
+    """
     key = content_key(paths.key, leaf, trie.parent, trie.link)
     return PathSet(
         paths.pairs, leaf, trie, paths.demand_ptr, paths.num_links, key, paths.topology_key
@@ -267,6 +285,7 @@ def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> N
         leaves: (D, K) node where each path ends, -1 where there is no path (updated).
     """
     for s in range(len(source_ptr) - 1):
+        # Move the nodes of the source to the front; they come after those of the earlier sources.
         first = source_ptr[s]
         for i in range(source_ptr[s + 1] - first):
             parent_node = parent[capacity_ptr[s] + i]
@@ -280,7 +299,7 @@ def _close_gaps(capacity_ptr, source_ptr, demand_ptr, parent, link, leaves) -> N
 
 @kernel
 def _used_nodes(parent, leaves):  # type: ignore[no-untyped-def]
-    """Return (T,) whether each trie node is on a path.
+    """Return whether each trie node is on a path, (T,) booleans.
 
     Args:
         parent: (T,) parent of each node, -1 for the source.
@@ -289,6 +308,7 @@ def _used_nodes(parent, leaves):  # type: ignore[no-untyped-def]
     is_used = np.zeros(len(parent), dtype=np.bool_)
     for d in range(leaves.shape[0]):
         for k in range(leaves.shape[1]):
+            # Mark the nodes from the end of the path back to the first one marked before.
             node = leaves[d, k]
             while node >= 0 and not is_used[node]:
                 is_used[node] = True
@@ -298,10 +318,10 @@ def _used_nodes(parent, leaves):  # type: ignore[no-untyped-def]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MergedRows:
-    """R rows that represent D demands: demands with the same nodes and paths share a row.
+    """Demands merged into R rows: demands with the same nodes and paths share a row.
 
     Attributes:
-        paths: paths of the rows, in the order of their first demands.
+        paths: paths of the R rows, in the order of their first demands.
         row: (D,) row of each demand.
         first: (R,) first demand of each row, ascending.
     """
@@ -312,7 +332,10 @@ class MergedRows:
 
 
 def merged_rows(paths: PathSet) -> MergedRows:
-    """Return the merged rows of all demands; computed once for a path set."""
+    """Return the rows into which demands with the same nodes and paths are merged.
+
+    They are computed once per path set.
+    """
     cached = paths.__dict__.get("merged_rows")
     if cached is None:
         cached = paths.__dict__["merged_rows"] = _merged_rows(paths)
@@ -320,7 +343,12 @@ def merged_rows(paths: PathSet) -> MergedRows:
 
 
 def _merged_rows(paths: PathSet) -> MergedRows:
-    """Merge demands with equal 64-bit hashes of nodes and paths."""
+    """Merge demands with equal 64-bit hashes of their nodes and paths into rows.
+
+    Args:
+        paths: paths of D demands.
+    """
+    # (D,) hash of each demand; equal hashes share a row.
     scan = paths.packed.scan
     key = np.empty(paths.num_demands, np.uint64)
     _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_slots, key)
@@ -330,6 +358,7 @@ def _merged_rows(paths: PathSet) -> MergedRows:
     first = first[order].astype(np.int64)
     if len(first) == paths.num_demands:
         return MergedRows(paths, np.arange(len(first)), first)
+    # New index of each row.
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     return MergedRows(of_demands(paths, first), rank[row.reshape(-1)], first)
@@ -337,7 +366,12 @@ def _merged_rows(paths: PathSet) -> MergedRows:
 
 @inlined_kernel
 def _mix(key, number):  # type: ignore[no-untyped-def]
-    """Mix ``number`` into the hash ``key`` (splitmix64, Steele et al. 2014); all uint64."""
+    """Return a hash that combines a hash and a number (splitmix64, Steele et al. 2014).
+
+    Args:
+        key: the hash, uint64.
+        number: the number, uint64.
+    """
     z = key * np.uint64(0x9E3779B97F4A7C15) + number + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -348,7 +382,7 @@ def _mix(key, number):  # type: ignore[no-untyped-def]
 def _hash_demands(
     begin: int, end: int, scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
 ) -> None:
-    """Hash source, target and paths of each demand.
+    """Compute a hash of source, target and paths of each demand.
 
     Args:
         begin, end: range of sources that this call hashes.
@@ -377,9 +411,11 @@ def _hash_demands(
 
 
 def with_moves(paths: PathSet) -> PathSet:
-    """Duplicate each path k as paths 2 k and 2 k + 1, the second with a virtual link E appended.
+    """Return the paths with each path k duplicated as paths 2 k and 2 k + 1; the second copy ends
+    with a virtual link.
 
-    The load of link E is the traffic that moves onto paths.  Computed once for a path set.
+    The virtual link has the index E; its load is the traffic that moves onto paths.  The result is
+    computed once per path set.
 
     Args:
         paths: paths over E links.
@@ -391,9 +427,13 @@ def with_moves(paths: PathSet) -> PathSet:
 
 
 def _with_moves(paths: PathSet) -> PathSet:
-    """Append a child node with the virtual link E to the end node of each path.
+    """Duplicate each path, and append a trie node with the virtual link E to the end of its second
+    copy.
 
     The new nodes of a source follow its old ones, so that parents still come before their children.
+
+    Args:
+        paths: paths over E links.
     """
     trie = paths.trie
     # (D, K) whether each path exists.

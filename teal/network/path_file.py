@@ -25,7 +25,12 @@ _EXPECTED_FILE = "a path file, as written by `teal paths improve`"
 
 
 def save_paths(file: Path | str, paths: PathSet) -> None:
-    """Write a path set to a .npz file."""
+    """Write a path set to a .npz file.
+
+    Args:
+        file: the file.
+        paths: the path set.
+    """
     with atomic_file(Path(file)) as temporary:
         np.savez(
             temporary,
@@ -84,7 +89,12 @@ def load_paths(file: Path | str, topology: Topology) -> PathSet:
 
 
 def _read(file: Path, topology: Topology) -> PathSet:
-    """Read the arrays of a file, without validating them."""
+    """Read the path set of a file, without validating its arrays.
+
+    Args:
+        file: the .npz file.
+        topology: network of the paths, which gives the number of links.
+    """
     check_npz(file)
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
@@ -101,8 +111,11 @@ def _read(file: Path, topology: Topology) -> PathSet:
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
-    """Raise InputError unless ``pairs`` (D, 2) are distinct node pairs sorted by source and
-    target.
+    """Raise InputError unless node pairs are distinct, and sorted by source and target.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) source and target node of each pair.
     """
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
         raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
@@ -130,6 +143,7 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     """
 
     def require(is_valid: bool, field: str, rule: str) -> None:
+        """Raise InputError with a field and the violated rule unless ``is_valid``."""
         if not is_valid:
             raise InputError.invalid(where, field, rule, "compute the paths again")
 
@@ -143,13 +157,15 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
 
 
 class _Require(Protocol):
-    """Function that raises InputError with the field and the violated rule unless ``is_valid``."""
+    """Type of a function that raises InputError with a field and a violated rule unless
+    ``is_valid``.
+    """
 
     def __call__(self, is_valid: bool, field: str, rule: str) -> None: ...
 
 
 def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None:
-    """Check types and shapes of the arrays, and the node pairs.
+    """Raise an error for a wrong type or shape of an array, or invalid node pairs.
 
     Args:
         paths: the path set.
@@ -158,6 +174,7 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
     """
     trie = paths.trie
     leaves = paths.leaf
+    # Types and numbers of axes.
     for field, array, axes in (
         ("pairs", paths.pairs, 2),
         ("leaf", leaves, 2),
@@ -171,6 +188,7 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
             field,
             f"the array must be of type int32 and have {axes} axes",
         )
+    # Node pairs, and the lengths of the arrays.
     check_pairs(topology, paths.pairs)
     require(
         len(leaves) == len(paths.pairs) and 1 <= leaves.shape[1] <= MAX_PATHS,
@@ -188,7 +206,13 @@ def _check_arrays(paths: PathSet, topology: Topology, require: _Require) -> None
 
 
 def _check_pointers(paths: PathSet, require: _Require) -> None:
-    """Check the CSR pointers to the trie nodes and demands of each source."""
+    """Raise an error for invalid CSR pointers to the trie nodes or demands of each source.
+
+    Args:
+        paths: the path set.
+        require: raises the error.
+    """
+    # Each pointer array rises from 0 to the number of entries.
     trie = paths.trie
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
@@ -196,6 +220,7 @@ def _check_pointers(paths: PathSet, require: _Require) -> None:
     ):
         is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
         require(bool(is_rising), field, f"the pointers must rise from 0 to {end}")
+    # The demands of a source are those between its two pointers.
     sources = np.unique(paths.pairs[:, 0])
     grouping = "the pointers must group the demands by source"
     require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", grouping)
@@ -210,8 +235,10 @@ def _check_trie(
     source_of_node: Int64Array,
     require: _Require,
 ) -> None:
-    """Check that each trie node has an earlier parent of the same source, and a link that starts
-    where the parent's link ends.
+    """Raise an error for an invalid trie.
+
+    Each node must have an earlier parent of the same source, and a link that starts where the
+    parent's link ends (without parent: at the source).
 
     Args:
         paths: the path set.
@@ -220,6 +247,7 @@ def _check_trie(
         source_of_node: (T,) index of each trie node's source.
         require: raises the error.
     """
+    # Parents come first, and link indices are in range.
     trie = paths.trie
     node = np.arange(trie.num_nodes)
     is_earlier = (trie.parent >= -1) & (trie.parent < node)
@@ -248,7 +276,8 @@ def _check_trie(
 def _check_leaves(
     paths: PathSet, topology: Topology, node_source: IntArray, require: _Require
 ) -> None:
-    """Check that each path has its own end node, whose source and link belong to the demand.
+    """Raise an error unless each path ends at a trie node of its own, and leads from the source to
+    the target of its demand.
 
     Args:
         paths: the path set.
@@ -263,6 +292,7 @@ def _check_leaves(
         "leaf",
         "the paths of a demand must come before its empty slots",
     )
+    # (P,) end node and demand of each path.
     end_nodes = paths.leaf[mask]
     demand = np.nonzero(mask)[0]
     require(
@@ -275,6 +305,7 @@ def _check_leaves(
         "leaf",
         "two paths must not end at the same trie node",
     )
+    # Source and target of each path.
     require(
         np.array_equal(node_source[end_nodes], paths.pairs[demand, 0]),
         "leaf",

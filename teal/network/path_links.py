@@ -34,7 +34,7 @@ _cache: weakref.WeakKeyDictionary[PathSet, PathLinks] = weakref.WeakKeyDictionar
 
 
 def path_links_of(paths: PathSet) -> PathLinks:
-    """Return the paths of a path set in CSR form; computed once per path set."""
+    """Return the paths of a path set in CSR form, which is computed once per path set."""
     path_links = _cache.get(paths)
     if path_links is None:
         path_links = _cache[paths] = _path_links(paths)
@@ -42,11 +42,17 @@ def path_links_of(paths: PathSet) -> PathLinks:
 
 
 def _path_links(paths: PathSet) -> PathLinks:
-    """Build the CSR arrays from the (path slot, link) incidences."""
+    """Build the CSR arrays of a path set from the links of its paths.
+
+    Args:
+        paths: the path set.
+    """
+    # Links of all paths, sorted by path slot.
     slots, links = paths.incidences()
     order = np.argsort(slots, kind="stable")
     slots = slots[order]
     links = links[order]
+    # Pointers to the paths of each demand, and to the links of each path.
     num_paths = paths.mask.sum(1)
     path_ptr = np.concatenate([[0], np.cumsum(num_paths)]).astype(np.int64)
     slot = np.flatnonzero(paths.mask.reshape(-1)).astype(np.int64)

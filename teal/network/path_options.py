@@ -20,7 +20,7 @@ class PathMethod(StrEnum):
 
 
 class PathWeight(StrEnum):
-    """Measure of path length."""
+    """Measure of the length of candidate paths: number of links, latency, or inverse capacity."""
 
     HOPS = "hops"
     LATENCY = "latency"

@@ -30,7 +30,12 @@ from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
 
 @inner_kernel
 def _same_prefix(a: IntArray, b: IntArray, length: int) -> bool:
-    """Return whether two paths share their first ``length`` links."""
+    """Return whether two paths share their first links.
+
+    Args:
+        a, b: link indices of the paths, from the source.
+        length: number of links to compare.
+    """
     for i in range(length):
         if a[i] != b[i]:
             return False
@@ -54,10 +59,12 @@ def yen(
 
     The next path leaves the last path found at one of its nodes, the *spur node*: it consists of
     the links before that node (the *root*) and a shortest path from there that avoids the nodes of
-    the root and the links by which paths with the same root leave it.  Of all such candidates, the
-    one of minimum weight becomes the next path.
+    the root, and the links by which earlier paths with the same root leave it.  The lightest of all
+    such candidates becomes the next path.
 
-    At most K candidates are stored, since no more can become paths.
+    At most K candidates are stored, since no more can become paths. A link or node is banned from a
+    search if its entry in ``scratch.banned_links`` or ``scratch.banned_nodes`` equals the stamp of
+    the search, so that a new stamp lifts all bans.
 
     Args:
         source: node where the paths start.
@@ -75,7 +82,7 @@ def yen(
         number of paths found, and the next unused stamp.
     """
     max_paths = len(paths.length)
-    # The first path is a shortest path; this stamp bans nothing, since it is unused.
+    # The first path is a shortest path; the unused stamp bans nothing.
     path_weight = best_first(
         source, target, graph, weight, potential, stamp, stamp, scratch, pred_link
     )
@@ -86,6 +93,7 @@ def yen(
     num_found = 1
     num_candidates = 0
     while num_found < max_paths:
+        # Find a candidate for each spur node of the last path.
         last_path = paths.links[num_found - 1]
         # Weight of the root, the first i links of the last path.
         root_weight = 0.0
@@ -112,6 +120,7 @@ def yen(
                     num_candidates < max_paths
                     or root_weight + path_weight < candidates.weight[slot]
                 ):
+                    # Skip a candidate that is stored already.
                     path = np.empty(len(scratch.banned_nodes), dtype=np.int32)
                     path[:i] = last_path[:i]
                     length = i + walk_back(spur, target, pred_link, graph.tail, path[i:])
@@ -183,7 +192,12 @@ class _GrowingTrie(NamedTuple):
 
 @inner_kernel
 def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
-    """Return an empty trie with the capacity of ``parent`` and ``link``."""
+    """Return an empty path trie of one source.
+
+    Args:
+        parent: (capacity,) memory for the parent of each node.
+        link: (capacity,) memory for the link that leads into each node.
+    """
     capacity = len(parent)
     return _GrowingTrie(
         parent, link, np.full(capacity + 1, -1, dtype=np.int32), np.empty(capacity, dtype=np.int32)
@@ -196,14 +210,15 @@ def insert(
 ) -> int:
     """Insert the paths of one demand into the trie of its source.
 
-    Returns the new number of trie nodes, -1 if the trie is full or was already full.
-
     Args:
         paths: paths of the demand; the first ``num_found`` are used.
         num_found: number of paths.
         trie: trie of the source (updated).
         num_nodes: number of trie nodes; -1 if the trie is full.
         leaf: (K,) trie node where each path ends, -1 where there is no path (written).
+
+    Returns:
+        the new number of trie nodes; -1 if the trie is full now, or was already.
     """
     for k in range(len(leaf)):
         leaf[k] = -1
@@ -230,7 +245,7 @@ def finish(trie: _GrowingTrie, num_nodes: int, leaf: IntArray) -> int:
 
     Args:
         trie: trie of the source (updated).
-        num_nodes: number of trie nodes; -1 if the trie was too small, which is left as it is.
+        num_nodes: number of trie nodes; -1 if the trie was too small, and then nothing is changed.
         leaf: (demands of the source, K) trie node where each path ends, -1 for none (updated).
     """
     if num_nodes >= 0:
@@ -250,8 +265,6 @@ def _source_by_hops(
 ) -> int:
     """Find the disjoint paths of fewest hops of all demands of one source, and build its trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search.
@@ -261,6 +274,9 @@ def _source_by_hops(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -280,7 +296,7 @@ def _source_by_hops(
     stamp = ZERO
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
-        # A demand uses at most K + 2 stamps.
+        # A demand uses at most K + 2 stamps of banned links and of searches.
         stamp += chunk.max_paths + 2
         num_found = disjoint_by_hops(
             source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths
@@ -301,8 +317,6 @@ def _source_by_weight(
 ) -> int:
     """Find the disjoint paths of minimum weight of all demands of one source, and build its trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
@@ -312,6 +326,9 @@ def _source_by_weight(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -349,8 +366,6 @@ def _source_by_yen(
     """Find the K shortest loopless paths of all demands of one source (Yen 1971), and build its
     trie.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search, with the A* potentials.
@@ -359,6 +374,9 @@ def _source_by_yen(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -372,6 +390,7 @@ def _source_by_yen(
     stamp = ZERO
     num_trie_nodes = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+        # ``yen`` returns the next unused stamp for the next demand.
         target = chunk.targets[d]
         num_found, stamp = yen(
             source,

@@ -62,7 +62,7 @@ class LevelTrie:
 
     @property
     def num_bytes(self) -> int:
-        """Size of all arrays in bytes."""
+        """The size of all arrays in bytes."""
         return sum(value.nbytes for value in vars(self).values() if isinstance(value, np.ndarray))
 
 
@@ -76,6 +76,7 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
     scan = packed.scan
     num_nodes = packed.num_nodes
     num_demands = len(packed.scan.path_count)
+    # Renumber the nodes of each source level by level.
     dtype = scan.parent.dtype
     parent, link, child_end = np.empty((3, num_nodes), dtype)
     is_path_end = np.zeros(num_nodes, np.uint8)
@@ -122,9 +123,8 @@ def _renumber(
 ) -> int:
     """Number the trie nodes of each source level by level, siblings adjacent.
 
-    Returns the number of levels of all S sources together.  Within a source, 0 is the source itself
-    and its nodes are 1, 2, ...; node i of source s is entry ``scan.node_ptr[s] + i - 1`` of an
-    array (T,).
+    Within a source, 0 is the source itself and its nodes are 1, 2, ...; node i of source s is entry
+    ``scan.node_ptr[s] + i - 1`` of an array (T,) over all trie nodes.
 
     Args:
         scan: paths, demands and trie nodes in scan order.
@@ -137,6 +137,9 @@ def _renumber(
         level_ptr: (S + 1,) the levels of source s are ``level_end[level_ptr[s]:level_ptr[s + 1]]``
             (written; zero before).
         level_end: (T,) number after the last node of each level; one entry per level (written).
+
+    Returns:
+        number of levels of all S sources together.
     """
     # Child lists of one source, in old numbers: first child and next sibling, 0 for none.
     first_child = np.empty(max_slots, np.int64)
@@ -223,7 +226,13 @@ class PathSet:
         )
 
     def links_of(self, demand: int, k: int) -> list[int]:
-        """Return the link indices along a path, from its source; empty where there is no path."""
+        """Return the link indices along a path, from its source; empty if the demand has no such
+        path.
+
+        Args:
+            demand: index of the demand.
+            k: index of the path.
+        """
         links = []
         node = int(self.leaf[demand, k])
         while node >= 0:
@@ -246,58 +255,60 @@ class PathSet:
 
     @property
     def num_demands(self) -> int:
-        """D, the number of demands."""
+        """The number D of demands."""
         return self.leaf.shape[0]
 
     @property
     def num_paths(self) -> int:
-        """K, the maximum number of paths of a demand (columns of ``leaf``)."""
+        """The maximum number K of paths of a demand, which is the number of columns of ``leaf``."""
         return self.leaf.shape[1]
 
     @cached_property
     def mask(self) -> BoolArray:
-        """(D, K) whether the path exists."""
+        """Array (D, K) of booleans: whether each path exists."""
         return self.leaf >= 0
 
     @cached_property
     def hops(self) -> IntArray:
-        """(D, K) number of links of each path, 0 where there is no path."""
+        """Number (D, K) of links of each path; 0 where there is no path."""
         if not self.trie.num_nodes:
             return np.zeros_like(self.leaf)
         return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
 
     @property
     def scan_size(self) -> int:
-        """Entries of one scan over all paths: trie nodes and path slots."""
+        """The number of entries that one scan over all paths reads: trie nodes and path slots."""
         return self.trie.num_nodes + self.leaf.size
 
     @cached_property
     def packed(self) -> PackedPaths:
-        """The paths in the layout of compiled CPU scans."""
+        """The paths in the memory layout of compiled CPU scans."""
         return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
 
     @cached_property
     def levels(self) -> LevelTrie:
-        """The paths in the layout of GPU scans."""
+        """The paths in the memory layout of GPU scans, level by level."""
         return by_level(self.packed, self.num_paths)
 
     @property
     def num_incidences(self) -> int:
-        """Number of (path, link) incidences."""
+        """The number of links of all paths together."""
         return int(self.hops.sum(dtype=np.int64))
 
     @with_old_keywords
     def incidences(self, max_paths: int | None = None) -> tuple[Int64Array, Int64Array]:
-        """Return every (path, link) incidence: path slot ``d * K + k`` and link index.
+        """Return the pairs of a path and a link on it, as two arrays: path slots ``d * K + k``,
+        ascending, and link indices. The links of a path are listed from the last to the first.
 
-        For LP solvers and tests; other code scans the trie.
+        LP solvers and tests use them; other code scans the trie.
 
         Args:
-            max_paths: number of paths of a demand, the first ones; None for all.
+            max_paths: number of first paths of each demand to list; None for all.
         """
         leaves = self.leaf.copy()
         if max_paths is not None:
             leaves[:, max_paths:] = -1
+        # Walk all paths at once from their ends to their sources, a link in each round.
         node = leaves.reshape(-1)
         path = np.flatnonzero(node >= 0)
         paths = []

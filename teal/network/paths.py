@@ -81,7 +81,7 @@ def compute_paths(
     progress: bool = False,
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
-    """Find up to K paths for each pair.
+    """Find up to K candidate paths for each pair of nodes.
 
     The methods are:
 
@@ -90,8 +90,8 @@ def compute_paths(
       parallel links of their cables can be used;
     - ``yen``: the K shortest loopless paths (Yen, "Finding the K shortest loopless paths in a
       network", 1971);
-    - ``survivable``: paths of which some survive the failure of any one group of links, with as
-      few shared groups as possible (see :mod:`teal.network.survivable`);
+    - ``survivable``: paths that do not all fail with any one group of links, where the network has
+      such paths, with as few shared groups as possible (see :mod:`teal.network.survivable`);
     - ``maximally-disjoint``: the edge-disjoint paths, filled up to K with survivable paths, which
       may share links that no path can avoid.
 
@@ -103,9 +103,10 @@ def compute_paths(
         weight: link weight: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed link
             (capacity 0) is never used; the others ignore capacities, so that the paths stay valid
             after a failure.
-        groups: indices of links that fail together: survivable paths survive them (None for cables,
-            both directions), edge-disjoint ones do not share them (nor cables); Yen's ignore them.
-            Maximally disjoint paths combine both.
+        groups: indices of links that fail together. Survivable paths survive the failure of each
+            group; None: of each cable, in both directions. Edge-disjoint paths share no group and
+            no cable. Maximally disjoint paths use the groups in both ways, and Yen's paths ignore
+            them.
         cache: read and write the cache on disk.  The key is a hash of the search's inputs, which
             include capacities only for inverse capacity: other paths are reused when capacities
             change.
@@ -157,7 +158,9 @@ def search_key(
 
 
 def all_pairs(topology: Topology) -> IntArray:
-    """Return every ordered pair of distinct nodes: (N (N - 1), 2)."""
+    """Return all ordered pairs of distinct nodes as an array (N (N - 1), 2), sorted by source and
+    target.
+    """
     num_nodes = topology.num_nodes
     source, target = np.divmod(np.arange(num_nodes * num_nodes, dtype=np.int64), num_nodes)
     return np.stack([source, target], 1)[source != target].astype(np.int32)
@@ -190,7 +193,7 @@ def estimated_seconds(
     samples.
 
     The number of sampled pairs doubles until a search takes a fifth of a second; at least two pairs
-    are searched.  The last doubling gives the time per further pair.
+    are searched.  The time that the last doubling adds gives the time per further pair.
 
     Args:
         topology: the network.
@@ -215,15 +218,17 @@ def estimated_seconds(
 
 
 def forget(key: str) -> None:
-    """Delete the cached results of :func:`compute_paths` and :func:`teal.choose_paths` for a
-    key.
+    """Delete the cached results of :func:`compute_paths` and :func:`teal.choose_paths` under a key.
+
+    Args:
+        key: content hash of the search's inputs.
     """
     for suffix in (".npz", ".json"):
         cache_file(key).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def cache_file(key: str) -> Path:
-    """Return the cache file for the paths of a content hash."""
+    """Return the path of the cache file for the content hash of a search's inputs."""
     return cache_dir("paths") / f"{key}.npz"
 
 
@@ -249,7 +254,11 @@ class _Request(NamedTuple):
     parts: tuple[_Request, ...] = ()
 
     def key(self, pairs: IntArray) -> str:
-        """Return the content hash of the search for ``pairs``."""
+        """Return the content hash of the search's inputs, the key of its cache entry.
+
+        Args:
+            pairs: (D, 2) node index pairs.
+        """
         group_key: tuple[Any, ...] = () if self.groups is None else tuple(self.groups)
         group_key += tuple(part.key(pairs) for part in self.parts)
         return content_key(
@@ -304,7 +313,12 @@ def _request(
 
 
 def _parse_member(enumeration: type[_Named], option: str, name: str) -> _Named:
-    """Return the member of an enumeration with this name.
+    """Return the member of an enumeration with a given name.
+
+    Args:
+        enumeration: the enumeration.
+        option: name of the option, for messages.
+        name: name of the member.
 
     Raises:
         InputError: the name is unknown.
@@ -316,19 +330,25 @@ def _parse_member(enumeration: type[_Named], option: str, name: str) -> _Named:
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:
-    """Raise InputError if the search needs too much memory, estimated from the tries of a few
+    """Raise InputError if the search needs too much memory, by an estimate from the tries of a few
     sources.
+
+    Args:
+        request: settings of the search.
+        pairs: (D, 2) node index pairs, sorted by source and target.
     """
     num_paths = request.num_paths
     if len(pairs) * num_paths < _MIN_SLOTS_OF_ESTIMATE:
         return
+    # Search the pairs of evenly spread sources, and extrapolate their number of trie nodes.
     sources = np.unique(pairs[:, 0])
     sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _NUM_SAMPLE_SOURCES).astype(int))]
     sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
     sample = _search(request, sample_pairs, "", progress=False)
     trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
     needed_bytes = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
-    # With K = 1 and all pairs, a trie is a shortest-path tree with one node for each pair.
+    # Memory with K = 1, for the message: with all pairs, a trie is then a shortest-path tree, with
+    # one node for each pair.
     minimum_gib = memory_needed(len(pairs), 1, min(1.0, trie_nodes_per_pair) * len(pairs)) / (
         1 << 30
     )
@@ -340,8 +360,13 @@ def _check_memory(request: _Request, pairs: IntArray) -> None:
 
 
 def link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
-    """Return (E,) the link weights of shortest paths; infinite for failed links with inverse
-    capacity.
+    """Return the weight (E,) of each link in a path search: 1, latency in ms, or 1 / capacity.
+
+    With 1 / capacity, the weight of a failed link (capacity 0) is infinite.
+
+    Args:
+        topology: the network.
+        weight: kind of the link weight.
     """
     if weight is PathWeight.HOPS:
         return np.ones(topology.num_links)
@@ -359,7 +384,7 @@ def _search(
     progress: bool,
     report: Callable[[float], None] | None = None,
 ) -> PathSet:
-    """Search without cache, and merge the paths of the request's parts.
+    """Find paths without the cache: by one search, or by several whose paths are merged.
 
     Args:
         request: settings of the search.
@@ -370,10 +395,12 @@ def _search(
     """
     if not request.parts:
         return _search_by_method(request, pairs, key, progress, report)
+    # Search the parts one after the other, then fill up the paths of the first with the others.
     path_sets: list[PathSet] = []
     for index, part in enumerate(request.parts):
 
         def report_part(fraction: float, index: int = index) -> None:
+            """Report the completed fraction of the whole search, from that of the current part."""
             if report is not None:
                 report((index + fraction) / len(request.parts))
 
@@ -385,7 +412,7 @@ def _search(
 
 
 def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
-    """Fill up the paths of each demand to ``num_paths`` with paths of ``more``, in their order.
+    """Return paths filled up to K per demand with further paths, in their order.
 
     Args:
         paths: paths of D demands.
@@ -403,6 +430,7 @@ def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         added = np.flatnonzero(is_incomplete & (path_index[:, column] >= 0))
         if not len(added):
             continue
+        # CSR pointer (D + 1,) of the added paths' links: demand d adds a path of length[d] links.
         added_paths = path_index[added, column]
         length = np.zeros(paths.num_demands, dtype=np.int64)
         length[added] = lengths[added_paths]
@@ -510,7 +538,7 @@ class _TrieList:
         self._counts.append(counts)
 
     def trie(self) -> Trie:
-        """Return the trie of all sources."""
+        """Return the trie of all sources appended so far, with node indices of the whole trie."""
         num_nodes = np.cumsum(np.concatenate(self._counts))
         source_ptr = np.concatenate([[0], num_nodes]).astype(np.int32)
         return Trie(np.concatenate(self._parents), np.concatenate(self._links), source_ptr)
@@ -524,6 +552,13 @@ class _Kernel:
     """
 
     def __init__(self, request: _Request) -> None:
+        """Select the compiled kernel, and prepare the graph, groups and potentials that all calls
+        share.
+
+        Args:
+            request: settings of the search, without parts.
+        """
+        # The network in CSR form.
         topology, num_paths, method, weight, link_weights, groups, _ = request
         self._request = request
         self._graph = make_graph(
@@ -547,7 +582,7 @@ class _Kernel:
                 groups,
                 penalties(link_weights, topology.num_nodes, groups, num_paths),
             )
-        # The search by hops does not use potentials.
+        # (N, N) potentials of A*; the search by hops does not use them.
         self._potential = np.zeros((1, 1)) if by_hops else _potentials(topology, link_weights)
         # Trie nodes allocated for a source; doubled while a source reports -1 (too small).
         self._capacity = 4 * topology.num_nodes
@@ -569,13 +604,14 @@ class _Kernel:
         last = demand_ptr[-1]
         # Number of trie nodes of each source; -1 where its trie did not fit.
         counts = np.full(len(chunk), -1, dtype=np.int32)
-        # Search; double the capacity of the tries until all fit.
+        # Repeat the search with doubled capacity until the tries of all sources fit.
         while (counts < 0).any():
             parent = np.empty((len(chunk), self._capacity), dtype=np.int32)
             link = np.empty((len(chunk), self._capacity), dtype=np.int32)
             targets = np.ascontiguousarray(pairs[first:last, 1])
             num_visits = len(pairs) * request.topology.num_links
             with threads_for(num_visits, min_operations=_MIN_PARALLEL_VISITS):
+                # Demands of the chunk relative to its first one; the result arrays are written.
                 self._search(
                     path_search.TargetChunk(
                         chunk,
@@ -597,7 +633,7 @@ class _Kernel:
 
 
 def _potentials(topology: Topology, link_weights: FloatArray) -> FloatArray:
-    """Return the potentials of A*, (N, N): element (t, v) is a lower bound on the weight of a path
+    """Return the potentials of A* (N, N): element [t, v] is a lower bound on the weight of a path
     from node v to node t.
 
     Computes the shortest-path tree of every node in the reversed graph.  The distances are scaled

@@ -20,15 +20,19 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Rates(Protocol):
-    """Store of T rows of D rates, read by row."""
+    """Protocol of a store with T rows of D rates each, from which single rows are read."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, D)."""
+        """The number T of rows, and the number D of rates of a row."""
         ...
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows, in this order: (len(rows), D), in the unit of the store."""
+        """Return some rows as an array (len(rows), D), in the unit of the store.
+
+        Args:
+            rows: indices of the rows, in the order of the result.
+        """
         ...
 
 
@@ -44,16 +48,26 @@ class ArrayRates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, D)."""
+        """The number T of rows, and the number D of rates of a row."""
         return self._values.shape[0], self._values.shape[1]
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows: (len(rows), D)."""
+        """Return some rows as an array (len(rows), D).
+
+        Args:
+            rows: indices of the rows, in the order of the result.
+        """
         return self._values[rows].astype(np.float64)
 
 
 class PartRates:
-    """Rows ``first`` to ``stop - 1`` of another store, numbered from 0."""
+    """Some consecutive rows of another store, with indices from 0.
+
+    Args:
+        rates: the other store.
+        first: index of the first row.
+        stop: index after the last row.
+    """
 
     def __init__(self, rates: Rates, first: int, stop: int) -> None:
         self._rates = rates
@@ -62,11 +76,14 @@ class PartRates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, D)."""
+        """The number T of rows, and the number D of rates of a row."""
         return self._count, self._rates.shape[1]
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows: (len(rows), D).
+        """Return some rows as an array (len(rows), D).
+
+        Args:
+            rows: indices of the rows within the part.
 
         Raises:
             IndexError: a row out of range.
@@ -95,17 +112,21 @@ class SharedRates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, C D)."""
+        """The number T of rows, and the number C D of rates of a row: C classes of D demands."""
         return self._rates.shape[0], self._rates.shape[1] * len(self._shares)
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows: (len(rows), C D)."""
+        """Return some rows as an array (len(rows), C D).
+
+        Args:
+            rows: indices of the rows, in the order of the result.
+        """
         values = self._rates.read(rows)
         return (self._shares[:, None] * values[:, None]).reshape(len(values), -1)
 
 
 class WiderRates:
-    """Rates in a wider table whose other columns are 0.
+    """Rates of another store in a wider table, whose additional columns are 0.
 
     Args:
         rates: (T, D) rates.
@@ -120,11 +141,15 @@ class WiderRates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, width)."""
+        """The number T of rows, and the number of columns of the wider table."""
         return self._rates.shape[0], self._width
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows: (len(rows), width)."""
+        """Return some rows as an array (len(rows), width).
+
+        Args:
+            rows: indices of the rows, in the order of the result.
+        """
         values = np.zeros((len(rows), self._width))
         values[:, self._columns] = self._rates.read(rows)
         return values
@@ -151,11 +176,15 @@ class FileRates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(T, D)."""
+        """The number T of rows, and the number D of rates of a row."""
         return self._shape
 
     def read(self, rows: Int64Array) -> FloatArray:
-        """Return the rows: (len(rows), D); consecutive rows are read together."""
+        """Return some rows as an array (len(rows), D); consecutive rows are read together.
+
+        Args:
+            rows: indices of the rows, in the order of the result.
+        """
         width = self._shape[1]
         out = np.empty((len(rows), width), dtype=np.float64)
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
@@ -172,9 +201,21 @@ class FileRates:
 
 
 def _pread_all(file: int, size: int, position: int) -> bytes:
-    """Read with ``pread`` until all bytes are there (one call returns at most 2 GiB on Linux)."""
+    """Read a number of bytes with ``pread``, by several calls if necessary.
+
+    A call of ``pread`` returns at most 2 GiB on Linux.
+
+    Args:
+        file: file descriptor.
+        size: number of bytes.
+        position: position of the first byte.
+
+    Raises:
+        OSError: the file ends before the last byte.
+    """
     parts = []
     while size:
+        # At most 1 GiB in a call.
         part = os.pread(file, min(size, 1 << 30), position)
         if not part:
             raise OSError(

@@ -23,8 +23,9 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 def reaches(
     topology: Topology, pairs: IntArray, live: BoolArray, max_latency: FloatArray | None = None
 ) -> BoolArray:
-    """Return (D,) whether the network has a path for each pair, without transit through excluded
-    nodes.
+    """Return whether the network has a path for each node pair, (D,) booleans.
+
+    Paths do not pass through nodes without transit.
 
     Args:
         topology: the network.
@@ -41,6 +42,7 @@ def reaches(
     else:
         component, reach = _component_reachability(topology, live)
         is_reachable = reach[component[pairs[:, 0]], component[pairs[:, 1]]]
+    # Demands with a latency limit need a path within it.
     if max_latency is not None and np.isfinite(max_latency).any():
         limited = np.flatnonzero(is_reachable & np.isfinite(max_latency))
         distance, _, row = _shortest_path_trees(
@@ -51,12 +53,16 @@ def reaches(
 
 
 def _component_reachability(topology: Topology, live: BoolArray) -> tuple[IntArray, BoolArray]:
-    """Return (N,) the strongly connected component of each node, and (C, C) whether component i
-    reaches component j; a component reaches itself.
+    """Return the strongly connected component (N,) of each node, and which components reach each
+    other.
 
     Args:
         topology: the network.
         live: (E,) whether each link is up.
+
+    Returns:
+        component (N,) of each node, and (C, C) whether component i reaches component j; a component
+        reaches itself.
     """
     from scipy.sparse import csr_array
 
@@ -105,7 +111,7 @@ def _shortest_path_trees(
 
 
 def has_live_path(paths: PathSet, live: BoolArray) -> BoolArray:
-    """Return (D,) whether at least one path of each demand uses only links that are up.
+    """Return whether each demand has a path whose links are all up, (D,) booleans.
 
     Args:
         paths: paths of D demands.
@@ -130,10 +136,10 @@ def with_surviving_paths(
     *,
     max_latency: FloatArray | None = None,
 ) -> PathSet:
-    """Add candidate paths so that each demand has a path under each failure that leaves it
-    connected.
+    """Return the path set with added paths, so that failures disconnect a demand only where they
+    disconnect it in the network.
 
-    A demand gets a path if the network connects source and target under the failure, but none of
+    A demand gets a path if the network connects source and target under a failure, but none of
     its paths survives.  The added path has fewest links (minimum latency where the demand has a
     limit) and comes last.  If no path is missing, the set is returned unchanged.
 
@@ -186,10 +192,8 @@ def _best_paths(
     demands: Int64Array,
     max_latency: FloatArray | None,
 ) -> dict[int, IntArray]:
-    """Find a path for each of some demands: fewest links, minimum latency where the demand has a
-    limit.
-
-    Returns the links of the path, from source to target, by demand index.
+    """Find a path for each of some demands: minimum latency if the demand has a limit, else fewest
+    links.
 
     Args:
         topology: the network.
@@ -197,6 +201,9 @@ def _best_paths(
         paths: paths of D demands.
         demands: (n,) indices of the demands.
         max_latency: (D,) maximum path latency, ms, infinite for no limit; None for no limits.
+
+    Returns:
+        links of the path, from source to target, by demand index.
     """
     limited = (
         np.zeros(len(demands), bool) if max_latency is None else np.isfinite(max_latency[demands])
@@ -230,7 +237,7 @@ def _shortest_paths(
 
 
 def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -> PathSet:
-    """Append one path to each of some demands.
+    """Return the path set with one more path for some demands.
 
     Args:
         paths: paths of D demands.
@@ -252,6 +259,7 @@ def _add_paths(paths: PathSet, topology: Topology, added: dict[int, IntArray]) -
                 "connects the demand",
                 f"use fewer than {MAX_PATHS} paths",
             )
+    # CSR form of the added paths, by demand.
     length = np.zeros(paths.num_demands, dtype=np.int64)
     order = sorted(added)
     length[order] = [len(added[d]) for d in order]

@@ -21,7 +21,7 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 @dataclasses.dataclass(frozen=True)
 class SegmentList:
-    """Weighted segment list of a demand.
+    """Segment list of a demand, with the share of the demand that follows it.
 
     Attributes:
         share: share of the demand.
@@ -37,12 +37,12 @@ class SegmentList:
 
     @property
     def stops(self) -> tuple[tuple[int, int], ...]:
-        """Midpoints, and the link by which each is reached, -1 for the shortest paths."""
+        """Pairs of each midpoint and the link by which it is reached, -1 for the shortest paths."""
         return tuple(zip(self.midpoints, self.links or (-1,) * len(self.midpoints), strict=True))
 
     @property
     def adjacencies(self) -> tuple[int, ...]:
-        """Links that are used regardless of the metrics."""
+        """The links of the list that are used regardless of the metrics."""
         return tuple(link for link in self.links if link >= 0)
 
     def steps(
@@ -51,7 +51,7 @@ class SegmentList:
         """Yield (start node, end node, link) of each segment in order; link -1 for shortest paths.
 
         An adjacency to a midpoint adds a segment along shortest paths to the start of its link.
-        Segments from a node to itself are left out.
+        Segments from a node to itself are omitted.
 
         Args:
             source: source of the demand.
@@ -69,7 +69,7 @@ class SegmentList:
             position = stop
 
     def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
-        """Yield start and end node of each segment along shortest paths, without adjacencies.
+        """Yield start and end node of each segment along shortest paths; adjacencies are omitted.
 
         Args:
             source: source of the demand.
@@ -109,7 +109,7 @@ class SegmentPolicies:
 
     @property
     def algorithm_number(self) -> int:
-        """Number of the flexible algorithm, 0 for the IGP itself."""
+        """The number of the flexible algorithm; 0 for the IGP itself."""
         return 0 if self.algorithm is None else self.algorithm.number
 
     @classmethod
@@ -139,6 +139,8 @@ class SegmentPolicies:
             pairs: keys of ``lists``: (source, target), or (router, endpoint).
             link_start: (E,) node where each link starts.
         """
+        # One row per segment: index of the pair, share of the list, whether it is the first segment
+        # of its list, start node, end node, and link.
         rows = [
             (pair_index, segment_list.share, index == 0, *step)
             for pair_index, pair in enumerate(pairs)
@@ -151,10 +153,10 @@ class SegmentPolicies:
 
 
 class Steps(NamedTuple):
-    """S segments of the lists of some policies, list by list.
+    """S segments of the lists of some policies, list by list, in arrays.
 
     Attributes:
-        policy: (S,) index of the policy's pair in the argument of :meth:`SegmentPolicies.steps`.
+        policy: (S,) index of the policy's node pair among those requested.
         share: (S,) share of the list.
         is_first: (S,) whether the segment is the first of its list.
         start: (S,) node where the segment starts.
@@ -170,16 +172,20 @@ class Steps(NamedTuple):
     link: Int64Array
 
     def works(self, dag: EcmpDag) -> BoolArray:
-        """Return (S,) whether each segment has a live path."""
+        """Return whether each segment has a live path, (S,) booleans.
+
+        Args:
+            dag: shortest paths over the working links.
+        """
         reaches = dag.reaches[self.end, self.start]
         is_live = np.isfinite(dag.links.metric)
         return np.where(self.link < 0, reaches, is_live[self.link])
 
     def values(self, value: FloatArray, link_value: FloatArray) -> FloatArray:
-        """Look up a value of each segment in L tables.
+        """Look up a value of each segment in L tables: of its shortest paths, or of its adjacency.
 
         Args:
-            value: (L, N, N) value of the shortest paths to node t from node u, at [l, t, u].
+            value: (L, N, N) value of the shortest paths from node u to node t, at [l, t, u].
             link_value: (L, E) value of each link, for adjacencies.
 
         Returns:
@@ -191,9 +197,9 @@ class Steps(NamedTuple):
         """Add the traffic of each segment to the volumes of shortest paths and adjacencies.
 
         Args:
-            volume: (M, N, N) Gbit/s sent to node t from node u over shortest paths, at [m, t, u]
-                (updated).
-            adjacency: (M, E) Gbit/s sent over each link as an adjacency (updated).
+            volume: (M, N, N) Gbit/s from node u to node t over shortest paths, at [m, t, u], in
+                each of M tables (increased).
+            adjacency: (M, E) Gbit/s sent over each link as an adjacency (increased).
             traffic: (M, S) Gbit/s of each segment.
         """
         is_shortest = self.link < 0

@@ -65,7 +65,9 @@ class PathShard:
     topology_key: str
 
     def packed(self) -> PackedPaths:
-        """Return the paths as memory-mapped arrays, which the system reads and drops on demand."""
+        """Return the paths as memory-mapped arrays, which the operating system reads and drops on
+        demand.
+        """
         # Copy on write instead of read only, because kernels are compiled for writable arrays.
         arrays = (
             np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c"))
@@ -75,11 +77,11 @@ class PathShard:
         return PackedPaths(scan, int(np.diff(scan.node_ptr).max(initial=0)) + 1, self.num_links)
 
     def path_set(self) -> PathSet:
-        """Load all paths of the shard into memory."""
+        """Load all paths of the shard into memory, and return them."""
         return self.subset(np.arange(len(self.pairs)))
 
     def subset(self, demands: np.ndarray) -> PathSet:
-        """Load the paths of some demands into memory.
+        """Load the paths of some demands into memory, and return them.
 
         Args:
             demands: (n,) indices of the demands within the shard, ascending.
@@ -90,13 +92,16 @@ class PathShard:
 
 
 def divide(pairs: IntArray, count: int) -> list[slice]:
-    """Partition the demands into at most ``count`` consecutive shards of about equal size.
+    """Partition the demands into consecutive shards of about equal size.
 
     All demands of a source are in the same shard.
 
     Args:
         pairs: (D, 2) source and target node of each demand, sorted by source.
         count: maximum number of shards.
+
+    Returns:
+        the slice of the demands of each shard.
     """
     # End of each source's demands; cut at the ends closest above equal parts.
     starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
@@ -107,11 +112,12 @@ def divide(pairs: IntArray, count: int) -> list[slice]:
 
 
 def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> PathShard:
-    """Return the paths of ``pairs`` in a shard; compute them unless the disk cache has them.
+    """Return the candidate paths of some demands as a shard; compute them unless the disk cache has
+    them.
 
     Args:
         topology: the network.
-        pairs: (D, 2) source and target node of each demand, sorted, with complete sources.
+        pairs: (D, 2) source and target node of each demand, sorted; all demands of each source.
         search: settings of the path search.
 
     Raises:
@@ -130,6 +136,7 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
         weight=search.weight,
         cache=False,
     )
+    # Write the arrays to a temporary folder, which then replaces the final one.
     scan = paths.packed.scan
     require_disk(folder.parent, sum(array.nbytes for array in scan), "a shard of paths")
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
@@ -153,7 +160,12 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
 
 
 def _is_complete(folder: Path, demands: int) -> bool:
-    """Return whether the files of a shard with so many demands exist with their full lengths."""
+    """Return whether a folder has all files of a shard, with their full lengths.
+
+    Args:
+        folder: folder of the shard.
+        demands: number of demands of the shard.
+    """
     try:
         lengths = json.loads((folder / _MANIFEST).read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}

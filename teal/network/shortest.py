@@ -41,7 +41,7 @@ class Adjacency(NamedTuple):
 
     @property
     def num_nodes(self) -> int:
-        """N, the number of nodes."""
+        """The number N of nodes."""
         return len(self.out_ptr) - 1
 
 
@@ -68,12 +68,12 @@ class SearchScratch(NamedTuple):
 def make_graph(
     num_nodes: int, tail: IntArray, head: IntArray, no_transit: BoolArray | None = None
 ) -> Adjacency:
-    """Build the graph of links from ``tail`` (E,) to ``head`` (E,).
+    """Build a directed graph in CSR form from the ends of its links.
 
     Args:
         num_nodes: N.
         tail: (E,) node where each link starts.
-        head: (E,) node where it ends.
+        head: (E,) node where each link ends.
         no_transit: (N,) whether paths must not pass through a node; None for no such node.
     """
     has_transit = np.ones(num_nodes, dtype=bool) if no_transit is None else ~no_transit
@@ -83,7 +83,15 @@ def make_graph(
 
 
 def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """Return CSR pointers (N + 1,) and link indices (E,), grouped by the node of each link."""
+    """Group links by one of their end nodes, in CSR form.
+
+    Args:
+        nodes: (E,) node of each link.
+        num_nodes: N.
+
+    Returns:
+        ptr (N + 1,) and link indices (E,): the links of node n are ``links[ptr[n]:ptr[n + 1]]``.
+    """
     degree = np.bincount(nodes, minlength=num_nodes)
     ptr = np.concatenate([[0], np.cumsum(degree)]).astype(np.int32)
     return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
@@ -91,9 +99,13 @@ def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]
 
 @inner_kernel
 def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
-    """Return scratch memory with no stamps set (-1).
+    """Return scratch memory of a best-first search, in which no link or node is banned (stamps -1).
 
-    The heap holds two pushes per link, since rounding may reopen a node.
+    The heap has space for two pushes per link, since rounding may reopen a node.
+
+    Args:
+        num_nodes: N.
+        num_links: E.
     """
     return SearchScratch(
         np.full(num_links, -1, dtype=np.int32),
@@ -106,15 +118,16 @@ def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
 
 @inner_kernel
 def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
-    """Insert ``node`` with priority ``key`` into a binary min-heap; return its new size.
+    """Insert a node into a binary min-heap, and return its new size.
 
     Args:
         keys: (capacity,) priorities of the heap; ``size`` are in use (updated).
         nodes: (capacity,) nodes of the heap (updated).
         size: number of entries.
-        key: priority.
+        key: priority of the node.
         node: the node.
     """
+    # Move larger entries down, from the new leaf towards the root.
     i = size
     while i > 0:
         parent = (i - 1) // 2
@@ -130,7 +143,7 @@ def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: in
 
 @inner_kernel
 def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
-    """Remove the minimum of a binary min-heap; return its new size.
+    """Remove the minimum of a binary min-heap, and return its new size.
 
     The caller has read the minimum from ``keys[0]`` and ``nodes[0]``.
 
@@ -142,6 +155,7 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
     size -= 1
     key = keys[size]
     node = nodes[size]
+    # Move smaller children up, until the last entry fits.
     i = 0
     while 2 * i + 1 < size:
         child = 2 * i + 1
@@ -159,7 +173,7 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
 
 @inner_kernel
 def walk_back(source: int, target: int, pred_link: IntArray, tail: IntArray, path: IntArray) -> int:
-    """Trace the path to ``target`` back to ``source``; return its number of links.
+    """Write the path from a source to a target, by following its links back; return their number.
 
     Args:
         source: node where the path starts.
@@ -194,8 +208,7 @@ def best_first(
 ) -> float:
     """Find a path of minimum weight without banned links and nodes, by A*.
 
-    Nodes are expanded by ascending ``distance[node] + potential[node]``.  Returns the weight of the
-    path; infinite if there is none or ``target`` is -1.
+    Nodes are expanded by ascending ``distance[node] + potential[node]``.
 
     Args:
         source: node where the path starts.
@@ -208,6 +221,9 @@ def best_first(
         node_stamp: nodes with this stamp are banned.
         scratch: stamps of banned links and nodes; ``distance`` and the heap are written.
         pred_link: (N,) link into each reached node on a shortest path (written).
+
+    Returns:
+        weight of the path; infinite if there is none, or ``target`` is -1.
     """
     distance = scratch.distance
     keys = scratch.heap_keys
@@ -217,6 +233,7 @@ def best_first(
         return np.inf
     distance[source] = 0.0
     size = heap_push(keys, nodes, as_int64(0), potential[source], source)
+    # Expand the node with the smallest key.
     while size:
         key = keys[0]
         node = nodes[0]
@@ -257,8 +274,7 @@ def _trees(
     distance: FloatArray,
     pred_link: IntArray,
 ) -> None:
-    """Compute the shortest-path trees of the roots ``begin`` to ``end - 1``, by Dijkstra's
-    algorithm.
+    """Compute the shortest-path trees of some roots, by Dijkstra's algorithm.
 
     Args:
         begin, end: range of roots that this call searches.

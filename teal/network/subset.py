@@ -22,12 +22,13 @@ AnyColumns = TypeVar("AnyColumns", PathSet, CandidateLists)
 
 
 def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
-    """Return the paths of ``demands`` alone, in the same order; sources without demands have empty
-    tries.
+    """Return the path set of some demands, in the same order.
+
+    Sources without selected demands have empty tries.
 
     Args:
         paths: paths of all D demands.
-        demands: (n,) demand indices, ascending.
+        demands: (n,) indices of the selected demands, ascending.
     """
     return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)
 
@@ -35,11 +36,11 @@ def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
 def cut(
     packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str
 ) -> PathSet:
-    """Return the paths of ``demands`` alone, with the trie nodes on them.
+    """Return the path set of some demands, with only the trie nodes on their paths.
 
     Args:
         packed: paths of all D demands.
-        demands: (n,) demand indices, ascending.
+        demands: (n,) indices of the selected demands, ascending.
         pairs: (n, 2) node pairs of these demands.
         num_paths: K.
         topology_key: content hash of the network's nodes and links.
@@ -75,11 +76,11 @@ def cut(
 
 
 def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
-    """Return the paths of the first ``count`` demands, as views of the same arrays.
+    """Return the paths of the first demands, as views of the same arrays.
 
     Args:
         paths: paths or segment lists of D demands.
-        count: number of demands; all demands of a source must be among them, or none.
+        count: number of demands; these include either all demands of a source or none.
     """
     if isinstance(paths, CandidateLists):
         return paths.first_demands(count)
@@ -98,6 +99,7 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
         scan.demand_ptr[: num_sources + 1],
         scan.path_ptr[: num_sources + 1],
     )
+    # Nodes of these sources come first in the trie.
     trie = Trie(
         paths.trie.parent[:num_nodes],
         paths.trie.link[:num_nodes],
@@ -114,21 +116,24 @@ def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
 
 
 def joined(parts: Sequence[PathSet]) -> PathSet:
-    """Concatenate path sets in the order of their demands.
+    """Return the concatenation of path sets, in the order of their demands.
 
     Args:
         parts: at least one path set, over the same links; equal sources of two parts stay separate.
     """
+    # Packed form, trie, and index of the first trie node of each part.
     scans = [part.packed.scan for part in parts]
     tries = [part.trie for part in parts]
     first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
 
     def concatenated(name: str) -> Any:
-        """Concatenate an array of all parts."""
+        """Return the concatenation of an array of :class:`PathScan` over all parts."""
         return np.concatenate([getattr(scan, name) for scan in scans])
 
     def continued(name: str) -> Int64Array:
-        """Concatenate a CSR pointer array of all parts, shifted by the sizes of previous parts."""
+        """Return the concatenated CSR pointers of all parts, shifted by the sizes of previous
+        parts.
+        """
         ptrs = [getattr(scan, name) for scan in scans]
         offsets = np.cumsum([0, *(ptr[-1] for ptr in ptrs)])[:-1]
         return np.concatenate(
@@ -136,19 +141,21 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         )
 
     def renumbered(nodes: Sequence[IntArray]) -> IntArray:
-        """Concatenate node indices of all parts, shifted by each part's first node; -1 stays."""
+        """Return the concatenated node indices of all parts, shifted by each part's first node; -1
+        stays.
+        """
         moved = [
             np.where(numbers >= 0, numbers + first, -1)
             for numbers, first in zip(nodes, first_node, strict=True)
         ]
         return np.concatenate(moved).astype(np.int32)
 
-    # Scan order, whose node numbers count within each source.
+    # Arrays in scan order, whose node numbers count within each source.
     scan = PathScan(
         *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
         *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
     )
-    # Trie, whose node indices count over all sources.
+    # Trie, whose node indices count over all sources of all parts.
     trie = Trie(
         renumbered([trie.parent for trie in tries]),
         np.concatenate([trie.link for trie in tries]),
@@ -205,7 +212,7 @@ def _count_nodes(
         sizes: (2, S) number of trie nodes on selected paths, and of selected paths (written).
     """
     for s in range(begin, end):
-        # Nodes that are counted, by number within the source; 0 is the source itself.
+        # Whether a node is counted already, by number within the source; 0 is the source itself.
         is_marked = np.zeros(max_slots, dtype=np.uint8)
         is_marked[0] = 1
         first = scan.node_ptr[s]

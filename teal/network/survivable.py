@@ -52,15 +52,18 @@ class _Scratch(NamedTuple):
 def _crossed_groups(
     path: IntArray, length: int, groups: Groups, visited: Int64Array, stamp: int, out: Int64Array
 ) -> int:
-    """Write the groups that a path crosses to ``out``, each once; return their number.
+    """List the groups of links that a path crosses, each once.
 
     Args:
         path: (N,) link indices; the first ``length`` are used.
         length: number of links of the path.
         groups: groups of links that fail together.
-        seen: (G,) stamp of the last path that crossed each group (updated).
+        visited: (G,) stamp of the last path that crossed each group (updated).
         stamp: stamp of this path, unused so far.
         out: (G,) group indices (written).
+
+    Returns:
+        number of groups.
     """
     num_groups = 0
     for i in range(length):
@@ -89,9 +92,7 @@ def _find_path(
     stamp: int,
     new_groups: Int64Array,
 ) -> int:
-    """Find the path of minimum ``memory.cost`` without banned links (A*).
-
-    Returns the number of groups that the path crosses, or -1 if there is no path.
+    """Find the path of minimum cost without banned links, by A*.
 
     Args:
         source: node where the path starts.
@@ -107,6 +108,9 @@ def _find_path(
         k: index of the path.
         stamp: stamp of this path in ``memory.path_stamp``, unused so far.
         new_groups: (G,) groups that the path crosses, each once (written).
+
+    Returns:
+        number of groups that the path crosses; -1 if there is no path.
     """
     potential = chunk.potential[target]
     path_cost = best_first(
@@ -122,7 +126,12 @@ def _find_path(
 
 @inner_kernel
 def _is_duplicate(paths: FoundPaths, k: int) -> bool:
-    """Return whether path ``k`` equals an earlier one."""
+    """Return whether a path equals an earlier path of the same demand.
+
+    Args:
+        paths: paths of the demand.
+        k: index of the path.
+    """
     for j in range(k):
         if paths.length[j] == paths.length[k]:
             is_same = True
@@ -155,8 +164,6 @@ def _search_source(
     If that path crosses all common groups again, a shortest path around the first of them replaces
     it.  The search of a demand ends at a duplicate path.
 
-    Returns the number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
-
     Args:
         c: index of the source in the chunk.
         chunk: sources and demands of the search.
@@ -168,6 +175,9 @@ def _search_source(
         link: (capacity,) link that leads into each trie node (written).
         leaf: (demands of the chunk, K) trie node where each path ends, -1 where there is no path;
             the rows of this source are written.
+
+    Returns:
+        number of trie nodes, or -1 if ``parent`` and ``link`` are too small.
     """
     source = chunk.sources[c]
     num_nodes = len(graph.out_ptr) - 1
@@ -179,6 +189,8 @@ def _search_source(
     # Links, lengths and weights of the demand's paths.
     paths = empty_paths(chunk.max_paths, num_nodes)
     trie = empty_trie(parent, link)
+    # Link costs, crossings of each group, list of crossed groups, stamps of the last crossing path,
+    # and cache row of each group.
     memory = _Scratch(
         chunk.weight.copy(),
         np.zeros(num_groups, np.int64),
@@ -203,7 +215,7 @@ def _search_source(
         # Number of entries of memory.crossed.
         num_crossed_groups = 0
         for k in range(chunk.max_paths):
-            # Count the common groups, and note the first.
+            # Count the common groups, which all k earlier paths cross, and store the first.
             num_common = 0
             first_common = -1
             for i in range(num_crossed_groups):
@@ -212,6 +224,7 @@ def _search_source(
                     continue
                 # Breadth-first search without the group, once for each group and source.
                 if memory.reached_row[group] < 0:
+                    # Double the cache of reachable nodes when it is full.
                     if num_rows == len(reached):
                         enlarged = np.empty((2 * num_rows, num_nodes), np.bool_)
                         enlarged[:num_rows] = reached
@@ -226,7 +239,7 @@ def _search_source(
                 if reached[memory.reached_row[group], target]:
                     first_common = group if num_common == 0 else first_common
                     num_common += 1
-            # Find the path of minimum weight and penalties.
+            # Find the path with the smallest sum of weights and penalties, without bans.
             path_stamp += 1
             num_new_groups = _find_path(
                 source,
@@ -317,7 +330,7 @@ def _set_costs(
         penalty: (2,) penalties.
         memory: counts of crossings; ``memory.cost`` is written for the links of crossed groups.
     """
-    # Reset the links of all crossed groups: groups overlap.
+    # Reset the costs in all crossed groups before a penalty is added, since groups overlap.
     for i in range(num_crossed_groups):
         group = memory.crossed[i]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
@@ -367,11 +380,11 @@ def search_survivable(
 
 
 def penalties(weight: FloatArray, num_nodes: int, groups: Groups, max_paths: int) -> FloatArray:
-    """Return (2,) penalties that make the path search minimise lexicographically.
+    """Return the two penalties (2,) of the path search, for crossings of groups.
 
-    The first, per crossing of a group that an earlier path crosses, is at least the weight of any
-    path.  The second, per crossing of a group that all earlier paths cross, exceeds any sum of
-    first penalties on a path.
+    They are so large that the search minimises lexicographically. The first, per crossing of a
+    group that an earlier path crosses, is at least the weight of any path.  The second, per
+    crossing of a group that all earlier paths cross, exceeds any sum of first penalties on a path.
 
     Args:
         weight: (E,) link weights; infinite ones are ignored.

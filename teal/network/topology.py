@@ -44,13 +44,21 @@ class Names:
         self._primary: dict[str, str] = {}
 
     def add(self, name: str, primary: str) -> str:
-        """Register ``name`` as an alias of ``primary``; return the primary name, another one if it
-        is taken.
+        """Register an alias of a primary name.
+
+        Args:
+            name: the alias.
+            primary: the primary name.
+
+        Returns:
+            the primary name of the alias: another one if it was registered before.
         """
         return self._primary.setdefault(self._key(name), primary)
 
     def resolve(self, name: str) -> str:
-        """Return the primary name; ``name`` itself where it is unknown."""
+        """Return the primary name of an alias, with or without a port; an unknown name is
+        unchanged.
+        """
         return (
             self._primary.get(self._key(name))
             or self._primary.get(self._key(without_port(name)))
@@ -59,6 +67,9 @@ class Names:
 
     @staticmethod
     def _key(name: str) -> str:
+        """Return the form in which names are compared: without case, IP addresses in canonical
+        form.
+        """
         text = name.strip().casefold()
         try:
             return str(ipaddress.ip_address(text))
@@ -67,8 +78,9 @@ class Names:
 
 
 def without_port(name: str) -> str:
-    """Strip the port of ``host:port`` and ``[address]:port``; an IPv6 address without brackets has
-    none.
+    """Strip the port from ``host:port`` or ``[address]:port``; other names are unchanged.
+
+    An IPv6 address without brackets has no port.
     """
     match = re.fullmatch(r"\[([^\]]+)\](?::\d+)?|([^:]+):\d+", name.strip())
     return name if match is None else match[1] or match[2]
@@ -122,12 +134,15 @@ class Topology:
     cost: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        """Raise InputError for the first invalid field."""
         self._check_sizes()
         self._check_links()
         self._check_optional_attributes()
 
     def _check_sizes(self) -> None:
-        """Check that nodes and links exist, that node names are distinct, and the array shapes."""
+        """Raise InputError for fewer than two nodes, no link, repeated node names, or wrong array
+        shapes.
+        """
         where = self.origin or self.name
         num_nodes = len(self.node_names)
         num_links = len(self.link_source)
@@ -138,6 +153,7 @@ class Topology:
             raise InputError.invalid(where, "nodes", f"two nodes have the name {duplicate!r}")
         if num_links == 0:
             raise InputError.invalid(where, "links", "the network has no link")
+        # Array shapes.
         for field, shape in (
             ("link_source", (num_links,)),
             ("link_target", (num_links,)),
@@ -148,7 +164,7 @@ class Topology:
             self._check_shape(field, shape)
 
     def _check_links(self) -> None:
-        """Check the ends, capacity and latency of each link."""
+        """Raise InputError for invalid ends, capacity or latency of a link."""
         num_nodes = len(self.node_names)
         for field in ("link_source", "link_target"):
             ends = getattr(self, field)
@@ -160,6 +176,7 @@ class Topology:
                     f"node indices in 0..{num_nodes - 1}",
                     int(out_of_range[0]),
                 )
+        # Self-loops, capacities and latencies.
         self._require(
             self.link_source != self.link_target, "target", "a node other than the source"
         )
@@ -169,7 +186,7 @@ class Topology:
         self._require(is_valid_latency, "latency", "a finite latency > 0", self.latency)
 
     def _check_optional_attributes(self) -> None:
-        """Check metrics, costs, routers without transit and affinities, where they are given."""
+        """Raise InputError for invalid metrics, costs, routers without transit, or affinities."""
         num_nodes = len(self.node_names)
         num_links = len(self.link_source)
         if self.metric is not None:
@@ -184,6 +201,7 @@ class Topology:
             self._check_shape("cost", (num_links,))
             is_valid_cost = np.isfinite(self.cost) & (self.cost >= 0)
             self._require(is_valid_cost, "cost", "a finite cost >= 0", self.cost)
+        # Routers without transit, and affinities.
         if self.no_transit is not None:
             self._check_shape("no_transit", (num_nodes,))
         if len(self.affinities) not in (0, num_links):
@@ -195,7 +213,7 @@ class Topology:
             )
 
     def _check_shape(self, field: str, shape: tuple[int, ...]) -> None:
-        """Raise InputError for an array of another shape."""
+        """Raise InputError if the array of an attribute has another shape."""
         actual = getattr(self, field).shape
         if actual != shape:
             raise InputError(self.origin or self.name, field, f"shape {shape}", actual)
@@ -227,16 +245,18 @@ class Topology:
 
     @property
     def num_nodes(self) -> int:
-        """N, the number of nodes."""
+        """The number N of nodes."""
         return len(self.node_names)
 
     @property
     def num_links(self) -> int:
-        """E, the number of directed links."""
+        """The number E of directed links."""
         return len(self.link_source)
 
     def link_name(self, link: int) -> str:
-        """Return ``source->target`` of a link, for messages."""
+        """Return the name ``source->target`` of a link, for messages; parallel links have the same
+        name.
+        """
         return (
             f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
         )
@@ -245,8 +265,8 @@ class Topology:
         return f"Topology({self.name!r}: {self.num_nodes} nodes, {self.num_links} directed links)"
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row per link: name, source, target, capacity (Gbit/s),
-        latency (ms).
+        """Return a pandas frame with a row for each link and its name, source, target, capacity
+        (Gbit/s) and latency (ms).
         """
         import pandas as pd
 
@@ -262,11 +282,14 @@ class Topology:
         )
 
     def to_networkx(self) -> Any:
-        """Return a networkx MultiDiGraph with node names, and links in order with capacity
-        (Gbit/s), latency (ms), metrics and affinities.
+        """Return the network as a networkx MultiDiGraph.
+
+        Nodes have their names, and positions and overload bits if known. Links are in their order,
+        with capacity (Gbit/s), latency (ms), metrics, affinities and cost.
         """
         import networkx as nx
 
+        # Nodes with coordinates, if known, and overload bits.
         graph = nx.MultiDiGraph(name=self.name)
         for node, (longitude, latitude) in enumerate(self.coordinates.tolist()):
             position = {} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}
@@ -274,6 +297,7 @@ class Topology:
                 {"overload": True} if self.no_transit is not None and self.no_transit[node] else {}
             )
             graph.add_node(self.node_names[node], **position, **overload)
+        # Links in their order.
         for link in range(self.num_links):
             attributes = {
                 "capacity": float(self.capacity[link]),
@@ -287,7 +311,7 @@ class Topology:
 
     @property
     def edge_index(self) -> Any:
-        """(2, E) int64 torch tensor with source and target node of each link, the format of PyTorch
+        """Tensor (2, E) of torch.int64 with source and target node of each link, as in PyTorch
         Geometric.
         """
         import torch
@@ -295,10 +319,11 @@ class Topology:
         return torch.as_tensor(np.stack([self.link_source, self.link_target]), dtype=torch.int64)
 
     def to_hetero_data(self) -> Any:
-        """Return a HeteroData of PyTorch Geometric.
+        """Return the network as a HeteroData of PyTorch Geometric.
 
-        Nodes ``node`` have ``pos`` (N, 2), the coordinates; links ``("node", "link", "node")``, in
-        order, have ``edge_index`` (2, E) and ``edge_attr`` (E, 2), Gbit/s and ms.
+        Nodes ``node`` have ``pos`` (N, 2), the coordinates. Links ``("node", "link", "node")``, in
+        their order, have ``edge_index`` (2, E), and ``edge_attr`` (E, 2) with capacity in Gbit/s
+        and latency in ms.
         """
         import torch
         from torch_geometric.data import HeteroData
@@ -312,8 +337,8 @@ class Topology:
         return data
 
     def igp_attributes(self, link: int) -> dict[str, Any]:
-        """Return the attributes of a link by their names in files: metric, te_metric, affinity
-        (sorted names) and cost, where it has them.
+        """Return the attributes of a link under their names in files: metric, te_metric, affinity
+        (sorted names) and cost. Attributes that the link does not have are omitted.
         """
         attributes: dict[str, Any] = (
             {} if self.metric is None else {"metric": int(self.metric[link])}
@@ -327,11 +352,11 @@ class Topology:
         return attributes
 
     def link_names(self) -> list[str]:
-        """Return distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... for
-        parallel links.
+        """Return distinct names of all links: ``source->target``, with suffixes ``#1``, ``#2``, ...
+        for parallel links.
 
-        If another link or node already has such a name, as a node ``b#1`` beside ``b``, another
-        ``#`` is inserted: ``a->b##1``.
+        If another link already has such a name, or a node is called ``target#1``, another ``#`` is
+        inserted: ``a->b##1``.
         """
         names = [self.link_name(link) for link in range(self.num_links)]
         node_index = self.node_index()
@@ -355,20 +380,26 @@ class Topology:
 
     @cached_property
     def _link_index(self) -> dict[str, int]:
+        """Index of each link by its distinct name."""
         return {name: link for link, name in enumerate(self.link_names())}
 
     def member(self, a: str, b: str) -> tuple[str, int]:
-        """Parse the name ``b`` of a neighbour of node ``a`` with an optional suffix, as in ``c#2``.
+        """Parse the name of a neighbour of a node, with an optional suffix as in ``c#2`` that
+        selects one of several parallel cables.
+
+        Args:
+            a: name of the node.
+            b: name of the neighbour, with or without suffix.
 
         Returns:
-            the node name, and the index of the parallel cable from 1; 0 without a suffix, for all
-            cables.
+            the name of the neighbour, and the index of the parallel cable from 1; 0 without a
+            suffix, for all cables.
         """
         # A node name may contain "#", and so may a link name: both take precedence over the suffix.
         if b in self.node_index():
             return b, 0
         link = self._link_index.get(f"{a}->{b}", -1)
-        # Count the parallel links up to the one that is meant.
+        # Text after ``a->`` that names a link: its position among the parallel links.
         if link >= 0 and self.node_names[self.link_source[link]] == a:
             is_parallel = (self.link_source == self.link_source[link]) & (
                 self.link_target == self.link_target[link]
@@ -391,6 +422,7 @@ class Topology:
 
     @cached_property
     def _names(self) -> Names:
+        """Resolver of the aliases of nodes and of the node names."""
         names = Names()
         for alias, primary in [*self.aliases.items(), *((name, name) for name in self.node_names)]:
             names.add(alias, primary)
@@ -401,11 +433,20 @@ class Topology:
         return dataclasses.replace(self, capacity=np.asarray(capacity, dtype=np.float64))
 
     def with_links(self, links: IntArray | Int64Array | BoolArray) -> Topology:
-        """Return the network with a subset of its links, given by indices or a mask (E,)."""
+        """Return the network with a subset of its links.
+
+        Args:
+            links: indices of the links, or a mask (E,).
+        """
         return self._select_links(np.arange(self.num_links)[links])
 
     def _select_links(self, indices: IntArray | Int64Array, **overrides: Any) -> Topology:
-        """Return the network with the links of these indices; ``overrides`` replaces fields."""
+        """Return the network with some of its links.
+
+        Args:
+            indices: indices of the links, in the new order; an index may repeat.
+            overrides: fields of the topology to replace, such as ``link_source``.
+        """
         fields: dict[str, Any] = {
             name: None if (values := getattr(self, name)) is None else values[indices]
             for name in (
@@ -424,9 +465,12 @@ class Topology:
         return dataclasses.replace(self, **{**fields, **overrides})
 
     def with_failed_links(self, links: Iterable[int]) -> Topology:
-        """Return the network with capacity 0 on the given links.
+        """Return the network with capacity 0 on failed links.
 
         :meth:`graph_key` does not change, so that candidate paths computed before remain valid.
+
+        Args:
+            links: indices of the failed links.
         """
         capacity = self.capacity.copy()
         capacity[list(links)] = 0.0
@@ -465,6 +509,7 @@ class Topology:
                 links = np.concatenate(
                     [forward[member - 1 : member], backward[member - 1 : member]]
                 )
+        # Report what is missing.
         if not len(links):
             problem = f"node {a} has no link"
             if target >= 0:
@@ -475,16 +520,21 @@ class Topology:
         return [int(link) for link in links]
 
     def ends_of(self, text: str, option: str, separator: str = ",") -> tuple[str, str]:
-        """Parse a text such as ``A,B`` or ``A,B#2`` into two node names, which may contain the
-        separator.
+        """Parse a text such as ``A,B`` or ``A,B#2`` into two node names.
+
+        Node names may contain the separator: the text is divided so that both parts are known
+        names.
 
         Args:
             text: the two names.
             option: option of the text, for messages.
             separator: text between the names.
 
+        Returns:
+            the two names; the second one may have a suffix, or be ``*``.
+
         Raises:
-            InputError: not two names, or several divisions into node names; unknown nodes are
+            InputError: not two names, or several divisions into known names; unknown nodes are
                 reported by :meth:`find_links`.
         """
         index = self.node_index()
@@ -499,6 +549,7 @@ class Topology:
             for a, b in pairs
             if a in index and (b in index or b.rpartition("#")[0] in index or b == "*")
         ]
+        # Raise an error unless exactly one division fits; unknown names may fit if only one exists.
         if len(known_pairs) > 1 or not pairs:
             actual = " or ".join(f"{a} - {b}" for a, b in known_pairs) or repr(text)
             raise InputError(option, "", f"two node names, A{separator}B", actual)
@@ -511,7 +562,8 @@ class Topology:
         return (known_pairs or pairs)[0]
 
     def links_named(self, texts: Iterable[str], option: str) -> list[int]:
-        """Return the links between the nodes of each text ``A,B``, each link once, ascending.
+        """Return the indices of the links between the two nodes of each text ``A,B``, ascending and
+        without duplicates.
 
         Args:
             texts: pairs of node names, with an optional suffix ``#2`` for the second of parallel
@@ -539,9 +591,10 @@ class Topology:
         return list(by_ends.values())
 
     def link_pairs(self) -> list[list[int]]:
-        """Return pairs of opposite links: the k-th link of a cable in each direction.
+        """Return pairs of opposite links, by index: the k-th link of a cable in one direction and
+        the k-th one in the other direction.
 
-        A link without a reverse link is alone.
+        A link without a reverse link is a list of its own.
         """
         pairs = []
         for links in self.cables():
@@ -564,8 +617,9 @@ class Topology:
         return [int(n) for n in np.flatnonzero(~has_link)]
 
     def one_way_links(self) -> list[int]:
-        """Return the indices of the links without a reverse link; parallel links are matched one by
-        one.
+        """Return the indices of the links without a reverse link.
+
+        Among parallel links, each reverse link is matched with one link.
         """
         ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
         unmatched = Counter((t, s) for s, t in ends)
@@ -577,8 +631,9 @@ class Topology:
         return one_way
 
     def bidirectional(self) -> Topology:
-        """Return the network with a reverse link added for each one-way link, with all its
-        attributes.
+        """Return the network with a reverse link added for each one-way link.
+
+        The added link has the attributes of the one-way link, such as capacity and latency.
         """
         one_way = np.array(self.one_way_links(), dtype=np.int64)
         source = np.concatenate([self.link_source, self.link_target[one_way]])
@@ -595,9 +650,10 @@ class Topology:
         return content_key(self.num_nodes, self.link_source, self.link_target, *no_transit)
 
     def doubts(self) -> list[str]:
-        """Return warnings about the network: isolated nodes, one-way links, routers without
-        transit, several components.
+        """Return warnings about the network, one sentence each: isolated nodes, one-way links,
+        routers without transit, several strongly connected components.
         """
+        # Nodes without a link, and links in one direction only.
         warnings = []
         names = self.link_names()
         num_components = self.num_components()
@@ -608,6 +664,7 @@ class Topology:
                 f"links without one in the other direction: {listed(one_way, _MAX_LISTED_NAMES)} "
                 "(--bidirectional adds them)"
             )
+        # Routers without transit traffic, and several components.
         if self.no_transit is not None:
             stubs = [self.node_names[node] for node in np.flatnonzero(self.no_transit)]
             warnings.append(
@@ -621,11 +678,13 @@ class Topology:
         return warnings
 
     def num_components(self) -> int:
-        """Return the number of strongly connected components, over links with capacity."""
+        """Return the number of strongly connected components over links with capacity."""
         return int(self.component_of_node().max(initial=-1)) + 1
 
     def component_of_node(self) -> IntArray:
-        """Return (N,) the strongly connected component of each node, over links with capacity."""
+        """Return the index (N,) of each node's strongly connected component, over links with
+        capacity.
+        """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
@@ -635,7 +694,7 @@ class Topology:
         return np.asarray(connected_components(graph, directed=True, connection="strong")[1])
 
     def content_key(self) -> str:
-        """Return a hash of all inputs of an allocation: nodes, links, capacities, latencies,
+        """Return a hash of all inputs of an allocation: nodes, links, capacities, latencies, and
         routers without transit.
         """
         no_transit = () if self.no_transit is None else (self.no_transit,)

@@ -40,7 +40,13 @@ class Gap(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Row indices of the training, validation and test parts, in time order."""
+    """Indices of the matrices for training, validation and test, in time order.
+
+    Attributes:
+        train: indices of the training matrices.
+        validation: indices of the validation matrices.
+        test: indices of the test matrices.
+    """
 
     train: Int64Array
     validation: Int64Array
@@ -84,8 +90,9 @@ class TrafficMatrices:
         )
 
     def __post_init__(self) -> None:
+        """Raise InputError for wrong shapes, and invalid times, scale or node pairs."""
         where = self.origin or self.name
-        # Shapes.
+        # Check the shapes.
         if self.rates.shape != (len(self.timestamps), len(self.pairs)):
             expected = f"{len(self.timestamps)} x {len(self.pairs)} rates"
             raise InputError(where, "rates", expected, " x ".join(map(str, self.rates.shape)))
@@ -93,7 +100,7 @@ class TrafficMatrices:
             raise InputError.invalid(where, "", "no traffic matrix with a demand")
         if len(self.pairs) == 0:
             raise InputError.invalid(where, "demands", "no demand")
-        # Times and scale.
+        # Check times and scale.
         if np.isnat(self.timestamps).any():
             raise InputError.invalid(where, "timestamp", "a matrix has no time")
         not_increasing = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
@@ -106,7 +113,7 @@ class TrafficMatrices:
             )
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
-        # Pairs, sorted within each class.
+        # Check the pairs: sorted and distinct within each class.
         sort_key = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
         blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(sort_key[rows]) <= 0).any() for rows in blocks):
@@ -117,15 +124,17 @@ class TrafficMatrices:
             raise InputError.invalid(where, "demands", "a demand has the same source and target")
 
     def __len__(self) -> int:
-        """Return T, the number of matrices.
+        """Return the number of matrices.
 
         With :meth:`__getitem__`, the matrices are a map-style dataset for torch's DataLoader.
         """
         return self.num_matrices
 
     def __getitem__(self, index: int | slice) -> FloatArray:
-        """Return the rates of a matrix, (D,) Gbit/s, or of a slice, (B, D); negative indices count
-        from the end.
+        """Return the rates (D,) of one matrix, or (B, D) of a slice of matrices, in Gbit/s.
+
+        Args:
+            index: index of the matrix, negative from the end, or a slice.
 
         Raises:
             IndexError: the index is out of range.
@@ -144,8 +153,9 @@ class TrafficMatrices:
         return matrix
 
     def to_frame(self, topology: Topology) -> Any:
-        """Return a pandas frame in Gbit/s: a row per time, a column per pair of names (source,
-        target).
+        """Return the rates in Gbit/s as a pandas frame.
+
+        It has a row for each time, and a column for each pair of node names (source, target).
 
         Args:
             topology: network of the node indices.
@@ -169,17 +179,19 @@ class TrafficMatrices:
 
     @property
     def num_matrices(self) -> int:
-        """T, the number of matrices."""
+        """The number T of matrices."""
         return len(self.timestamps)
 
     @property
     def num_demands(self) -> int:
-        """D, the number of demands."""
+        """The number D of demands."""
         return len(self.pairs)
 
     @property
     def gaps(self) -> list[Gap]:
-        """Gaps of the time series, from timestamps and nominal interval."""
+        """Gaps in the time series, computed from timestamps and nominal interval; empty if it is
+        unknown.
+        """
         if not self.interval_s:
             return []
         steps = np.diff(self.timestamps).astype(np.int64)
@@ -187,10 +199,13 @@ class TrafficMatrices:
         return [Gap(self.timestamps[i], int(missing[i])) for i in np.flatnonzero(missing > 0)]
 
     def read(self, rows: Int64Array | list[int] | slice) -> FloatArray:
-        """Return the rates of the given rows: (B, D) Gbit/s.
+        """Return the rates (B, D) of B matrices in Gbit/s.
+
+        Args:
+            rows: indices of the matrices, or a slice.
 
         Raises:
-            InputError: a negative, infinite or NaN rate among those read.
+            InputError: a negative, infinite or NaN rate in these matrices.
         """
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(self.num_matrices))
@@ -208,8 +223,11 @@ class TrafficMatrices:
         return values * self.scale
 
     def chunks(self, rows: Int64Array | None = None, size: int = 0) -> Iterator[FloatArray]:
-        """Read ``rows`` (None: all) in chunks of ``size`` matrices; 0 means about 32 MB (4 Mi
-        rates).
+        """Yield the rates (B, D) of chunks of matrices, in Gbit/s.
+
+        Args:
+            rows: indices of the matrices; None for all.
+            size: number of matrices of a chunk; 0 for about 32 MB (4 Mi rates).
         """
         rows = np.arange(self.num_matrices) if rows is None else rows
         size = size or max(1, (1 << 22) // self.num_demands)
@@ -217,7 +235,11 @@ class TrafficMatrices:
             yield self.read(rows[begin : begin + size])
 
     def mean(self, rows: Int64Array | None = None) -> FloatArray:
-        """Return the mean rate of each demand over ``rows``: (D,) Gbit/s."""
+        """Return the mean rate (D,) of each demand over some matrices, in Gbit/s.
+
+        Args:
+            rows: indices of the matrices; None for all.
+        """
         total = np.zeros(self.num_demands)
         num_rows = 0
         for chunk in self.chunks(rows):
@@ -226,11 +248,15 @@ class TrafficMatrices:
         return total / num_rows
 
     def scaled(self, factor: float) -> TrafficMatrices:
-        """Return the matrices times ``factor``."""
+        """Return the matrices with all rates multiplied by a factor."""
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def carrying(self, row: int) -> TrafficMatrices:
-        """Return the matrix with index ``row`` alone, restricted to its positive demands."""
+        """Return one of the matrices, restricted to its positive demands.
+
+        Args:
+            row: index of the matrix.
+        """
         rates = self.read([row])
         positive = np.flatnonzero(rates[0] > 0)
         return dataclasses.replace(
@@ -244,7 +270,7 @@ class TrafficMatrices:
         )
 
     def over(self, pairs: IntArray) -> TrafficMatrices:
-        """Return the matrices over a superset of the pairs, with rate 0 on the new pairs.
+        """Return the matrices over more node pairs; the rates of the new pairs are 0.
 
         Args:
             pairs: (n, 2) sorted pairs that contain all present ones.
@@ -267,7 +293,12 @@ class TrafficMatrices:
         return dataclasses.replace(self, pairs=pairs, rates=rates, key=content_key(self.key, pairs))
 
     def part(self, first: int, stop: int) -> TrafficMatrices:
-        """Return the matrices ``first`` to ``stop - 1``; the result cannot read the others."""
+        """Return some consecutive matrices, without access to the others.
+
+        Args:
+            first: index of the first matrix.
+            stop: index after the last matrix.
+        """
         return dataclasses.replace(
             self,
             timestamps=self.timestamps[first:stop],
@@ -300,7 +331,7 @@ class TrafficMatrices:
         )
 
     def content_key(self) -> str:
-        """Return the content hash of the matrices that :meth:`read` returns."""
+        """Return a content hash of the rates in Gbit/s, the pairs, the times and the classes."""
         classes = () if self.classes is None else (self.classes.names, self.classes.ptr)
         return content_key(self.key, self.pairs, self.timestamps, self.scale, *classes)
 
@@ -313,6 +344,7 @@ class TrafficMatrices:
         Raises:
             InputError: negative shares, or a sum other than 1; demands that already have classes.
         """
+        # Check the classes and their shares.
         class_shares = np.array(list(shares.values()), dtype=np.float64)
         if self.classes is not None:
             raise InputError.invalid(
@@ -324,6 +356,7 @@ class TrafficMatrices:
             raise InputError(
                 "classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, class_shares))
             )
+        # Repeat the pairs for each class; the rates are multiplied by the share when they are read.
         return dataclasses.replace(
             self,
             pairs=np.tile(self.pairs, (len(class_shares), 1)),
@@ -334,13 +367,18 @@ class TrafficMatrices:
 
 
 def spread(rows: Int64Array, limit: int) -> Int64Array:
-    """Return at most ``limit`` of ``rows``, evenly spaced; all of them if ``limit`` is 0."""
+    """Return at most ``limit`` of some row indices, evenly spaced; all of them if ``limit`` is 0.
+
+    Args:
+        rows: the row indices.
+        limit: maximum number; 0 for no limit.
+    """
     if not limit or limit >= len(rows):
         return rows
     return rows[np.unique(np.linspace(0, len(rows) - 1, limit).round().astype(int))]
 
 
 def usual_interval(timestamps: npt.NDArray[np.datetime64]) -> int:
-    """Return the median step in seconds; 0 for a single matrix."""
+    """Return the median time between two matrices in seconds; 0 for a single matrix."""
     steps = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)
     return int(np.median(steps)) if len(steps) else 0

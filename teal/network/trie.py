@@ -36,17 +36,17 @@ class Trie:
 
     @property
     def num_nodes(self) -> int:
-        """T, the number of trie nodes."""
+        """The number T of trie nodes."""
         return len(self.parent)
 
     @cached_property
     def depth(self) -> IntArray:
-        """(T,) number of links from the source to the node, at least 1."""
+        """The number (T,) of links from the source to each node, at least 1."""
         return _depth(self.parent)
 
     @cached_property
     def levels(self) -> list[IntArray]:
-        """Node indices of depth 1, 2, ..., for backends that process a level at once."""
+        """Node indices of each depth 1, 2, ..., for backends that process a level at once."""
         order = np.argsort(self.depth, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
         return [part.astype(np.int32) for part in np.split(order, ends[:-1])] if len(ends) else []
@@ -54,7 +54,11 @@ class Trie:
 
 @kernel
 def _depth(parent: IntArray) -> IntArray:
-    """Return (T,) depth of each trie node from its parent (T,); parents come first."""
+    """Return the depth (T,) of each trie node: the number of links from its source, at least 1.
+
+    Args:
+        parent: (T,) parent of each node, -1 for the source; parents come first.
+    """
     depth = np.ones(len(parent), dtype=np.int32)
     for node in range(len(parent)):
         if parent[node] >= 0:
@@ -68,9 +72,6 @@ def insert_path(  # type: ignore[no-untyped-def]
 ) -> tuple[int, int]:
     """Insert the path ``path[:length]`` into one source's trie, with nodes numbered from 0.
 
-    Returns (node where the path ends, new number of nodes), or (-2, number of nodes) when the
-    arrays are full; nodes added until then stay.
-
     Args:
         path: link indices of the path, from the source.
         length: number of links of the path.
@@ -80,6 +81,10 @@ def insert_path(  # type: ignore[no-untyped-def]
             (updated).
         next_sibling: (capacity,) next child of the same parent; -1 for none (updated).
         num_nodes: number of nodes before the insertion.
+
+    Returns:
+        node where the path ends, and the new number of nodes. If the arrays are full, the node is
+        -2; nodes added until then stay.
     """
     node = -1
     for i in range(length):
@@ -107,7 +112,7 @@ def sort_by_depth(parent, link, leaves) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place.
 
     Adjacent nodes then seldom depend on each other, so that the processor overlaps their loads: a
-    scan of Kdl on an AMD EPYC takes half the time of a scan in search order.
+    scan of the network Kdl on an AMD EPYC takes half the time of a scan in search order.
 
     Args:
         parent: (n,) parent of each of the source's n nodes, -1 for the source; parents come first

@@ -17,7 +17,7 @@ _MAX_JSON_PAIRS = 1000
 
 
 class WithoutPath(NamedTuple):
-    """Positive demands of a matrix without a path.
+    """Demands of a matrix that are above 0 and have no path.
 
     Attributes:
         rate: total rate, Gbit/s.
@@ -48,13 +48,15 @@ class WithoutPath(NamedTuple):
         )
 
     def sentence(self) -> str:
-        """Return a sentence such as ``1 demand without a path, 4 Gbit/s: a->c``."""
+        """Return number, rate and pairs in a text such as ``1 demand without a path, 4 Gbit/s:
+        a->c``.
+        """
         num_demands = len(self.pairs)
         subject = f"{num_demands:,} demand{'' if num_demands == 1 else 's'} without a path"
         return f"{subject}, {self.rate:.6g} Gbit/s: {listed(self.pairs, _MAX_LISTED_NAMES)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the number of demands, their rate in Gbit/s, and the 1,000 largest pairs."""
+        """Return the number of demands, their total rate in Gbit/s, and the 1,000 largest pairs."""
         return {
             "demands": len(self.pairs),
             "rate": self.rate,
