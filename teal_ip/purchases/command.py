@@ -95,6 +95,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         path: file to write.
         plan: the plan.
     """
+    # Maps: values (E,) of the links by title of the map.
     topology = plan.topology
     bought = np.maximum(0.0, _bought_by_link(plan))
     relative_purchase = bought / max(float(bought.max(initial=0.0)), 1e-300)
@@ -131,7 +132,9 @@ def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
 
 
 def _charts(plan: UpgradePlan) -> Iterator[Chart]:
-    """Yield the charts for which the plan has data."""
+    """Yield the charts for which the plan has data: cost by cable, utilisation, cost by quarter,
+    and cost by growth.
+    """
     if plan.purchases:
         yield _cost_by_cable(plan)
     if plan.before is not None:
@@ -254,7 +257,7 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
 
 
 def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of tables, expanded network and page, by file name."""
+    """Return the functions that write tables, expanded network and page to a path, by file name."""
     # An empty row keeps the headings of a table without purchases.
     empty_row = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
     files: dict[str, Callable[[Path], None]] = {
@@ -286,7 +289,12 @@ class UpgradeReport(UpgradePlan):
 
 
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
-    """Run ``teal upgrade``."""
+    """Run ``teal upgrade``; return its summary, tables, files and exit code.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     plan = run_upgrade(config, notify)
     proof_text = ""
     if config.prove is not None and plan.proof is not None:

@@ -72,13 +72,16 @@ class Scenarios:
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Append scenarios with demands (n, D), Gbit/s, and live links (n, E), each its own intact
-        one.
+        """Return the scenarios and n further ones, without a link to a scenario without failure.
+
+        Args:
+            demand: (n, D) Gbit/s.
+            live: (n, E) whether each link is up.
         """
         return self.joined(self.select(demand, live))
 
     def joined(self, more: Scenarios) -> Scenarios:
-        """Append other scenarios of the same network."""
+        """Return these scenarios, followed by ``more`` scenarios of the same network."""
         return dataclasses.replace(
             self,
             demand=np.concatenate([self.demand, more.demand]),
@@ -87,7 +90,8 @@ class Scenarios:
         )
 
     def select(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Return other scenarios of the same network and costs, each its own intact one.
+        """Return n other scenarios of the same network and costs, without a link to a scenario
+        without failure (``intact`` is each scenario itself).
 
         Args:
             demand: (n, D) Gbit/s.
@@ -129,7 +133,7 @@ class Scenarios:
         """Return the smallest expansion (C,), Gbit/s, with which loads respect the utilisation
         limit u.
 
-            needed[c] = max(0, load[s, e] / u - regular[e]),  live links e of cable c
+            needed[c] = max(0, load[s, e] / u - regular[e]),  over scenarios s, live links e of c
 
         Args:
             load: (S, E) Gbit/s.
@@ -152,7 +156,9 @@ class Scenarios:
 
 
 def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Return loads over capacities, of one shape; 0 for links without capacity."""
+    """Return load / capacity, for two arrays of one shape in Gbit/s; 0 for links without
+    capacity.
+    """
     return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
@@ -192,10 +198,11 @@ def scenarios_of(
         demands by index of the failure, -1 for none.
     """
     topology = problem.topology
+    # Cable of each link: a link and its opposite one are one cable.
     cable = np.zeros(topology.num_links, dtype=np.int64)
     for cable_index, links in enumerate(topology.link_pairs()):
         cable[links] = cable_index
-    # Live links of each failure, connected demands, and a path for each of these.
+    # Live links (1 + F, E) and connected demands (1 + F, D), and a path for each connected demand.
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
     if isinstance(problem.paths, PathSet):

@@ -127,7 +127,8 @@ class UpgradeOptions(
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
-        """Gbit/s and price of each module; () for any amount.
+        """Gbit/s and price of each module size, in the order of ``modules``; an empty list if any
+        amount can be added.
 
         Raises:
             InputError: another format, or a number that is not above 0.

@@ -76,7 +76,8 @@ class Tester:
         finest: float = 1e-2,
         until_cut: bool,
     ) -> Tested:
-        """Solve scenarios until each is proven to fit or not to fit, or the finest gap is reached.
+        """Solve scenarios to smaller and smaller gaps, until each one is proven to fit or proven
+        not to fit, or until the gap ``finest`` is reached.
 
         A scenario (matrix under a failure) fits if its splits respect the utilisation limit; it
         does not fit if its dual prices give a violated cut.
@@ -85,9 +86,10 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
             deadline: time limit, after which the current gaps decide; at least one pass is made.
-            finest: smallest certified gap of the engine.
-            until_cut: whether to stop refining as soon as some scenario does not fit: its cut
-                changes the expansion.
+            finest: smallest certified gap of the engine; undecided scenarios are not solved to a
+                smaller one.
+            until_cut: whether to return as soon as a pass proves that some scenario does not fit,
+                since its cut changes the expansion.
         """
         # Cached loads, or those of the splits without failure, decide most scenarios.
         scenarios = self.scenarios
@@ -160,7 +162,8 @@ class Tester:
         """Initialise the loads of untested scenarios under failures.
 
         The splits of the same matrix without failure move from failed paths to live ones, in
-        proportion. They fit most failures of most matrices, at the cost of one pass over the paths.
+        proportion.  They fit most failures of most matrices, at the cost of one pass over the
+        paths.
 
         Args:
             added_capacity: (C,) Gbit/s added to each cable.
@@ -168,7 +171,7 @@ class Tester:
             deadline: time limit of the solves.
         """
         scenarios = self.scenarios
-        # Untested scenarios under failures, and their scenarios without failure.
+        # Untested scenarios under failures, and the scenarios of the same matrices without failure.
         untested = rows[~np.isfinite(self._loads[rows]).all(1)]
         untested = untested[scenarios.intact[untested] != untested]
         intact_rows = np.unique(scenarios.intact[untested])
@@ -224,7 +227,7 @@ class Tester:
             load: (n, E) Gbit/s (written).
             utilisation: (n,) largest link utilisation (written).
             cuts: violated cuts are appended.
-            violated: (n,) whether a scenario is proven not to fit (written).
+            violated: (n,) whether each scenario is proven not to fit (written).
 
         Returns:
             splits and prices of the block, to start the next pass.
