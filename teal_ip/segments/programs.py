@@ -240,7 +240,8 @@ class Master:
         )
 
     def solve(self, program: Program, seconds: float) -> Point | None:
-        """Return the optimum over the current rows and columns; None if there is none in time.
+        """Return the optimum over the current rows and columns; None if the program is infeasible
+        or HiGHS does not solve it in time.
 
         Args:
             program: objective and limits.
@@ -286,7 +287,7 @@ class Master:
         """
         # (C,) 1 for columns whose policy counts, 0 for the others.
         counted = program.counted[self.column_demand]
-        # Columns whose share must be 0.
+        # Columns whose share must be 0: policies that count if none may exist, and barred ones.
         is_barred = (counted > 0) & (program.policy_limit == 0)
         is_barred |= False if program.barred is None else program.barred[self.column_demand]
         upper_bounds = np.where(is_barred, 0.0, math.inf)
@@ -537,7 +538,7 @@ def _generate_columns(
             if math.isinf(policy_price)
             else weight * policy_price + (1 - weight) * best.policy_price
         )
-        # Cost (D,) of having a policy.
+        # Cost (D,) of having a policy: its price, 0 if it does not count, infinite if it is barred.
         policy_cost = np.where(program.counted > 0, policy_price, 0.0)
         if program.barred is not None:
             policy_cost = np.where(program.barred, math.inf, policy_cost)
@@ -548,7 +549,8 @@ def _generate_columns(
             return False
         cheapest_mid, list_cost, direct_cost = pricing
         policy_list_cost = list_cost + policy_cost
-        # Dual bound of these prices.
+        # Dual bound of these prices; ``budget_cost`` is q N, and 0 at an infinite price, at which
+        # no policy that counts may exist.
         least_cost = master.scenarios.least_cost(policy_list_cost, direct_cost, link_prices)
         total_price = float(prices.sum())
         if program.utilisation_limit is not None:
