@@ -114,7 +114,11 @@ class Survey:
         }
 
     def _matrices(self, text: str) -> TrafficMatrices | None:
-        """Load the matrices of a file, Gbit/s; None without a file."""
+        """Return the matrices of an option, Gbit/s; None if it is empty.
+
+        Args:
+            text: file or name of the traffic; "" for none.
+        """
         if not text:
             return None
         return load_traffic(text, self._topology, unit=self._config.traffic_unit)
@@ -142,7 +146,7 @@ class Survey:
                 )
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
-        """Write matrices to a file in OUT."""
+        """Write matrices to the file ``name`` in OUT."""
         write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
     def run(self) -> list[Step]:
@@ -159,6 +163,7 @@ class Survey:
         if self._config.counters is not None:
             step_functions["matrix"] = self._matrix_step
         step_functions |= {name: partial(self._analysis_step, name) for name in NAMES}
+        # Run the steps that the journal lacks, and record each one.
         try:
             for step_number, (name, run_step) in enumerate(step_functions.items(), 1):
                 if name in self.steps:
@@ -181,7 +186,7 @@ class Survey:
         return list(self.steps.values())
 
     def _write(self) -> None:
-        """Write the page of the finished steps, and the manifest."""
+        """Write the page of the finished steps, and the manifest, to OUT."""
         files: dict[str, Callable[[Path], None]] = {
             PAGE: page_writer(self._topology, list(self.steps.values())),
             MANIFEST: partial(write_manifest, settings=self._config),
@@ -195,12 +200,14 @@ class Survey:
         return {"topology": str(self._config.out / NETWORK), **counter_settings, "history": history}
 
     def _network_step(self) -> Step:
-        """Summarise the input."""
+        """Return the step that summarises the input: network, and matrices unless they come from
+        counters.
+        """
         inputs = (self._topology.notes, self._traffic, self._config.growth)
         return network_step(self._installed, *inputs)
 
     def _matrix_step(self) -> Step:
-        """Estimate the traffic matrix from counters; write it to OUT."""
+        """Estimate the traffic matrix from counters, write it to OUT, and return the step."""
         config = EstimateConfig(
             **self._counter_arguments(), out=self._config.out / ESTIMATE, overwrite=True
         )
@@ -216,7 +223,7 @@ class Survey:
         )
 
     def _analysis_step(self, name: str) -> Step:
-        """Run an analysis, and write its results.
+        """Run an analysis, write its results to OUT, and return the step.
 
         Ctrl-C during the search for metrics ends it with the best changes so far; the survey then
         stops without recording the step, so that a resumed run repeats it.
@@ -231,6 +238,7 @@ class Survey:
         interrupts: list[bool] = []
 
         def interrupt() -> None:
+            """Record Ctrl-C, and end the search."""
             interrupts.append(True)
             raise KeyboardInterrupt
 
@@ -245,7 +253,7 @@ class Survey:
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
-    """Run all steps of a survey, and write its page.
+    """Run all steps of a survey, write its page, and return the steps in order.
 
     Args:
         config: the settings.
@@ -258,7 +266,12 @@ def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
 
 
 def survey_outcome(config: SurveyConfig, notify: Notify) -> Outcome:
-    """Run ``teal survey``; the text is the answers at the top of the page."""
+    """Run ``teal survey``; return the answers at the top of the page, and the page's file.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     steps = run_survey(config, notify)
     return Outcome(
         text="\n".join(step.answer for step in steps if step.answer),
