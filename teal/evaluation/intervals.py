@@ -144,7 +144,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
         for (first_scheme, first_rows), (second_scheme, second_rows) in itertools.combinations(
             schemes.items(), 2
         ):
-            # Cases that both schemes have.
+            # Rows (second scheme, first scheme) of the cases that both schemes have.
             by_case = {(row.draw, row.index): row for row in first_rows}
             pairs = [
                 (row, by_case[row.draw, row.index])
@@ -209,7 +209,7 @@ def _counted(row: Row, metric: str, shares: Mapping[int, float]) -> float:
 
 
 def _difference(minuend: float, subtrahend: float) -> float:
-    """Return minuend - subtrahend; infinite if either is infinite."""
+    """Return minuend - subtrahend; infinity if either one is infinite, for which no mean exists."""
     return math.inf if math.isinf(minuend) or math.isinf(subtrahend) else minuend - subtrahend
 
 
