@@ -716,17 +716,17 @@ def _most_utilised_links(
         offline: rows of the nominal matrices.
         summaries: summaries of these rows.
     """
-    finite = [summary for summary in summaries if not math.isnan(summary.gap_known)]
+    finite = [entry for entry in summaries if not math.isnan(entry.gap_known)]
     if not networks or not finite:
         return []
     network = networks[0]
-    best = min(finite, key=lambda summary: summary.gap_known)
+    best = min(finite, key=lambda entry: entry.gap_known)
     # Utilisations (E,) of the nominal matrices under this scheme, without those with failed links.
     utilisations = [
         record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
     ]
     known_utilisations = [
-        links for links in utilisations if links is not None and np.isfinite(links).all()
+        entry for entry in utilisations if entry is not None and np.isfinite(entry).all()
     ]
     if not known_utilisations:
         return []

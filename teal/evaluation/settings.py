@@ -62,7 +62,7 @@ class StudyOptions(ProgramFileConfig):
 
     @property
     def models(self) -> tuple[Path | None, ...]:
-        """Models of the settings, None for "none"; a single None without --model."""
+        """Folders of the models in the settings, with None for "none"; (None,) without --model."""
         return tuple(None if str(model) == "none" else model for model in self.model) or (None,)
 
 
@@ -94,7 +94,9 @@ class StudyConfig(StudyOptions, NetworksConfig):
             raise InputError.invalid("--paths", "", "works only with a single --topology")
 
     def instances(self) -> list[InstanceConfig]:
-        """Return the settings of each topology with its traffic."""
+        """Return the settings of each topology with its traffic; a single traffic applies to all
+        topologies.
+        """
         shared = {
             f.name: getattr(self, f.name)
             for base in (ProgramConfig, TrafficFileConfig)
@@ -394,7 +396,8 @@ class SweepConfig(TrainConfig):
             pass
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the combinations of the varied settings, in the order in which they are run.
+        """Yield each combination of the varied settings, as values by name, in the order of the
+        runs.
 
         Raises:
             InputError: an unknown setting, or a value of another type.
