@@ -211,14 +211,25 @@ class _Incumbent:
     def update(
         self, amounts: FloatArray | Int64Array, cost: float, utilisation: FloatArray
     ) -> None:
-        """Replace the incumbent by a feasible expansion that costs less."""
+        """Replace the incumbent by a feasible expansion if that costs less.
+
+        Args:
+            amounts: (C,) Gbit/s, or (C, J) number of modules.
+            cost: cost of the expansion.
+            utilisation: (S,) largest link utilisation in each scenario.
+        """
         if cost < self.cost:
             self.amounts = amounts
             self.cost = cost
             self.utilisation = utilisation
 
     def is_within(self, gap: float, bound: float) -> bool:
-        """Whether there is an incumbent within a relative gap of a bound on the cost."""
+        """Whether the incumbent's cost exceeds a lower bound by at most a fraction of the cost.
+
+        Args:
+            gap: largest (cost - bound) / cost.
+            bound: lower bound on the cost.
+        """
         return math.isfinite(self.cost) and self.cost - bound <= gap * self.cost
 
 

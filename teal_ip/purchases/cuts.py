@@ -75,7 +75,7 @@ class Cuts:
         return selected
 
     def at_growth(self, factor: float) -> Cuts:
-        """Return the cuts with all demands multiplied by a factor."""
+        """Return the cuts for demands that are all multiplied by a factor, as a copy."""
         scaled = self.select(np.arange(len(self)))
         scaled.needed = factor * scaled.needed
         return scaled
@@ -205,8 +205,12 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
 
 
 def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
-    """Describe the scenario of the cut that the largest allowed expansion violates most, for a
-    message.
+    """Return the clause of a message on the scenario whose cut the largest allowed expansion
+    violates most: links with the highest prices, and failed links.
+
+    Args:
+        scenarios: scenarios of the cuts, with the limits of the cables.
+        cuts: Benders cuts.
     """
     # A huge finite amount stands for no limit, since 0 times infinity is NaN.
     largest_expansion = np.where(np.isinf(scenarios.max_added), 1e15, scenarios.max_added)

@@ -145,7 +145,13 @@ class _VertexProgram:
         self._first_column = dict(zip(self._sizes, first_columns, strict=False))
 
     def solve(self, min_utilisation: float, seconds: float) -> LpResult:
-        """Maximise the utilisation sum_d w_d, at least ``min_utilisation``, within a time limit."""
+        """Return HiGHS's result of the program: the largest utilisation sum_d w_d.
+
+        Args:
+            min_utilisation: smallest utilisation of a solution; the program is infeasible without
+                one.
+            seconds: time limit of HiGHS.
+        """
         # Objective and bounds of the variables: U and w >= 0, 0 <= q <= 1, z and v binary.
         first_column = self._first_column
         num_variables = sum(self._sizes.values())
@@ -331,7 +337,9 @@ class Hose:
 
     @property
     def rows(self) -> sp.csr_array:
-        """Matrix R (2 N, D) of ones: R x are the sums that ``limits`` bounds."""
+        """Sparse matrix R (2 N, D) of zeros and ones: R x are the sums of a matrix x (D,) that each
+        node sends, then the sums that each node receives.
+        """
         demands = len(self.pairs)
         nodes = len(self.out)
         ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
@@ -691,8 +699,13 @@ def _expanded_network(scenarios: Scenarios, live: BoolArray, added_capacity: Flo
 
 
 def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:
-    """Return the link prices (1, F, E) of the last cut of each failure, 0 without one; None without
-    cuts.
+    """Return the link prices (1, F, E) of the last cut of each failure, 0 for a failure without a
+    cut; None if there are no cuts.
+
+    Args:
+        cuts: Benders cuts.
+        scenarios: scenarios of the cuts.
+        live: (F, E) whether links are up, for each failure.
     """
     if not len(cuts):
         return None

@@ -148,7 +148,7 @@ def expand_for_igp(
 
 
 def _dag(task: UpgradeTask) -> EcmpDag:
-    """Return the IGP's shortest paths on the network with all new cables."""
+    """Return the shortest paths of the IGP, by the metrics of the network, with all new cables."""
     return EcmpDag.of(task.offer.topology, igp_metric(task.offer.topology, "file"))
 
 

@@ -191,6 +191,8 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
             continue
         known_cuts = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
         for factor in _CURVE:
+            # Exact for fixed loads of the IGP; else by Benders decomposition from the known cuts,
+            # which are stored for a factor of 1.
             if config.routing == "ecmp":
                 failures = task.failures if has_failures else []
                 upgrade = expand_for_igp(task, case.scaled(factor), (), failures)

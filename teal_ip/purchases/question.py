@@ -109,7 +109,12 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
 
 
 def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
-    """Return the failures to plan for, besides the network without failure.
+    """Return the failures to plan for, besides the network without failure: cables, pairs of cables
+    and groups, as the settings request.
+
+    Args:
+        config: the settings.
+        topology: the network, with candidate cables.
 
     Raises:
         InputError: an invalid file of groups.
@@ -207,6 +212,7 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
     Raises:
         InputError: an invalid table, or a cable that exists already.
     """
+    # Rows of the table; the ends of a cable must differ from those of every other cable.
     existing = {tuple(sorted(pair)) for pair in _ends(topology)}
     ends, latency, cost, limits = [], [], [], []
     for row in side_tables.read_side_table(path, _CANDIDATE):
@@ -216,6 +222,7 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
             pair_text = f"{row.text('source')} - {row.text('target')}"
             problem = f"{pair_text} is no new cable: its ends are equal, or a cable connects them"
             raise InputError.invalid(row.where, "", problem)
+        # Missing cells: no cost (NaN), no limit (infinite).
         existing.add(key)
         ends.append(pair)
         latency.append(row.number("latency"))
@@ -262,7 +269,7 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
 
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
-    """Yield source and target of each link."""
+    """Yield the node indices of source and target of each link, in the order of the links."""
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
 
 
@@ -427,8 +434,12 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
 
 
 def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
-    """Return the indices of the matrices to plan for at first: evenly spaced, or all for hose and
-    pipe.
+    """Return the indices of the matrices to plan for at first: evenly spaced over the traffic, or
+    all for hose and pipe.
+
+    Args:
+        config: the settings; ``matrices`` is the number of matrices, 0 for all.
+        num_matrices: number of matrices available for planning.
     """
     if config.demands != "matrices":
         return np.arange(num_matrices)
@@ -483,7 +494,9 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
-    """Return the number of matrices available for planning: all but the latest --replay."""
+    """Return the number of matrices available for planning: all except the share --replay of the
+    latest ones, at least 1.
+    """
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 
 

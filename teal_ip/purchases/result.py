@@ -222,7 +222,7 @@ class UpgradePlan:
 
     @property
     def routing_text(self) -> str:
-        """Name of the routing of the loads, for headings."""
+        """Description of the routing that the loads result from, for headings."""
         return (
             "shortest paths of the IGP"
             if self.routing == "ecmp"
@@ -274,7 +274,9 @@ class UpgradePlan:
         return dict(json_value(metrics | {name: getattr(self, name) for name in names}))
 
     def describe(self) -> str:
-        """Summarise the plan in a few lines."""
+        """Return the summary of the plan as lines of text: cost and bound, scenarios, further
+        results and the effort of the search.
+        """
         # Cost and bound, scenarios, and the optional results that the plan has.
         upgrade = self.upgrade
         total_added = sum(entry.bought for entry in self.purchases)
@@ -342,7 +344,9 @@ class UpgradePlan:
         )
 
     def _describe_cut_off(self) -> list[str]:
-        """Return lines about the demands that failures disconnect."""
+        """Return a line of text for each failure that disconnects demands, at most _MAX_NAMED, and
+        one with the number of further failures.
+        """
         lines = []
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
             disconnection = f"{failure} disconnects" if failure else "the network has no path for"

@@ -51,7 +51,7 @@ class Scenarios:
     intact: Int64Array
 
     def __post_init__(self) -> None:
-        """Raise InputError for a cost that is not above 0."""
+        """Raise InputError for a cost that is not finite, or not above 0."""
         if not (np.isfinite(self.cost) & (self.cost > 0)).all():
             raise InputError(
                 "upgrade", "cost", "finite costs above 0 per Gbit/s of each cable", self.cost
@@ -59,16 +59,16 @@ class Scenarios:
 
     @property
     def num_cables(self) -> int:
-        """Number of cables, C."""
+        """Number of cables, C; parallel links are separate cables."""
         return len(self.cost)
 
     @property
     def num_scenarios(self) -> int:
-        """Number of scenarios, S."""
+        """Number of scenarios (matrices under failures), S."""
         return len(self.demand)
 
     def with_paths(self, paths: PathSet) -> Scenarios:
-        """Return the scenarios over other candidate paths."""
+        """Return the scenarios over other candidate paths of the same demands."""
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
@@ -100,7 +100,7 @@ class Scenarios:
         return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
 
     def scaled(self, factor: float) -> Scenarios:
-        """Return the scenarios with all demands times a factor."""
+        """Return the scenarios with all demands multiplied by a factor."""
         return dataclasses.replace(self, demand=factor * self.demand)
 
     def batch(self, rows: IntArray | Int64Array, added_capacity: FloatArray) -> Problem:
@@ -239,7 +239,12 @@ def scenarios_of(
 
 
 def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray:
-    """Return whether each link is up (1 + F, E), without failure and under each failure."""
+    """Return whether each link is up (1 + F, E), without failure and under each failure.
+
+    Args:
+        problem: supplies the network; a link of capacity 0 is never up.
+        failures: links of each failure.
+    """
     live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
     for row, failed in enumerate(failures, 1):
         live[row, list(failed)] = False

@@ -173,6 +173,7 @@ def plan_upgrade(
     task = dataclasses.replace(load_task(topology, traffic, options, notify), proves=proves)
 
     def stop() -> None:
+        """Announce the interruption, and end the search by expiring its deadline."""
         notify(
             "interrupted: finishing with the best plan so far; press Ctrl-C again to stop at once"
         )
@@ -664,7 +665,12 @@ def _expand_periods(
 
 
 def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quarter]:
-    """Return the metrics of each period, by the month in which it ends."""
+    """Return the metrics of the expansion by the end of each period.
+
+    Args:
+        periods: cumulative expansions in time order.
+        months: last month of each period, such as 2027-03.
+    """
     return [
         Quarter(
             by=month,
@@ -710,6 +716,7 @@ def _assemble_plan(
             ]
         )
     }
+    # Network after the expansion, without candidate cables that are not bought, and utilisations.
     capacity = task.offer.regular + upgrade.bought[scenarios.cable]
     loads = task.attempt("the loads of links", partial(_link_loads, task, scenarios, upgrade))
     utilisation_before, utilisation_after = loads or (None, None)

@@ -91,6 +91,7 @@ class UpgradeOptions(
 
     def __post_init__(self) -> None:
         """Raise InputError for a value out of its range, or options that exclude each other."""
+        # Ranges, and options that need, or exclude, a hose or optimal routing.
         CandidateConfig.__post_init__(self)
         require(self, "matrices", "an integer >= 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
@@ -102,6 +103,7 @@ class UpgradeOptions(
         is_unset = not self.over_all_paths
         _check("over_all_paths", "works only with --routing optimal", is_optimal or is_unset)
         _check("over_all_paths", "cannot be combined with --demands hose", not is_hose or is_unset)
+        # Growth and horizon, module sizes (parsed for their errors), and the time limit.
         self.check_growth()
         is_valid = not self.horizon or not is_hose
         _check("horizon", "cannot be combined with --demands hose", is_valid)
