@@ -132,7 +132,9 @@ class SegmentReport:
         return dict(json_value({**metrics, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return the summary of the report as lines of text: value and bounds, policies, and the
+        effort of the search.
+        """
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
         # Value, and number of policies, with the bound on it or the limit of --at-most.  Bounds are
@@ -457,6 +459,7 @@ def _solve(
     progress = seldom(notify)
 
     def report(iterations: int, gap: float) -> None:
+        """Report the number of iterations and the gap, at most every few seconds."""
         progress(f"{iterations} iterations: gap {100 * gap:.3f}%")
 
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
@@ -475,6 +478,11 @@ def _nearly_unsplit(
 ) -> tuple[IntArray, FloatArray]:
     """Return midpoints and split ratios (D, K) that split few demands, as a start for one list per
     demand: fewest policies within a utilisation 0.1% above the best.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        result: splits with any number of policies.
+        deadline: time limit, after which the incumbent is returned.
     """
     few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
     return few.mid, few.share
@@ -549,6 +557,7 @@ def solve_over(
     shortest_path_allocation = ecmp_allocation(problem, dag)
 
     def report(rounds: int, gap: float) -> None:
+        """Report the number of rounds and the gap, at most every few seconds."""
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
     # Column generation; with --igp-alone the shortest paths after 0 rounds and 0 seconds.
@@ -571,6 +580,7 @@ def solve_over(
             deadline=deadline,
             report=report,
         )
+    # The value of the shortest paths is reported beside the result.
     return _column_generation_report(
         config,
         topology,
@@ -713,11 +723,11 @@ class StaticReport:
 
     @property
     def policies(self) -> SegmentPolicies:
-        """Segment lists of demands that do not just follow the IGP."""
+        """Segment lists of the demands that do not just follow the IGP's shortest paths."""
         return self.lists.policies
 
     def to_json(self) -> dict[str, Any]:
-        """Return all metrics as JSON values."""
+        """Return all metrics as JSON values; numbers that JSON lacks become null."""
         lists = self.lists
         metrics = {
             "value": lists.value,
@@ -740,7 +750,9 @@ class StaticReport:
         return dict(json_value(metrics))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return the summary of the report as lines of text: value and bound over all matrices and
+        failures, the worst case, and the policies.
+        """
         # Texts of the worst case, and of the policies with their bound or limit.
         lists = self.lists
         worst_case = f" when {self.worst} fails" if self.worst else " without failure"
@@ -859,6 +871,7 @@ def solve_static(
     progress = seldom(notify)
 
     def report(round_index: int, value: float, bound: float) -> None:
+        """Report the value and the bound of a round, at most every few seconds."""
         progress(f"round {round_index}: value {value:.6g}, bound {bound:.6g}")
 
     # Matrices and failures; the first matrices are those with the worst shortest-path routing.
@@ -971,6 +984,7 @@ def run_segments(
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.
     """
+    # Input; a wrong output file is reported before the search.
     if config.out is not None:
         check_out_file(config.out, (".json",), overwrite=config.overwrite)
     dag, traffic = load_segments(config, notify)
@@ -979,6 +993,7 @@ def run_segments(
         if config.deadline
         else Deadline(math.inf)
     )
+    # Lists for several matrices or failures, the compiled search, or column generation.
     report: SegmentReport | StaticReport
     if config.is_static:
         report = solve_static(config, dag, traffic, deadline, notify)

@@ -369,7 +369,14 @@ def solve_integer_program(
 
 
 def _add_promising_columns(master: Master, program: Program, deadline: Deadline) -> None:
-    """Add the columns that save most at the dual prices of the least utilisation with splits."""
+    """Add to the master the _INTEGER_COLUMNS columns that save most against the shortest paths, at
+    the dual prices of the least utilisation with splits.
+
+    Args:
+        master: rows and columns so far; its columns are extended in place.
+        program: supplies the limit on the number of policies.
+        deadline: time limit.
+    """
     relaxed = master.solve(
         dataclasses.replace(program, utilisation_limit=None), deadline.remaining_s
     )
@@ -474,7 +481,7 @@ class _IntegerModel:
 
     @property
     def num_generated_rows(self) -> tuple[int, int]:
-        """Number of pairs of excluding variables, and of link rows."""
+        """Number of pairs of variables that exclude each other, and number of link rows, so far."""
         return len(self._excluding_pairs), len(self._master.rows)
 
     def solve(self, gap: float, deadline: Deadline) -> FloatArray | None:

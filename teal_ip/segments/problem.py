@@ -169,7 +169,7 @@ class SegmentProblem:
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes, N."""
+        """Number of nodes of the network, N."""
         return self.dag.topology.num_nodes
 
     def segment_prices(self, prices: FloatArray) -> FloatArray:

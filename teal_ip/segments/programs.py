@@ -88,7 +88,7 @@ class Point:
 
     @property
     def value(self) -> float:
-        """Largest link utilisation."""
+        """Largest link utilisation in any matrix and failure."""
         return float(self.utilisation.max())
 
     @property
@@ -143,7 +143,7 @@ class Master:
         self._row_set |= set(new)
 
     def has(self, keys: Sequence[Key]) -> bool:
-        """Whether the rows of all these links exist."""
+        """Whether the master has the rows of all these keys (failure, matrix, link)."""
         return self._row_set.issuperset(keys)
 
     def add_columns(self, demand: Int64Array, mid: IntArray) -> bool:

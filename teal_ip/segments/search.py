@@ -88,6 +88,7 @@ def solve(
         max_iterations: largest number of PDHG iterations.
         report: called with the number of iterations and the gap after each check.
     """
+    # State of the search, and the criterion that stopped it.
     begin = time.perf_counter()
     search = _Search(problem)
     deadline = deadline or Deadline(math.inf)
@@ -108,6 +109,7 @@ def solve(
             stopped_by = Stop.ITERATIONS
         else:
             search.iterate(CHECK_EVERY)
+    # The best value and the best bound may come from different iterations.
     mid, share = search.best_allocation
     return SegmentResult(
         mid=mid,
@@ -178,7 +180,9 @@ class _Search:
         self._reset_averages()
 
     def _reset_averages(self) -> None:
-        """Start new averages from the current point."""
+        """Start new averages of the iterates, and store the current point as that of the last
+        restart.
+        """
         self.share_total = np.zeros_like(self.share)
         self.y_total = np.zeros_like(self.y)
         self.num_averaged = 0
@@ -187,7 +191,7 @@ class _Search:
 
     @property
     def gap(self) -> float:
-        """Relative gap between the incumbent value and the best bound."""
+        """Relative gap between the best value and the best bound so far."""
         return gap_between(self.value, self.bound, self.problem.sense)
 
     def initialise(self) -> None:

@@ -95,7 +95,7 @@ class Step:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
-        """Restore a step from its entry in the journal.
+        """Return the step that an entry of the journal records.
 
         Raises:
             InputError: the journal is of another version.
@@ -436,6 +436,7 @@ def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> 
         options: options of the survey.
         growth: factor of the demands at the horizon.
     """
+    # Capacity to buy, or none, under which conditions; and an evaluation that the time limit ended.
     total_added = sum(purchase.bought for purchase in plan.purchases)
     growth_text = f" for demands {growth:.3g} times today's" if growth != 1 else ""
     limit = percent(options.max_utilisation)

@@ -75,7 +75,7 @@ class Survey:
     """
 
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
-        """Read the input, open the journal, and write the input to OUT."""
+        """Read the input, open the journal, write the input to OUT, and restore finished steps."""
         self._config = config
         self._notify = notify
         if not config.resume:
