@@ -235,6 +235,7 @@ def audit(
     )
 
     def may_continue() -> bool:
+        """Whether neither the time nor the number of matrices has reached its limit."""
         return time.perf_counter() - begin < seconds and (
             not max_matrices or incumbent.evaluations < max_matrices
         )
@@ -336,7 +337,7 @@ class _Incumbent:
         return _losses(problem, self._schemes, self._total_capacity, gap)
 
     def _record(self) -> None:
-        """Append the incumbent to the improvements, and report it."""
+        """Append the loss under the worst demands to the improvements, and report it."""
         elapsed_s = time.perf_counter() - self._begin
         loss, value, optimum = map(float, self._metrics)
         self.generations.append(
@@ -382,6 +383,7 @@ class _Mutations:
         changed = demand.copy()
         low = self._allowed.low[chosen]
         high = self._allowed.high[chosen]
+        # One of the seven changes, in the order of the docstring.
         match rng.integers(7):
             case 0:
                 changed[chosen] = low
@@ -554,6 +556,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     schemes = [make_scheme(scheme, model_by_scheme[scheme]) for scheme in config.scheme]
 
     def report_generation(generation: Generation) -> None:
+        """Report the proven loss of an improvement."""
         notify(
             f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: proven loss "
             f"{100 * generation.loss:.2f}%"

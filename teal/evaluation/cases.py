@@ -26,7 +26,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Protocol(StrEnum):
-    """Kinds of changes to a matrix or network before schemes allocate it."""
+    """Kinds of changes to a matrix or network before schemes allocate the matrix."""
 
     OFFLINE = "offline"
     # Separate rows for the cases of OFFLINE (teal.evaluation.evaluate).

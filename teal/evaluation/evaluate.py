@@ -61,7 +61,7 @@ class LazyAllocation:
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The allocation, B = 1."""
+        """Allocation of the matrix, B = 1; the first access computes it."""
         return self.solve()
 
 
@@ -132,7 +132,7 @@ class Timeline:
         )
 
     def _install(self) -> None:
-        """Install the allocation that was being computed."""
+        """Install the allocation that the scheme has computed; the scheme is idle then."""
         assert self._computing is not None
         self._installed = self._computing[1]
         self._computing = None
@@ -414,11 +414,15 @@ def _interval_row(
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
-    """Return metrics of a scheme's model without any repair, not timed; None for a scheme without a
-    model.
+    """Return the metrics of the splits of a scheme's model, only scaled down to fit the capacities;
+    None for a scheme without a model.
 
-    A scheme of another package may have a method of the same name with another meaning, so any
-    exception means None.
+    The time is not measured.  A scheme of another package may have a method of the same name with
+    another meaning, so any exception means None.
+
+    Args:
+        problem: problem of the case, B = 1.
+        scheme: the scheme.
     """
     if not isinstance(scheme, Starter):
         return None
@@ -507,7 +511,7 @@ class Evaluation:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """Reasons for which schemes are excluded from further cases, by name."""
+        """Reasons for which schemes are excluded from further cases, by name of the scheme."""
         return {name: runner.excluded for name, runner in self._runners.items() if runner.excluded}
 
     def run(

@@ -105,6 +105,8 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     Args:
         rows: rows of cases.
     """
+    # Cases of a scheme: index of the matrix and value of the metric; NaN values are omitted, and an
+    # infinite one omits the metric.
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for scheme, scheme_rows in schemes.items():
@@ -114,6 +116,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                 cases = _finite_cases(
                     [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )
+                # The worst value is that of the share of the optimum alone.
                 if cases:
                     interval = interval_of_mean(cases)
                     yield MeanRow(
@@ -151,6 +154,7 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
                 for row in second_rows
                 if (row.draw, row.index) in by_case
             ]
+            # Index of the matrix, and difference of the metric, of each case.
             for metric in _METRICS:
                 cases = _finite_cases(
                     [
@@ -180,9 +184,12 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
-    """Yield network, traffic, protocol and level, with their rows by scheme.
+    """Yield (network, traffic, protocol, level) with the rows of each scheme, by scheme.
 
     A scheme without any usable allocation is omitted.
+
+    Args:
+        rows: rows of cases.
     """
     for (topology, traffic), network_rows in by_network(rows).items():
         for (protocol, level), level_rows in by_level(network_rows).items():

@@ -409,6 +409,7 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(run.scheme for run in runs))
+    # One legend for all panels, by scheme.
     handles: dict[str, Any] = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
@@ -442,6 +443,7 @@ def _plot_panel(
     colour_keys = list(
         dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)])
     )
+    # A line for several target gaps, a star for a scheme without targets.
     handles = {}
     for scheme in schemes:
         points = _points([run for run in runs if run.scheme == scheme])
@@ -518,6 +520,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
         }
         for model in models
     ]
+    # Evenly spread matrices of each network.
     runs = []
     for network_index, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)

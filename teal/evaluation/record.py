@@ -130,7 +130,7 @@ class ResultKey:
         return cls(*(getattr(row, field) for field in RESULT_KEY_FIELDS))
 
     def with_scheme(self, scheme: str) -> ResultKey:
-        """Return the key of the same case and another scheme."""
+        """Return the key of the row of another scheme on the same case."""
         return dataclasses.replace(self, scheme=scheme)
 
 

@@ -239,7 +239,11 @@ class Charts:
         )
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
-        """Return a line per scheme: quality by time of the matrix."""
+        """Return a line for each scheme: quality by time of the matrix.
+
+        Args:
+            rows: usable rows of one protocol and level.
+        """
         return tuple(
             Series(
                 scheme,
@@ -315,8 +319,11 @@ class Charts:
         )
 
     def _all_rows(self, protocol: Protocol, level: str) -> list[Row]:
-        """Return the rows of a level, failed ones included; for the nominal level those of the
-        nominal matrices.
+        """Return the rows of a level of a protocol, failed ones included.
+
+        Args:
+            protocol: the protocol, such as failures.
+            level: text of the level; the unchanged level has the rows of the nominal matrices.
         """
         if level == _UNCHANGED_LEVEL[protocol]:
             return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
@@ -448,7 +455,12 @@ def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
 
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
-    """Return the summaries that have a quality, the best first."""
+    """Return the summaries whose quality is finite, the best one first.
+
+    Args:
+        summaries: summaries of schemes.
+        objective: name of the objective.
+    """
     finite = [summary for summary in summaries if math.isfinite(_goodness(summary, objective))]
     return sorted(finite, key=lambda summary: -_goodness(summary, objective))
 
@@ -594,7 +606,12 @@ def figures_of(record: Record) -> dict[str, list[Chart]]:
 
 
 def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
-    """Return the recorded network of the rows of one network; [] if it is not recorded."""
+    """Return the recorded network of some rows, as a list of one; [] if it is not recorded.
+
+    Args:
+        record: record of the evaluation.
+        rows: rows of one network, at least one.
+    """
     key = rows[0].topology, rows[0].traffic
     return [network for network in record.networks if (network.topology, network.traffic) == key]
 
@@ -621,7 +638,9 @@ class EvaluationReport(Record):
         return repr(self)
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each scheme and case, as in results.csv."""
+        """Return a pandas frame with a row for each scheme and case, and the columns of
+        results.csv.
+        """
         import pandas as pd
 
         return pd.DataFrame([vars(row) for row in self.rows])
@@ -632,6 +651,10 @@ class EvaluationReport(Record):
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write rows, tables, plot and page to a folder.
+
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
 
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
@@ -659,6 +682,10 @@ def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
 def plot_results(path: Path, rows: list[Row]) -> None:
     """Plot two panels for each network: quality of the nominal matrices over time, and against
     solve time.
+
+    Args:
+        path: image file to write.
+        rows: rows of all networks.
     """
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []

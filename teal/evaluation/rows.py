@@ -311,7 +311,7 @@ def _least_share(problem: Problem, result: SchemeResult) -> float:
 
 
 def _over_its_paths(problem: Problem, allocation: Allocation) -> Problem:
-    """Return the problem over the paths of the allocation, which may have its own."""
+    """Return the problem over the paths of an allocation: its own, or else those of the problem."""
     return problem if allocation.paths is None else problem.with_paths(allocation.paths)
 
 
@@ -328,7 +328,9 @@ def gap_of(problem: Problem, value: float, bound: float) -> float:
 
 
 def failed_allocation(problem: Problem) -> Allocation:
-    """Return an allocation of zeros with status failed and unknown times."""
+    """Return an allocation without flow for B matrices, with status failed and unknown (NaN)
+    times.
+    """
     splits = torch.zeros_like(problem.path_value.expand(problem.batch, -1, -1))
     unknown = (float("nan"),) * problem.batch
     return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown, unknown)

@@ -28,7 +28,7 @@ DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworksConfig(TrafficFileConfig):
-    """Settings of networks and their traffic."""
+    """Settings that name the networks of a study, and their traffic."""
 
     topology: tuple[str, ...]
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4;
@@ -349,7 +349,7 @@ class ReportConfig:
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 
     def __post_init__(self) -> None:
-        """Raise InputError if there is nothing to write."""
+        """Raise InputError without --out and --figures, or for options that need --figures."""
         if self.out is None and self.figures is None:
             raise InputError.invalid("--out", "", "there is no output", "set --out or --figures")
         for field in ("columns", "label"):

@@ -53,7 +53,7 @@ class Study:
         entries: Entries,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Parse the levels of all protocols."""
+        """Parse the levels of each protocol from the options."""
         self._options = options
         self._entries = entries
         self._notify = notify

@@ -129,6 +129,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
             config.out, (*FILES, SETTINGS), overwrite=config.overwrite, hint=RESUME_HINT
         )
     save_settings(config)
+    # Train and evaluate run by run; the tables have the runs so far.
     runs: list[SweepRun] = []
     planned = list(_planned(config))
     for run_index, (name, settings, seed) in enumerate(planned):
@@ -260,6 +261,7 @@ def _evaluate(
         for field in dataclasses.fields(TrainConfig)
         if field.name in evaluate_fields and field.name not in replaced_fields
     }
+    # The trained scheme and PDHG on the network of the run.
     study = EvaluateConfig(
         topology=(training.topology,),
         traffic=(training.traffic,),

@@ -473,7 +473,7 @@ def _class_column(name: str) -> Column:
     """
 
     def satisfied(summary: Summary) -> float:
-        """Return the satisfied demand of the class; NaN without it."""
+        """Return the satisfied demand of the class under a scheme; NaN without this class."""
         return next(
             (
                 class_summary.satisfied_demand
@@ -507,8 +507,12 @@ def _number(value: float) -> str:
 
 
 def class_text(summary: Summary, name: str) -> str:
-    """Format satisfied demand and gap of a class, such as ``99.83% (0.15%)``; ``-`` if the scheme
-    has no such class.
+    """Format the satisfied demand and the gap of a priority class, such as ``99.83% (0.15%)``;
+    ``-`` if the scheme has no such class.
+
+    Args:
+        summary: summary of the scheme.
+        name: name of the class.
     """
     class_summary = next(
         (candidate for candidate in summary.classes if candidate.name == name), None
