@@ -279,7 +279,8 @@ def selection_text(
         count: number of evaluated matrices.
         instance: all matrices.
         config: settings of the split and the calibration.
-        is_consecutive: whether the evaluated matrices follow each other, or are evenly spread.
+        is_consecutive: whether the evaluated matrices are consecutive; otherwise they are evenly
+            spread.
     """
     num_available = instance.traffic.num_matrices
     calibration_text = (

@@ -402,6 +402,7 @@ class SweepConfig(TrainConfig):
         Raises:
             InputError: an unknown setting, or a value of another type.
         """
+        # Values of each varied setting; ``from`` is a keyword of Python, so its field is ``from_``.
         varied_fields = {
             field.name: field
             for field in dataclasses.fields(TrainConfig)
@@ -422,6 +423,7 @@ class SweepConfig(TrainConfig):
             axes.append(
                 [(name, self._value(name, value.strip(), text)) for value in values.split(",")]
             )
+        # The last setting varies fastest.
         for combination in itertools.product(*axes):
             yield dict(combination)
 

@@ -61,9 +61,11 @@ class Summary:
         total_s: median seconds by the clock of the evaluation.
         parallel_s: median seconds to build and solve with one processor per subproblem.
         status: number of cases of each status, such as ``691 optimal``.
-        classes: under priority, the highest one first.
-        fairness: under max_min, mean over the cases of the fairness of rates against those of the
-            best scheme, the geometric mean of min(f / g, g / f).
+        classes: summaries of the priority classes, the highest one first; () under another
+            objective.
+        fairness: under max_min, mean fairness over the cases; the fairness of a case is the
+            geometric mean of min(f / g, g / f) over the demands, with f the rate of a demand and g
+            its rate under the best scheme.
         latency_mean: mean over the cases of the mean latency of the volume, ms; NaN without
             latencies.
         latency_99: mean over the cases of the latency that 99% of the volume do not exceed, ms.

@@ -1,4 +1,6 @@
-"""``teal upgrade``: run from settings; write tables, a page with a map and charts, and files."""
+"""``teal upgrade``: plan an expansion from settings, and write its tables, its page with maps and
+charts, and the expanded network.
+"""
 
 from __future__ import annotations
 

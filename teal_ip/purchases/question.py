@@ -475,6 +475,7 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
         paths: candidate paths without the new cables.
         topology: the network with the new cables.
     """
+    # Paths over the network with the new cables, which are added demand by demand.
     new_paths = compute_paths(
         topology,
         paths.pairs,

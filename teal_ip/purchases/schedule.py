@@ -127,7 +127,7 @@ def schedule(
             growth,
             deadline or Deadline(),
         )
-        # New cuts of this period hold for the largest demands, scaled.
+        # The new cuts of this period, scaled to the largest demands, are valid for them.
         cuts.add(
             scaled_cuts.select(np.arange(len(cuts), len(scaled_cuts))).at_growth(
                 largest_growths[-1] / growth

@@ -497,9 +497,14 @@ def _ecmp_value(problem: SegmentProblem) -> float:
 
 
 def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
-    """Return the shortest paths as a result, with the bound of a search without iterations.
+    """Return the solution in which all demands follow the IGP's shortest paths, with the bounds
+    that the starting prices of the search prove.
 
     If the flow is maximised, one common factor scales all demands to fit.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        config: the settings.
     """
     bounds = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()

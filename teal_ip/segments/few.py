@@ -88,7 +88,7 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
             midpoint), extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         start: optimum of the program.
         deadline: time limit.
 
@@ -323,7 +323,7 @@ def solve_integer_program(
     master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False
 ) -> Point | None:
     """Solve an integer program: fewest policies within a utilisation, or least utilisation with at
-    most N.
+    most N policies.
 
     Its columns are the current ones and those that save most at the dual prices of the program with
     splits.  A column is the list of a demand over a midpoint; a demand has a policy if a column of
@@ -333,7 +333,7 @@ def solve_integer_program(
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
             midpoint), extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         gap: relative gap at which HiGHS stops.
         deadline: time limit.
         one_list: whether no demand is split.
@@ -396,7 +396,7 @@ class _IntegerModel:
 
     Args:
         master: rows and columns so far; its rows are extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         one_list: whether no demand is split: shares are integers.
     """
 

@@ -280,10 +280,13 @@ class Master:
         return self.point(self.column_demand, self.column_mid, share, prices, policy_price)
 
     def _variables(self, program: Program) -> tuple[FloatArray, FloatArray]:
-        """Return costs and upper bounds of the variables.
+        """Return the costs and the upper bounds of all variables.
 
         The variables are the share of each column (C), then theta, the largest utilisation, if it
         is minimised.  The cost is theta, or the sum of the shares of policies that count.
+
+        Args:
+            program: objective and limits.
         """
         # (C,) 1 for columns whose policy counts, 0 for the others.
         counted = program.counted[self.column_demand]
@@ -296,13 +299,20 @@ class Master:
         return np.append(np.zeros(len(self.column_demand)), 1.0), np.append(upper_bounds, math.inf)
 
     def _constraints(self, program: Program) -> tuple[sp.csr_array, FloatArray]:
-        """Return the constraints rows x <= rhs, as matrix and right-hand side.
+        """Return the matrix and the right-hand side of the constraints, matrix x <= right-hand
+        side, over the variables x of :meth:`_variables`.
 
         In this order, with all utilisations divided by ``unit``:
 
             utilisation of the shortest paths + entries x <= theta, or <= U    for each row
             sum of shares <= 1    for each demand, or set of excluding transit policies
             sum of the shares that count <= N    if the number of policies is limited
+
+        theta is the largest utilisation if it is minimised, U the utilisation limit otherwise, and
+        N the largest number of policies.
+
+        Args:
+            program: objective and limits.
         """
         share_sums = self.scenarios.share_sum_rows(self.column_demand)
         blocks = [sp.csr_array(self.entries / self.unit), share_sums]
@@ -514,7 +524,8 @@ def _generate_columns(
         policies    >= sum_d min(direct[d], cost[d] + q) - U sum y
         utilisation >= (sum_d min(direct[d], cost[d] + q) - q N) / sum y
 
-    where direct[d] and cost[d] are the costs of the shortest paths and of the cheapest list at p.
+    where direct[d] and cost[d] are the costs of demand d's shortest paths and of its cheapest list
+    at p, U is the utilisation limit, and N the largest number of policies.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
@@ -530,7 +541,7 @@ def _generate_columns(
     # (R,) prices of the best bound; rows that are newer have a price of 0.
     earlier_prices = np.pad(best.prices, (0, len(point.prices) - len(best.prices)))
     for weight in (_MASTER_WEIGHT, 1.0):
-        # Smoothed prices.
+        # Smoothed prices of rows and policies; an infinite policy price is not smoothed.
         prices = weight * point.prices + (1 - weight) * earlier_prices
         policy_price = point.policy_price
         policy_price = (

@@ -62,7 +62,7 @@ class Scenarios:
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
-        """Prepare the passes over the shortest-path DAGs of every failure, and capacities."""
+        """Prepare the kernels over the shortest paths of every failure, and the link capacities."""
         self.passes = [SegmentPasses(dag) for dag in dags]
         self.source = source
         self.target = target
@@ -132,6 +132,7 @@ class Scenarios:
                     matrix_volume += sign * np.bincount(
                         segment, matrix_moved[uses_segment], num_segments
                     )
+            # Link loads (M, E) over capacities; 0 for failed links.
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
             utilisations.append(
