@@ -166,6 +166,7 @@ class Cases:
         """Yield the cases, matrix by matrix: the nominal one, then those of each protocol and
         level.
         """
+        # Variance (D,) of the changes over time, which only noise needs.
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
         for row in self.rows.tolist():
             (demand,) = self.traffic.read([row])

@@ -116,7 +116,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                 cases = _finite_cases(
                     [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )
-                # The worst value is that of the share of the optimum alone.
+                # Only the share of the optimum has a worst value.
                 if cases:
                     interval = interval_of_mean(cases)
                     yield MeanRow(

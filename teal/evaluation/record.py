@@ -165,6 +165,7 @@ class Record:
         with atomic_file(folder / NETWORKS) as temporary:
             text = json.dumps([network.to_json() for network in self.networks], allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
+        # Utilisations: columns of the key's fields, and a list of E values for each row.
         columns: dict[str, Any] = {
             f: [getattr(key, f) for key in self.utilisation] for f in RESULT_KEY_FIELDS
         }

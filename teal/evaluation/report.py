@@ -86,8 +86,8 @@ class Charts:
     def all(self) -> list[Chart]:
         """Return every chart for which there are rows.
 
-        The nominal matrices have up to five charts, the online protocol and each protocol with
-        levels one.
+        The nominal matrices have up to five charts; the online protocol has one, and so has each
+        protocol with levels.
         """
         offline = self._levels.get((Protocol.OFFLINE.value, ""), [])
         charts: list[Chart] = []
@@ -155,7 +155,8 @@ class Charts:
             ]
             if np.isfinite(least_shares).all()
         ]
-        # Chart: the curve is a line, the schemes are marks.
+        # Chart: the curve is a line, the schemes are marks.  The last point of the curve is the
+        # largest least share, and the one before it has the largest alpha.
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
             "fairness",

@@ -45,7 +45,7 @@ ReportRound = Callable[[int, float, float], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Upgrade:
-    """A capacity expansion.
+    """A capacity expansion, with the certified bound on its cost.
 
     Attributes:
         bought: (C,) Gbit/s added to each link of a cable.
@@ -224,7 +224,8 @@ class _Incumbent:
             self.utilisation = utilisation
 
     def is_within(self, gap: float, bound: float) -> bool:
-        """Whether the incumbent's cost exceeds a lower bound by at most a fraction of the cost.
+        """Whether there is an incumbent whose cost exceeds a lower bound by at most a fraction of
+        the cost.
 
         Args:
             gap: largest (cost - bound) / cost.

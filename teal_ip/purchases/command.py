@@ -291,6 +291,10 @@ class UpgradeReport(UpgradePlan):
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write tables, expanded network and page to a folder.
 
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
+
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
         """

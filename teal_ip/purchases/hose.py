@@ -69,7 +69,8 @@ def matrix_above(
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
         hose: limits of what each node sends and receives; the set of matrices within them.
-        min_utilisation: smallest largest-link utilisation of the matrices that are searched.
+        min_utilisation: the search is for matrices under which the largest link utilisation is at
+            least this.
         seconds: time limit of HiGHS.
 
     Returns:
@@ -148,11 +149,12 @@ class _VertexProgram:
         """Return HiGHS's result of the program: the largest utilisation sum_d w_d.
 
         Args:
-            min_utilisation: smallest utilisation of a solution; the program is infeasible without
-                one.
+            min_utilisation: smallest utilisation of a solution; the program is infeasible if no
+                matrix reaches it.
             seconds: time limit of HiGHS.
         """
-        # Objective and bounds of the variables: U and w >= 0, 0 <= q <= 1, z and v binary.
+        # Objective (HiGHS minimises, so the cost of w is -1) and bounds of the variables: U and w
+        # >= 0, 0 <= q <= 1, z and v binary.
         first_column = self._first_column
         num_variables = sum(self._sizes.values())
         cost = np.zeros(num_variables)
@@ -172,8 +174,8 @@ class _VertexProgram:
         )
 
     def matrix(self, solution: FloatArray) -> FloatArray:
-        """Return the matrix (D,) of a solution: x_d = sum over the links of U_{d,e}, since sum of
-        q_e = 1.
+        """Return the matrix x (D,) of a solution, Gbit/s: x_d = sum over the links e of U_{d,e},
+        since U_{d,e} = x_d q_e and the sum of q_e is 1.
 
         Args:
             solution: values of all variables.

@@ -495,8 +495,8 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
-    """Return the number of matrices available for planning: all except the share --replay of the
-    latest ones, at least 1.
+    """Return the number of matrices available for planning: all except the latest ones, whose share
+    is --replay; at least 1.
     """
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 

@@ -72,7 +72,8 @@ class Scenarios:
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Return the scenarios and n further ones, without a link to a scenario without failure.
+        """Return these scenarios, followed by n further ones, each of which is stored as its own
+        scenario without failure (``intact``).
 
         Args:
             demand: (n, D) Gbit/s.
@@ -90,8 +91,8 @@ class Scenarios:
         )
 
     def select(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Return n other scenarios of the same network and costs, without a link to a scenario
-        without failure (``intact`` is each scenario itself).
+        """Return n other scenarios of the same network and costs, each of which is stored as its
+        own scenario without failure (``intact``).
 
         Args:
             demand: (n, D) Gbit/s.
@@ -224,6 +225,7 @@ def scenarios_of(
     balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(
         torch.float64
     )
+    # The scenario without failure (``intact``) is the first one of each block.
     scenarios = Scenarios(
         balanced,
         demand,

@@ -428,7 +428,8 @@ def _over_all_paths(
 def _plan_hose(
     task: UpgradeTask, start: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Plan for a hose, and for the largest value of every demand at once (pipe) for comparison.
+    """Return the plan for a hose, compared with the plan for the largest value of every demand at
+    once (pipe).
 
     If traffic is held back for evaluation, the share that each plan drops is compared, too.
 
@@ -571,7 +572,7 @@ class _PeriodPlan(NamedTuple):
 def _plan_quarters(
     task: UpgradeTask, scenarios: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Plan expansions by quarter, up to the horizon.
+    """Return the plan of the expansions by quarter, up to the horizon.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -690,7 +691,8 @@ def _assemble_plan(
     disconnected: dict[int, list[int]],
     continuous: float,
 ) -> UpgradePlan:
-    """Assemble the plan: networks, named purchases, fits of scenarios, and link loads.
+    """Return the plan of an expansion: networks, named purchases, fits of scenarios, and link
+    utilisations.
 
     Args:
         task: input of the search: network, matrices, failures and settings.

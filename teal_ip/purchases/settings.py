@@ -30,7 +30,7 @@ def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
         field: field whose option the message names.
         problem: fault of the combination, as a clause about the option.
         is_valid: whether the combination is valid.
-        remedy: imperative; ``""`` where it is obvious.
+        remedy: what to do, in the imperative; ``""`` if the problem says it.
     """
     if not is_valid:
         raise InputError.invalid(f"--{field.replace('_', '-')}", "", problem, remedy)

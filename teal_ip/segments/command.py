@@ -646,11 +646,12 @@ def _column_generation_report(
     Args:
         config: the settings.
         topology: the network.
-        problem: the matrix, over the generated lists.
-        result: allocation over the lists.
+        problem: the matrix, over the shortest paths; supplies demands and objective.
+        result: allocation over the generated lists.
         ecmp: value of the shortest paths alone.
         solve_s: solve time, seconds.
     """
+    # Split ratios (D, K) of the lists of each demand; a demand without a list has no path.
     lists = result.allocation.paths
     metrics = result.assessment.figures(0)
     assert isinstance(lists, CandidateLists)

@@ -255,10 +255,11 @@ def at_most(
 def _from_several_targets(
     master: Master, max_policies: int, start: Point, bound: float, gap: float, deadline: Deadline
 ) -> tuple[Point, int]:
-    """Minimise the utilisation over the policies of solutions of fewest policies (heuristic).
+    """Search for a lower utilisation with at most N policies, which are taken from solutions of
+    fewest policies at several utilisation limits (heuristic).
 
-    For each of _TARGETS utilisation limits between the bound and the start, compute the fewest
-    policies, retain the N that move most, and minimise the utilisation with them.
+    For each of _TARGETS limits between the bound and the start, compute the fewest policies, retain
+    the N that move most, and minimise the utilisation with them.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
@@ -374,7 +375,7 @@ def _add_promising_columns(master: Master, program: Program, deadline: Deadline)
 
     Args:
         master: rows and columns so far; its columns are extended in place.
-        program: supplies the limit on the number of policies.
+        program: supplies the limit on the number of policies, and the demands that count.
         deadline: time limit.
     """
     relaxed = master.solve(

@@ -304,6 +304,7 @@ def solve_over_lists(
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
     if segments > 1:
         lists = _first_lists(problem, lists, segments, time_limit)
+    # Incumbent: largest gap of a matrix, problem over the lists, allocation and assessment.
     incumbent: tuple[float, Problem, Allocation, Assessment] | None = None
     best_bound: Tensor | None = None
     target_gap = _FIRST_GAP
@@ -318,7 +319,8 @@ def solve_over_lists(
         # Pricing: the cheapest list of each demand under the prices.
         prices = _all_prices(problem, solution)
         extended = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
-        # Value, and bound over all lists: the new lists have splits of 0.
+        # Value, and bound over all lists: the new lists have splits of 0.  The solve time, 0 here,
+        # is set at the end.
         padded_splits = torch.nn.functional.pad(
             solution.splits, (0, extended.num_paths - lists.num_paths)
         )

@@ -230,7 +230,7 @@ class SegmentProblem:
         return cheapest_mid, cost
 
     def bound(self, prices: FloatArray, cost: FloatArray) -> float:
-        """Return the dual bound of link prices p:
+        """Return the bound on the optimum that link prices p prove, with link capacities c:
 
             theta >= sum_d demand[d] cost[d] / sum_e c[e] p[e]    (largest utilisation)
             flow  <= sum_e c[e] p[e] + sum_d demand[d] max(0, 1 - cost[d])    (total flow)

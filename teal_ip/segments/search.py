@@ -159,6 +159,7 @@ class _Search:
         """Start with all demands on their shortest paths, and dual prices of 0."""
         self.problem = problem
         demands = len(problem.demand)
+        # Slot 0 has the shortest paths; the other slots are empty (-1).
         self.mid = np.full((demands, SLOTS), -1, dtype=np.int32)
         self.mid[:, 0] = problem.target
         self.share = np.zeros((demands, SLOTS))
@@ -167,6 +168,8 @@ class _Search:
         length = problem.segment_prices(problem.inverse_capacity)
         self.path_length = length[problem.target, problem.source]
         self.tau = 1 / (2 * self.path_length)
+        # Best value, bound, allocation and link prices so far; current dual point; and gaps at the
+        # last restart and at the last test for a stall.
         self.iterations = 0
         self.sign = 1.0 if problem.balances else -1.0
         self.value = math.inf * self.sign
@@ -404,6 +407,7 @@ class _Search:
         """Return the row sums (E,) for the dual step sizes: link utilisations if all demand were
         carried with the current split ratios, at least a fraction of the largest one.
         """
+        # A demand without flow counts as if it followed its shortest paths.
         share = self.share.copy()
         if not self.problem.balances:
             share[:, 0] += _MIN_CARRIED

@@ -279,7 +279,7 @@ def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FewPolicies:
-    """Routing with few policies within a utilisation.
+    """Midpoints and split ratios in which few demands have a policy, within a utilisation.
 
     Attributes:
         mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.

@@ -159,6 +159,7 @@ class Survey:
         Raises:
             InputError: invalid files.
         """
+        # Steps in order: the input, the matrix from counters if there are any, and the analyses.
         step_functions: dict[str, Callable[[], Step]] = {"network": self._network_step}
         if self._config.counters is not None:
             step_functions["matrix"] = self._matrix_step

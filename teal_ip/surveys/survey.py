@@ -108,6 +108,10 @@ class SurveyReport:
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the page and the results of all steps to a folder.
 
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
+
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
         """
