@@ -71,7 +71,7 @@ class SweepRun:
         start_cut, start_own_gap: ``cut`` and ``own_gap`` of the initial model.
         satisfied_demand: mean served share of the demand, over the test matrices.
         value: mean value.
-        gap_known: mean gap by the best bound of the model and of the first-order engine.
+        gap_known: mean gap by the better bound of the trained scheme and PDHG.
         solve_s: median seconds of an allocation.
     """
 

@@ -22,9 +22,9 @@ from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, GAPS, Tester
 
-# Smallest certified gap of the engine in a test.
+# Smallest certified gap of the solver in a test.
 _MIN_GAP = 3e-5
-# Smallest certified gap of the engine in a test of modules.
+# Smallest certified gap of the solver in a test of modules.
 _MIN_MODULE_GAP = 1e-6
 # Number of the most violated scenarios that are tested alone until all of them fit.
 _FOCUS = 64
@@ -117,7 +117,7 @@ def expand_capacity(
     master = _Master(scenarios, cuts)
     incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(all_rows)))
     num_rounds = 0
-    # Smallest gap of the engine when all scenarios are tested: a small part of the target gap.
+    # Smallest gap of the solver when all scenarios are tested: a small part of the target gap.
     finest_gap = max(_MIN_GAP, gap / 300)
     most_violated = tester.worst(master.point, _FIRST_FOCUS, time_limit)
     while True:

@@ -4,11 +4,12 @@
 
 Finding the worst matrix of H for a network is not convex: the largest utilisation, max over x of
 min over splits, is max over x, y of sum_d x_d dist_d(y), which is bilinear.
-:func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the
-engine), from several starts: a lower bound on the worst case, and in :func:`expand_for_hose` the
-next scenario.  :func:`static_limit` is an upper bound, from splits that do not depend on x.  On
-small networks :func:`matrix_above` closes the gap between the two: an integer program, exact when
-solved, that decides whether any matrix of a hose fills a link beyond a limit.
+:func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the dual
+prices of the best splits for x), from several starts: a lower bound on the worst case, and in
+:func:`expand_for_hose` the next scenario.  :func:`static_limit` is an upper bound, from splits that
+do not depend on x.  On small networks :func:`matrix_above` closes the gap between the two: an
+integer program, exact when solved, that decides whether any matrix of a hose fills a link beyond a
+limit.
 
 With prices y of the links, q_e = c_e y_e, sum of q_e = 1, the largest utilisation over all matrices
 x of the hose is
@@ -444,7 +445,7 @@ def _alternate(
     """Alternate between matrix and prices, for the failures whose utilisation still rises.
 
         x <- the matrix of the hose with the largest sum_d x_d dist_d(y)     (linear program)
-        y <- the dual prices of the best splits for x                        (engine)
+        y <- the dual prices of the best splits for x                        (solver)
 
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f.

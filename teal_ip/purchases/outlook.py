@@ -33,7 +33,7 @@ _CURVE = 0.8, 1.0, 1.2, 1.4, 1.6
 _REPLAYED = 24
 # Number of scenarios that are evaluated at a time.
 _REPLAY_BATCH = 512
-# Certified gap of the engine in forecasts.
+# Certified gap of the solver in forecasts.
 _FORECAST_GAP = 1e-3
 
 

@@ -20,7 +20,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 # Capacity of a candidate cable that is not built, over the median capacity.  With a capacity of 0
-# the engine would treat it as failed, and would compute no price for it.
+# the solver would treat it as failed, and would compute no price for it.
 _UNBOUGHT_SHARE = 1e-3
 
 

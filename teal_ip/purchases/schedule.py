@@ -39,7 +39,7 @@ from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import Tester
 
-# Smallest certified gap of the engine in a test.
+# Smallest certified gap of the solver in a test.
 _MIN_GAP = 1e-4
 # Time limit of HiGHS for the bound on the cost of a period's modules, seconds.
 _MODULE_SECONDS = 20.0
@@ -284,7 +284,7 @@ def _plan_period(
     needed = np.minimum(
         np.maximum(scenarios.needed(tested.load), point), (upper_bounds * unit_size).sum(1)
     )
-    # Splits within the engine's gap may need more than the cuts: enlarge, up to the next period.
+    # Splits within the solver's gap may need more than the cuts: enlarge, up to the next period.
     if size is None:
         point = needed
         chosen = needed[:, None]

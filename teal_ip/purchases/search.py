@@ -449,7 +449,8 @@ def _plan_hose(
     hose_plan, continuous = _expand_for_hose(task, start, hose)
     scenarios = hose_plan.scenarios
     upgrade = hose_plan.upgrade
-    # The plan, its comparison with the pipe, its proof, and its certificate.
+    # The plan, its comparison with the pipe, its proof, and with --certify the upper bound on the
+    # utilisation under any matrix of the hose.
     plan = _assemble_plan(task, scenarios, upgrade, disconnected, continuous)
     named_plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
     alternatives = task.attempt(

@@ -1,8 +1,8 @@
 """Subproblems of the Benders decomposition: tests of scenarios against an expansion, and cuts of
 those that do not fit.
 
-The engine solves scenarios in batches.  Axis letters: n tested scenarios, S scenarios, C cables, E
-links.  Entry point: :class:`Tester`.
+:mod:`teal.solvers.pdhg` solves scenarios in batches.  Axis letters: n tested scenarios, S
+scenarios, C cables, E links.  Entry point: :class:`Tester`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from teal.solvers.pdhg import PdhgState, solve
 from teal_ip.purchases.cuts import Cuts, cheapest_cost, make_cuts
 from teal_ip.purchases.scenarios import Scenarios
 
-# Certified gaps of the engine, in turn; each one is for the scenarios that the previous gap leaves
+# Certified gaps of the solver, in turn; each one is for the scenarios that the previous gap leaves
 # undecided.
 GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
 # Certified gap of the splits without failure that are tried under failures.
@@ -26,7 +26,7 @@ _INTACT_GAP = 1e-2
 # Split ratio on live paths below which a demand is spread over them evenly.
 _MIN_LIVE_SHARE = 1e-3
 # Largest number of path slots of a batch, over all its scenarios: about 100 MB for each array of
-# the engine.
+# the solver.
 _MAX_SLOTS = 3_000_000
 # Relative excess of a utilisation over the limit that counts as rounding.
 FITS = 1e-6
@@ -86,7 +86,7 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
             deadline: time limit, after which the current gaps decide; at least one pass is made.
-            finest: smallest certified gap of the engine; undecided scenarios are not solved to a
+            finest: smallest certified gap of the solver; undecided scenarios are not solved to a
                 smaller one.
             until_cut: whether to return as soon as a pass proves that some scenario does not fit,
                 since its cut changes the expansion.
@@ -221,7 +221,7 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the tested scenarios.
             block: positions in ``rows`` of the scenarios to solve.
-            gap: certified gap of the engine.
+            gap: certified gap of the solver.
             start: splits and prices of a previous pass; None for none.
             deadline: time limit.
             load: (n, E) Gbit/s (written).

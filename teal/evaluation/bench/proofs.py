@@ -44,6 +44,7 @@ def prove_scores(
         folder: folder of the proofs, made if missing.
         report: called with the name of each case.
     """
+    # Scores with a proof, or with the reason why there is none, by (program, case).
     proved: dict[tuple[str, str], Score] = {}
     for case in bench.cases:
         report(case.name)
@@ -74,7 +75,9 @@ def prove_scores(
 
 
 def _proof_folder(score: Score) -> Path:
-    """Return PROGRAM/CASE, percent-encoded, so that different names have different folders."""
+    """Return the relative folder PROGRAM/CASE of the proof of a result, whose names are
+    percent-encoded, so that different names have different folders.
+    """
     return Path(*(quote(name, safe="") for name in (score.program, score.case)))
 
 
@@ -88,9 +91,10 @@ def _prove(
         paths: candidate paths over which ``prices`` were computed.
         prices: (1, E) dual prices of links.
         result: paths and shares of each demand.
-        case: the case, whose name messages have.
+        case: the case, whose name appears in messages.
         folder: folder of the proof.
     """
+    # Rates by (source, target), Gbit/s; flows of each demand by path.
     demand = problem.demand[0].numpy()
     rate = {
         (int(s), int(t)): float(amount)
@@ -103,6 +107,7 @@ def _prove(
         for ends, demand_paths in result.items()
         if rate.get(ends, 0.0) > 0
     }
+    # Splits over the candidate paths and those of the result; solve times are unknown (NaN).
     all_paths, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
     allocation = Allocation.of_batch(torch.from_numpy(splits)[None], prices, math.nan)
     return write_proof(
@@ -111,7 +116,11 @@ def _prove(
 
 
 def _sum_by_path(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
-    """Return the flows of paths, Gbit/s, with equal paths added up."""
+    """Return the flow of each path, Gbit/s, by its links; flows of equal paths are added up.
+
+    Args:
+        flows: links and flow of each path.
+    """
     total: PathFlows = {}
     for links, flow in flows:
         total[links] = total.get(links, 0.0) + flow
