@@ -113,6 +113,7 @@ class AllowedDemands:
         demand = np.clip(demand, self.low, self.high)
         if self.sends is None or self.receives is None:
             return demand
+        # Scale the demands of senders, then of receivers; demands only fall, so no sum rises.
         for _ in range(_HOSE_PASSES):
             for end, limit in ((0, self.sends), (1, self.receives)):
                 node = self.pairs[:, end]

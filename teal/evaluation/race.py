@@ -172,6 +172,7 @@ def situations(
     )
     earlier_problem = instance.problem(earlier_demand)
     earlier = Earlier(earlier_problem, pdhg.solve(earlier_problem, gap=_EARLIER_GAP))
+    # The next interval, a flash crowd, failures, and no earlier state.
     yield NEXT, instance.problem(demand), earlier
     yield CROWD, instance.problem(flash_crowd(demand, rng)), earlier
     num_failed = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))

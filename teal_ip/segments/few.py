@@ -447,11 +447,11 @@ class _IntegerModel:
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
     def _policy_constraints(self, policy_index: Int64Array) -> list[Between]:
-        """Return the constraints on policies.
+        """Return the constraints on policies, whose variables exists[p] are 0 or 1:
 
             sum of the shares of policy p - exists[p] <= 0      for each policy p
             sum of exists[p] <= 1                               for each set of excluding policies
-            sum of exists[p] <= N
+            sum of exists[p] <= N                               N: largest number of policies
 
         Args:
             policy_index: (C,) index of the policy of each column.

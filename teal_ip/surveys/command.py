@@ -232,6 +232,7 @@ class Survey:
         Args:
             name: loads, metrics, policies or purchases.
         """
+        # The matrices in OUT include the growth of the options.
         config = self._config
         traffic = load_traffic(str(config.out / TRAFFIC), self._installed)
         analyses = Analyses(self._dag, traffic, config, self._notify)

@@ -196,6 +196,7 @@ def make_set(
         for name in names
         for track, row, failed in _cases(name, networks[name])
     ]
+    # A case is named network/track/matrix, and /failed cable if there is one.
     cases = []
     bench = BenchSet(networks, traffic, ())
     for case_index, (name, track, row, failed) in enumerate(planned):

@@ -51,6 +51,7 @@ def prove_scores(
         valid_scores = [score for score in scores if score.case == case.name and not score.fault]
         if not valid_scores:
             continue
+        # The dual prices of the case's optimum prove the bound of every result.
         problem, optimum = optimum_of(bench, case)
         for score in valid_scores:
             score_folder = _proof_folder(score)

@@ -167,6 +167,7 @@ def write_results(
         results: paths and shares of each case.
         seconds: seconds of each case.
     """
+    # A row for each path: the source, then the end of each of its links.
     cases = {case.name: case for case in bench.cases}
     with (
         atomic_file(path) as temporary,
