@@ -5,9 +5,10 @@ maximises
 
     loss(d) = (V(d) - S(d)) / V(d),   or   (V(d) - S(d)) / sum_e c[e],
 
-with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (the mean of
-several schemes, such as one with several seeds).  Each loss is a proof: both allocations exist, so
-that the scheme loses at least as much against the optimum.  The largest loss in U may be larger.
+with V(d) the value of a feasible allocation by PDHG, S(d) the value of the scheme (the mean of
+several schemes, such as one with several seeds), and c[e] the link capacities.  Each loss is a
+proof: both allocations exist, so that the scheme loses at least as much against the optimum.  The
+largest loss in U may be larger.
 
 U is a box, low[i] <= d[i] <= high[i].  With a hose limit the sums of what each node sends and
 receives are limited, too (hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black box,
@@ -112,6 +113,7 @@ class AllowedDemands:
         demand = np.clip(demand, self.low, self.high)
         if self.sends is None or self.receives is None:
             return demand
+        # Scale the demands of senders, then of receivers; demands only fall, so no sum rises.
         for _ in range(_HOSE_PASSES):
             for end, limit in ((0, self.sends), (1, self.receives)):
                 node = self.pairs[:, end]
@@ -209,7 +211,7 @@ def audit(
     Args:
         instance: network, paths, matrices.
         schemes: at least one, for any value-maximising objective.
-        allowed: set of demands.
+        allowed: set of demands in which the search moves.
         seconds: length of the search; the measured matrices are tried in any case.
         seed: seed of the mutations.
         max_matrices: approximate number of matrices that are tried; 0 for no limit.
@@ -234,6 +236,7 @@ def audit(
     )
 
     def may_continue() -> bool:
+        """Whether neither the time nor the number of matrices has reached its limit."""
         return time.perf_counter() - begin < seconds and (
             not max_matrices or incumbent.evaluations < max_matrices
         )
@@ -335,7 +338,7 @@ class _Incumbent:
         return _losses(problem, self._schemes, self._total_capacity, gap)
 
     def _record(self) -> None:
-        """Append the incumbent to the improvements, and report it."""
+        """Append the loss under the worst demands to the improvements, and report it."""
         elapsed_s = time.perf_counter() - self._begin
         loss, value, optimum = map(float, self._metrics)
         self.generations.append(
@@ -381,6 +384,7 @@ class _Mutations:
         changed = demand.copy()
         low = self._allowed.low[chosen]
         high = self._allowed.high[chosen]
+        # One of the seven changes, in the order of the docstring.
         match rng.integers(7):
             case 0:
                 changed[chosen] = low
@@ -421,6 +425,10 @@ def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     Neighbours have their upper limit, distant nodes a small share of theirs: small demands of
     distant nodes use capacity of many links, which large demands of neighbours then lack (MetaOpt,
     section 4.1).  There is a pattern for each minimum distance and share.
+
+    Args:
+        instance: network and paths.
+        allowed: limits of the demands.
     """
     # (D,) number of links of the first path; 1 for neighbours.
     hops = instance.paths.hops[:, 0]
@@ -448,6 +456,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
     """Return groups of demand indices: those with a common source, target, link of the first path,
     or length of the first path.
     """
+    # First paths of all demands: each pair of a path and one of its links, and numbers of links.
     paths = instance.paths
     path, link = paths.incidences(max_paths=1)
     hops = paths.hops[:, 0]
@@ -457,6 +466,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
         for node in np.unique(paths.pairs[:, side])
     ]
     groups += [np.flatnonzero(hops == num_links) for num_links in np.unique(hops[hops > 0])]
+    # Demands whose first paths share a link: the pairs, sorted and split by link.
     order = np.argsort(link, kind="stable")
     ends = np.flatnonzero(np.diff(link[order])) + 1
     groups += np.split(path[order] // paths.num_paths, ends)
@@ -527,7 +537,7 @@ FILES = WORST, LOSSES, PLOT, MANIFEST = ("worst.csv", "losses.csv", "losses.png"
 
 
 def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
-    """Search for the worst demands, and write matrix, losses, plot and manifest.
+    """Search for the worst demands, write matrix, losses, plot and manifest, and return the result.
 
     Args:
         config: the settings.
@@ -547,6 +557,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     schemes = [make_scheme(scheme, model_by_scheme[scheme]) for scheme in config.scheme]
 
     def report_generation(generation: Generation) -> None:
+        """Report the proven loss of an improvement."""
         notify(
             f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: proven loss "
             f"{100 * generation.loss:.2f}%"
@@ -582,7 +593,13 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
 
 
 def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
-    """Write the worst demands as a traffic file of one matrix."""
+    """Write the worst demands as a traffic file of one matrix.
+
+    Args:
+        path: file to write.
+        instance: network and traffic of the search, for nodes, pairs and the first time stamp.
+        result: the worst demands.
+    """
     traffic = dataclasses.replace(
         instance.traffic,
         timestamps=instance.traffic.timestamps[:1],
@@ -594,7 +611,12 @@ def _write_matrix(path: Path, instance: Instance, result: Audit) -> None:
 
 
 def audit_outcome(config: AuditConfig, notify: Notify) -> Outcome:
-    """Run ``teal audit``."""
+    """Run ``teal audit``; return the proven loss, under the worst and under the input matrices.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     result = run_audit(config, notify)
     first = result.generations[0]
     last = result.generations[-1]

@@ -26,7 +26,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 
 
 class Protocol(StrEnum):
-    """Kinds of changes to a matrix or network before schemes allocate it."""
+    """Kinds of changes to a matrix or network before schemes allocate the matrix."""
 
     OFFLINE = "offline"
     # Separate rows for the cases of OFFLINE (teal.evaluation.evaluate).
@@ -79,7 +79,9 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Identifier of the case among those of a network and its traffic."""
+        """Identifier of the case among the cases of one network and its traffic, such as
+        ``failures/5%/0/12`` for protocol, level, draw and index.
+        """
         return f"{self.protocol.value}/{self.level}/{self.draw}/{self.index}"
 
 
@@ -97,6 +99,7 @@ def parse_levels(
     Raises:
         InputError: another format, a number that is not positive, or a repeated level.
     """
+    # A level is a number or, if the option allows it, a percentage.
     levels = []
     for level_text in filter(None, (level_text.strip() for level_text in text.split(","))):
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", level_text)
@@ -163,6 +166,7 @@ class Cases:
         """Yield the cases, matrix by matrix: the nominal one, then those of each protocol and
         level.
         """
+        # Variance (D,) of the changes over time, which only noise needs.
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
         for row in self.rows.tolist():
             (demand,) = self.traffic.read([row])
@@ -176,7 +180,7 @@ class Cases:
                         yield self._case(protocol, level, draw, row, demand, variance)
 
     def _draws(self, protocol: Protocol) -> int:
-        """Return the number of random draws of each level: 1 for protocols without randomness."""
+        """Return the number of random draws of each level of a protocol: 1 without randomness."""
         return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
 
     def _case(
@@ -213,13 +217,20 @@ class Cases:
         return Case(protocol, level.text, draw, row, demand, capacity)
 
     def failures(self) -> Iterator[list[int]]:
-        """Yield the failed links of each case with failures, without those of capacity 0."""
+        """Yield the indices of the failed links of each case of the protocol FAILURES."""
         for row in self.rows.tolist():
             for level in self.levels.get(Protocol.FAILURES, ()):
                 yield from (self._failed(level, draw, row) for draw in range(self.draws))
 
     def _failed(self, level: CaseLevel, draw: int, row: int) -> list[int]:
-        """Draw the failed links of a case: a number of cables, both directions."""
+        """Return the indices of the failed links of a case: both directions of randomly drawn
+        cables.
+
+        Args:
+            level: number or share of the cables that fail.
+            draw: index of the random draw.
+            row: index of the matrix.
+        """
         num_cables = len(self.topology.cables())
         num_failed = max(1, round(level.value * num_cables)) if level.relative else int(level.value)
         return fail_cables(
@@ -229,7 +240,15 @@ class Cases:
     def _rng(
         self, protocol: Protocol, level: CaseLevel, draw: int, row: int
     ) -> np.random.Generator:
-        """Return the generator of a case, which depends on the seed and these arguments alone."""
+        """Return the random generator of a case, which depends on the seed and these arguments
+        alone.
+
+        Args:
+            protocol: kind of change.
+            level: strength of the change.
+            draw: index of the random draw.
+            row: index of the matrix.
+        """
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
 
@@ -237,6 +256,8 @@ class Cases:
         """Return the variance (D,), (Gbit/s)^2, of the changes between consecutive matrices, over
         the whole traffic.
         """
+        # Sums of the changes and of their squares, chunk by chunk; the last matrix of a chunk
+        # precedes the first one of the next chunk.
         last_row = None
         sums = np.zeros(self.traffic.num_demands)
         square_sums = np.zeros(self.traffic.num_demands)
@@ -252,14 +273,15 @@ class Cases:
 def selection_text(
     count: int, instance: Instance, config: StudyOptions, *, is_consecutive: bool
 ) -> str:
-    """Describe which matrices were evaluated, such as
+    """Return the description of the evaluated matrices, such as
     ``10 of 50 matrices: the test split, evenly spread``.
 
     Args:
         count: number of evaluated matrices.
         instance: all matrices.
         config: settings of the split and the calibration.
-        is_consecutive: whether the evaluated matrices follow each other, or are evenly spread.
+        is_consecutive: whether the evaluated matrices are consecutive; otherwise they are evenly
+            spread.
     """
     num_available = instance.traffic.num_matrices
     calibration_text = (

@@ -1,5 +1,5 @@
-"""Comparison of schemes on one case: best dual bound of all schemes, gaps by each other's prices,
-and fairness of rates.
+"""Comparison of schemes on one case: the best dual bound of all schemes, gaps by the prices of the
+best scheme, and fairness of rates.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class SchemeResult:
     Attributes:
         allocation: B = 1; of status failed if the scheme failed.
         assessment: assessment of the allocation.
-        note: why the scheme failed; ``""`` if it did not.
+        note: reason for which the scheme failed; ``""`` if it did not.
         wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
-        model_alone: metrics of the splits of a scheme's model, cut to fit and not repaired; None
-            for a scheme without a model.
+        model_alone: metrics of the splits of a scheme's model, which are only scaled down to fit
+            the capacities; None for a scheme without a model.
         proved_gap: gap that the checker of proofs computed; NaN if no proof was requested.
     """
 
@@ -53,8 +53,8 @@ class SchemeResult:
 
 
 def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:
-    """Return the best dual bound of all schemes over the candidate paths, and the bound of the same
-    prices over all paths of the network.
+    """Return the best dual bound of all schemes over the candidate paths, and the bound that the
+    prices of this scheme prove over all paths of the network.
 
     Args:
         problem: problem of the case, B = 1.
@@ -64,6 +64,7 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
         two tensors (1,).  The second is NaN unless a scheme has its own paths; both are NaN if no
         scheme has a bound.
     """
+    # Bounds by scheme with candidate paths: the smallest for a maximum, the largest for a minimum.
     unknown = torch.full((1,), float("nan"), dtype=torch.float64)
     bounds = {
         name: result.assessment.bound
@@ -88,8 +89,9 @@ def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> d
     """Return ``gap_known`` of each scheme under priority and max_min, whose bounds depend on the
     allocation.
 
-    The gap is that by the scheme's own prices, or by the prices of the scheme with the smallest
-    gap, whichever is smaller.  Under priority it is the widest gap of a class.
+    It is the smaller one of two gaps: by the scheme's own prices, and by the prices of the best
+    scheme, which has an optimum or the smallest gap.  Under priority it is the widest gap of a
+    class.
 
     Args:
         problem: problem of the case, B = 1.
@@ -137,8 +139,14 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
 
 
 def _best_scheme(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
-    """Return the scheme with prices of the sequence that has an optimum, else the one with the
-    smallest gap; None if there is none.
+    """Return the name of the best scheme with prices for every program of the objective's sequence:
+    one with an optimum, else the one with the smallest gap.
+
+    None is returned under an objective with a single program, and without such a scheme.
+
+    Args:
+        problem: problem of the case, B = 1.
+        results: result of each scheme, by name.
     """
     if not problem.objective.rules.is_sequence:
         return None
@@ -158,8 +166,9 @@ def _gap_by_prices(problem: Problem, result: SchemeResult, prices: ProgramPrices
     Args:
         problem: problem of the case, B = 1.
         result: the allocation.
-        prices: prices of each program of the sequence, of the other scheme.
+        prices: prices of the other scheme for each program of the sequence.
     """
+    # Priority classes; else the levels of max_min, whose limits sum to the bound.
     splits = result.allocation.splits
     class_bounds = result.assessment.classes
     if class_bounds is not None:

@@ -61,7 +61,7 @@ class LazyAllocation:
 
     @cached_property
     def allocation(self) -> Allocation:
-        """The allocation, B = 1."""
+        """Allocation of the matrix, B = 1; the first access computes it."""
         return self.solve()
 
 
@@ -132,7 +132,7 @@ class Timeline:
         )
 
     def _install(self) -> None:
-        """Install the allocation that was being computed."""
+        """Install the allocation that the scheme has computed; the scheme is idle then."""
         assert self._computing is not None
         self._installed = self._computing[1]
         self._computing = None
@@ -147,6 +147,7 @@ def carried_over(problem: Problem, installed: LazyAllocation) -> Allocation:
         problem: the new matrix, B = 1.
         installed: the allocation for the earlier matrix.
     """
+    # Old flows (1, D, K), Gbit/s; those of a demand are scaled down to the new demand.
     old = installed.allocation
     flow = old.splits.to(problem.demand) * installed.demand[..., None]
     routed = flow.sum(-1, keepdim=True)
@@ -178,8 +179,8 @@ class SchemeRunner:
         where: name of the network, for messages.
         time_limit: seconds for one matrix; a scheme that takes longer is excluded.
         interval_s: seconds of an interval of the online protocol; 0 without it.
-        is_proving: whether every allocation is proved in integers.
-        excluded: why the scheme is excluded from further cases; ``""`` if it is not.
+        is_proving: whether the gap of every allocation is proved in integers.
+        excluded: reason for which the scheme is excluded from further cases; ``""`` if it is not.
     """
 
     name: str
@@ -244,7 +245,7 @@ class SchemeRunner:
         if self.excluded:
             return SchemeResult(failed, assess(problem, failed), self.excluded)
         try:
-            # Either one has set _busy_s, the wall-clock time of the solve.
+            # The warm-up or the solve has set _busy_s, the wall-clock time of the solve.
             allocation = self._warm_up_result or self._solve(problem, case)
             self._warm_up_result = None
             assessment = assess(problem, allocation)
@@ -265,11 +266,16 @@ class SchemeRunner:
     def _prove(
         self, problem: Problem, allocation: Allocation, assessment: Assessment
     ) -> tuple[str, float]:
-        """Prove an allocation in integers, if proofs are requested.
+        """Prove the gap of an allocation in integers, if proofs are requested.
+
+        Args:
+            problem: problem of the case.
+            allocation: the allocation.
+            assessment: its assessment; an unusable allocation is not proved.
 
         Returns:
-            why there is no proof, "" if there is one or none was requested; and the proved gap, NaN
-            without a proof.
+            the reason for a failed proof, "" if there is a proof or none was requested; and the
+            proved gap, NaN without a proof.
         """
         if not self.is_proving or not assessment.status[0].usable:
             return "", math.nan
@@ -281,7 +287,11 @@ class SchemeRunner:
             return f"not proved: {one_line(error)}", math.nan
 
     def check_time_limit(self, row: Row) -> None:
-        """Exclude the scheme if its last case took longer than the time limit."""
+        """Exclude the scheme from further cases if its last case took longer than the time limit.
+
+        Args:
+            row: row of the last case.
+        """
         spent_s = max(row.total_s if row.usable else 0.0, self._busy_s)
         self._busy_s = 0.0
         if spent_s > self.time_limit and not self.excluded:
@@ -293,11 +303,12 @@ class SchemeRunner:
         self.excluded = reason
 
     def _solve(self, problem: Problem, case: Case) -> Allocation:
-        """Solve a case with the wall clock running; store the seconds in ``_busy_s``.
+        """Return the allocation of a case; store the wall-clock seconds of the solve in
+        ``_busy_s``.
 
         Args:
             problem: problem of the case.
-            case: the case; schemes that follow a state get the problem before it.
+            case: the case; schemes that continue from the previous interval get its problem.
         """
         if isinstance(self.scheme, Follower):
             self.scheme.follow(self.before(case))
@@ -377,6 +388,7 @@ def _interval_row(
         shares: share of the interval for which each allocation was installed.
         assessments: assessment of each allocation.
     """
+    # The best bound of all schemes, from gap_known = 1 - value / bound of the offline row.
     value = weighted_mean(shares, [assessment.value for assessment in assessments])
     best_bound = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
     return dataclasses.replace(
@@ -402,11 +414,15 @@ def _interval_row(
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
-    """Return metrics of a scheme's model without any repair, not timed; None for a scheme without a
-    model.
+    """Return the metrics of the splits of a scheme's model, only scaled down to fit the capacities;
+    None for a scheme without a model.
 
-    A scheme of another package may have a method of the same name with another meaning, so any
-    exception means None.
+    The time is not measured.  A scheme of another package may have a method of the same name with
+    another meaning, so any exception means None.
+
+    Args:
+        problem: problem of the case, B = 1.
+        scheme: the scheme.
     """
     if not isinstance(scheme, Starter):
         return None
@@ -446,8 +462,8 @@ class Evaluation:
         is_proving: whether every allocation is proved in integers.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
-        already_excluded: reasons for which schemes were excluded before an interrupted run, by
-            name.
+        already_excluded: reasons for which an earlier part of the run excluded schemes, by name of
+            the scheme; None for none.
     """
 
     instance: Instance
@@ -495,27 +511,27 @@ class Evaluation:
 
     @property
     def excluded(self) -> dict[str, str]:
-        """Reasons for which schemes are excluded from further cases, by name."""
+        """Reasons for which schemes are excluded from further cases, by name of the scheme."""
         return {name: runner.excluded for name, runner in self._runners.items() if runner.excluded}
 
     def run(
         self, cases: Cases, finished: Mapping[str, Sequence[Row]] | None = None
     ) -> Iterator[CaseResult]:
-        """Evaluate the cases that are not done, one at a time, so that times are those of one
-        matrix.
+        """Evaluate the cases that an earlier part of the run has not finished, one at a time, so
+        that times are those of one matrix.
 
         Each scheme first solves one case that is not counted, for compilation and caches.
 
         Args:
             cases: cases in order.
-            done: rows of an earlier part of the run, by key of the case; None for none.
+            finished: rows of an earlier part of the run, by key of the case; None for none.
 
         Yields:
-            the rows of each case.
+            the results of each case.
 
         Raises:
-            InputError: every scheme fails with one on its first case, such as for a model for
-                another K, and ``strict``.
+            InputError: with ``strict``, if every scheme fails with an InputError on its first case,
+                such as a model for another number of paths.
         """
         finished = finished or {}
         self._capacity = cases.topology.capacity
@@ -559,6 +575,7 @@ class Evaluation:
         """Return the problem of the previous matrix, on the network before any failure of the case;
         None for the first matrix.
         """
+        # The problem of the last call is cached: all schemes and changes of a matrix need it.
         if self._last_previous[0] != case.index:
             previous = None
             if case.index:
@@ -579,13 +596,13 @@ class Evaluation:
 
         Args:
             problem: problem of the case.
-            case: the first case that is not done.
-            has_worked: schemes that succeeded in an earlier part of the run.
+            case: the first unfinished case.
+            has_worked: schemes that have rows of an earlier part of the run.
             is_slow: schemes that took longer than the limit of a warm-up.
             bar: progress bar, which shows the current scheme.
 
         Raises:
-            InputError: every scheme fails with one, and ``strict``.
+            InputError: with ``strict``, if every scheme fails with an InputError.
         """
         input_errors: list[InputError] = []
         for name, runner in self._runners.items():
@@ -598,15 +615,23 @@ class Evaluation:
             raise input_errors[0]
 
     def _evaluate_case(self, problem: Problem, case: Case, bar: Any) -> CaseResult:
-        """Run all schemes on a case; return their rows and link utilisations."""
+        """Run all schemes on a case; return their rows and link utilisations.
+
+        Args:
+            problem: problem of the case.
+            case: the case.
+            bar: progress bar, which shows the current scheme.
+        """
         results: dict[str, SchemeResult] = {}
         for name, runner in self._runners.items():
             _show(bar, name)
             results[name] = runner.run(problem, case)
+        # Schemes that were not run on this case; those over the time limit are excluded only now.
         was_excluded = set(self.excluded)
         rows = make_rows(self.instance, case, problem, results)
         for row in rows:
             self._runners[row.scheme].check_time_limit(row)
+        # The online protocol has a second row for each scheme.
         if self.interval_s and case.protocol is Protocol.OFFLINE:
             rows += [
                 self._runners[row.scheme].online_row(
@@ -617,7 +642,13 @@ class Evaluation:
         return CaseResult(case.key, tuple(rows), usable_utilisations(problem, results))
 
     def _replay(self, problem: Problem, case: Case, rows: Sequence[Row]) -> None:
-        """Advance the online timelines by a case of an earlier part of the run."""
+        """Advance the online timelines of all schemes by a case of an earlier part of the run.
+
+        Args:
+            problem: problem of the case.
+            case: the case.
+            rows: its stored rows.
+        """
         if self.interval_s and case.protocol is Protocol.OFFLINE:
             for row in rows:
                 if row.protocol == case.protocol and row.scheme in self._runners:
@@ -625,7 +656,9 @@ class Evaluation:
 
 
 def _show(bar: Any, text: str) -> None:
-    """Set the text of the progress bar; redraw only if the bar has not been redrawn for a while."""
+    """Set the text of the progress bar; redraw it only if the last update was more than
+    _REFRESH_AFTER_S seconds ago.
+    """
     bar.set_postfix_str(
         text, refresh=time.time() - getattr(bar, "last_print_t", time.time()) > _REFRESH_AFTER_S
     )

@@ -57,11 +57,16 @@ class _LateJournal:
             check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a kind, such as case or network."""
+        """Yield the entries of a kind, such as case or network; none before the first entry."""
         return iter(()) if self.journal is None else self.journal.entries(kind)
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry of a kind; the first one removes earlier results."""
+        """Append an entry; the first one removes earlier results from OUT.
+
+        Args:
+            kind: kind of the entry, such as case or network.
+            entry: its JSON values.
+        """
         if self.journal is None:
             remove_files(self._config.out, FILES)
             self.journal = Journal(self._config.out / JOURNAL, self._config, resume=False)
@@ -69,9 +74,10 @@ class _LateJournal:
 
 
 def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda _: None) -> Record:
-    """Evaluate what an earlier run has not, then write results and report.
+    """Evaluate the cases that an earlier run has not finished, write results and report, and return
+    all results.
 
-    An interruption writes the rows so far.
+    An interruption or an error writes the rows so far.
 
     Args:
         config: the settings.
@@ -103,8 +109,8 @@ def run_evaluate(config: EvaluateConfig, notify: Callable[[str], None] = lambda 
 def _networks(
     config: EvaluateConfig, study: Study, entries: _LateJournal, notify: Callable[[str], None]
 ) -> dict[int, tuple[Instance, Cases]]:
-    """Load all networks that are not complete, so that an error is raised before hours of
-    measurements.
+    """Load all networks that the journal does not record as complete, before any measurement, so
+    that an invalid network is reported at once.
 
     Args:
         config: the settings.
@@ -126,7 +132,9 @@ def _networks(
     networks = {}
 
     def compile_kernels(topology: Topology) -> None:
-        """Compile the kernels of the schemes, in several processes, before their first call."""
+        """Compile the kernels of the schemes for a network, in several processes, before their
+        first call.
+        """
         pairs = topology.num_nodes * (topology.num_nodes - 1)
         compile_first(notify, pairs, chosen_schemes(config))
 
@@ -153,7 +161,13 @@ def _networks(
 
 
 def _publish(config: EvaluateConfig, record: Record, journal: Journal | None) -> None:
-    """Write results and report, and remove the journal."""
+    """Write results, manifest and report to OUT, and remove the journal.
+
+    Args:
+        config: the settings.
+        record: all results.
+        journal: journal of the run, which names the machines.
+    """
     assert journal is not None
     record.save_rows(config.out)
     machines = [journal.header["machine"], *journal.entries("machine")]
@@ -165,7 +179,12 @@ def _publish(config: EvaluateConfig, record: Record, journal: Journal | None) ->
 
 
 def evaluate_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
-    """Run ``teal evaluate``: the cases of the protocols, or a race."""
+    """Run ``teal evaluate``: the cases of the protocols, or a race; return its tables and files.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     if config.race:
         return race_outcome(config, notify)
     rows = run_evaluate(config, notify).rows

@@ -46,13 +46,15 @@ class FairnessPoint:
 
 
 def fairness_curve(problem: Problem) -> list[FairnessPoint]:
-    """Solve a matrix for each of :data:`OBJECTIVES`; [] if no demand has a live path.
+    """Return the results of one matrix under each of :data:`OBJECTIVES`; [] if no demand has a live
+    path.
 
     Args:
         problem: B = 1; its demands, paths and capacities are used, its objective is not.
     """
     if not bool((problem.routable & (problem.demand > 0)).any()):
         return []
+    # Solve each objective, and let the splits use residual capacity.
     points = []
     for spec in OBJECTIVES:
         scaled_problem = Problem.create(
@@ -79,14 +81,23 @@ def fairness_curve(problem: Problem) -> list[FairnessPoint]:
 
 
 def total_share(problem: Problem, splits: torch.Tensor) -> float:
-    """Return the share of all demand that splits (1, D, K) serve."""
+    """Return the served share of the total demand of one matrix, between 0 and 1.
+
+    Args:
+        problem: B = 1.
+        splits: (1, D, K) split ratios.
+    """
     demand = problem.demand[0]
     return float((splits[0].to(demand).sum(-1) * demand).sum() / demand.sum().clamp(min=1e-300))
 
 
 def least_share(problem: Problem, splits: torch.Tensor) -> float:
-    """Return the smallest share of a demand above 0 with a live path that splits (1, D, K) serve;
-    NaN if there is no such demand.
+    """Return the smallest served share of a demand above 0 that has a live path; NaN if there is no
+    such demand.
+
+    Args:
+        problem: B = 1.
+        splits: (1, D, K) split ratios.
     """
     counts = (problem.routable & (problem.demand > 0))[0]
     shares = splits[0].sum(-1)[counts]

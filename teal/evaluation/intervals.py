@@ -105,6 +105,8 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     Args:
         rows: rows of cases.
     """
+    # Cases of a scheme: index of the matrix and value of the metric; NaN values are omitted, and an
+    # infinite one omits the metric.
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for scheme, scheme_rows in schemes.items():
@@ -114,6 +116,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
                 cases = _finite_cases(
                     [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )
+                # Only the share of the optimum has a worst value.
                 if cases:
                     interval = interval_of_mean(cases)
                     yield MeanRow(
@@ -144,13 +147,14 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
         for (first_scheme, first_rows), (second_scheme, second_rows) in itertools.combinations(
             schemes.items(), 2
         ):
-            # Cases that both schemes have.
+            # Rows (second scheme, first scheme) of the cases that both schemes have.
             by_case = {(row.draw, row.index): row for row in first_rows}
             pairs = [
                 (row, by_case[row.draw, row.index])
                 for row in second_rows
                 if (row.draw, row.index) in by_case
             ]
+            # Index of the matrix, and difference of the metric, of each case.
             for metric in _METRICS:
                 cases = _finite_cases(
                     [
@@ -180,9 +184,12 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
 
 
 def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
-    """Yield network, traffic, protocol and level, with their rows by scheme.
+    """Yield (network, traffic, protocol, level) with the rows of each scheme, by scheme.
 
     A scheme without any usable allocation is omitted.
+
+    Args:
+        rows: rows of cases.
     """
     for (topology, traffic), network_rows in by_network(rows).items():
         for (protocol, level), level_rows in by_level(network_rows).items():
@@ -209,7 +216,7 @@ def _counted(row: Row, metric: str, shares: Mapping[int, float]) -> float:
 
 
 def _difference(minuend: float, subtrahend: float) -> float:
-    """Return minuend - subtrahend; infinite if either is infinite."""
+    """Return minuend - subtrahend; infinity if either one is infinite, for which no mean exists."""
     return math.inf if math.isinf(minuend) or math.isinf(subtrahend) else minuend - subtrahend
 
 

@@ -111,7 +111,7 @@ def race(
     targets: Sequence[float] = TARGETS,
     notify: Callable[[str], None] = lambda _: None,
 ) -> list[RaceRun]:
-    """Run every scheme in every situation of every matrix.
+    """Run every scheme in every situation of every matrix, and return the metrics of all runs.
 
     A scheme that raises SolverError is reported to ``notify`` and excluded from further runs.
 
@@ -163,6 +163,7 @@ def situations(
         row: index of the matrix.
         seed: seed of flash crowd and failures.
     """
+    # The previous matrix and its solution; before matrix 0 comes the last one.
     rng = np.random.default_rng([seed, row])
     topology = instance.topology
     earlier_demand, demand = (
@@ -171,6 +172,7 @@ def situations(
     )
     earlier_problem = instance.problem(earlier_demand)
     earlier = Earlier(earlier_problem, pdhg.solve(earlier_problem, gap=_EARLIER_GAP))
+    # The next interval, a flash crowd, failures, and no earlier state.
     yield NEXT, instance.problem(demand), earlier
     yield CROWD, instance.problem(flash_crowd(demand, rng)), earlier
     num_failed = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
@@ -179,7 +181,7 @@ def situations(
     yield FIRST, instance.problem(demand), None
 
 
-# Allocation, and number of PDHG iterations.
+# Result of a run: allocation, and number of PDHG iterations.
 _Solved = tuple[Allocation, int]
 # Fields of a RaceRun, beginning with the scheme.
 _RunMetrics = tuple[str, float, float, int, float, float, str]
@@ -202,7 +204,8 @@ def _runs(
         targets: certified gaps to which PDHG runs.
         notify: called with failures.
     """
-    # Each scheme once; a follower gets the earlier state before the clock starts.
+    # Each scheme without a target (NaN) and without PDHG iterations (0).  A follower continues from
+    # the previous interval: it gets that problem before the clock starts.
     for name, scheme in list(schemes.items()):
         prepare = None
         if isinstance(scheme, Follower):
@@ -267,8 +270,11 @@ def _timed_run(
         problem: problem of the situation.
         name: name of the run.
         target: target gap; NaN for none.
-        solve: the run.
+        solve: the run, which returns the allocation and the number of PDHG iterations.
         prepare: called before each repetition, untimed; None for nothing.
+
+    Returns:
+        fields of a RaceRun: scheme, target, seconds, iterations, gap, satisfied demand, status.
     """
     (allocation, iterations), seconds = timed(solve, prepare)
     assessment = assess(problem, allocation)
@@ -283,9 +289,10 @@ def timed(run: Callable[[], _T], prepare: Callable[[], None] | None = None) -> t
     A first run, which may compile, is not counted.
 
     Args:
-        run: timed.
+        run: function without arguments whose calls are timed.
         prepare: called before each run, untimed; None for nothing.
     """
+    # At least one counted run, at most _MAX_REPEATS, and no more once they took _MAX_REPEAT_S.
     times: list[float] = []
     while len(times) <= _MAX_REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
         if prepare is not None:
@@ -305,8 +312,8 @@ class TimeToGap:
     Attributes:
         situation: one of :data:`SITUATIONS`.
         scheme: specification of the scheme, with the suffix :data:`FROM` if PDHG continued from it.
-        seconds: median over the matrices of the fastest run with that gap or less; infinite if a
-            matrix has none.
+        seconds: median over the matrices of the time of the fastest run with that gap or less;
+            infinite if some matrix has no such run.
         speedup: time of the better of cold and warm PDHG over that of the scheme, median over the
             matrices; 0 if seconds is infinite.
     """
@@ -325,13 +332,14 @@ def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
         runs: runs of all matrices.
         gap: certified gap.
     """
+    # Seconds of the fastest run with that gap or less, by (situation, scheme), then by matrix.
     fastest: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
-    # Fastest run with that gap: situation and scheme -> matrix -> seconds.
     for run in runs:
         times = fastest.setdefault((run.situation, run.scheme), {})
         key = (run.topology, run.traffic, run.index)
         has_reached = run.gap <= gap
         times[key] = min(times.get(key, math.inf), run.seconds if has_reached else math.inf)
+    # Median of each situation and scheme over the matrices on which PDHG ran.
     results = []
     for (situation, scheme), times in fastest.items():
         pdhg_times_by_start = [fastest.get((situation, name), {}) for name in (COLD, WARM)]
@@ -365,6 +373,7 @@ def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
     time_by_cell = {(entry.scheme, entry.situation): entry for entry in times}
 
     def column(situation: str) -> Column:
+        """Return the column of a situation, whose rows are schemes."""
         return Column(situation, lambda scheme: time_by_cell.get((scheme, situation)), _cell)
 
     title = f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)"
@@ -373,7 +382,9 @@ def time_table(times: Sequence[TimeToGap], gap: float) -> Table:
 
 
 def _cell(time: TimeToGap | None) -> str:
-    """Format a time and its speedup; - without a run."""
+    """Format a time to the gap and its speedup, such as "12 ms (3x)"; "-" for None, and "not
+    reached" for an infinite time.
+    """
     if time is None:
         return "-"
     if not math.isfinite(time.seconds):
@@ -392,12 +403,14 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
         path: image file to write.
         runs: all runs.
     """
+    # A row of panels for each network with its traffic, a column for each situation.
     groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
     shape = len(groups), len(SITUATIONS)
     figure = Figure(figsize=(3.3 * shape[1], 0.6 + 2.6 * shape[0]), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(run.scheme for run in runs))
+    # One legend for all panels, by scheme.
     handles: dict[str, Any] = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
@@ -431,6 +444,7 @@ def _plot_panel(
     colour_keys = list(
         dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)])
     )
+    # A line for several target gaps, a star for a scheme without targets.
     handles = {}
     for scheme in schemes:
         points = _points([run for run in runs if run.scheme == scheme])
@@ -461,6 +475,7 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     Args:
         runs: runs of one scheme in one panel.
     """
+    # Medians of the runs to each target; runs of a scheme without a target are one group.
     finite_runs = [run for run in runs if not math.isnan(run.gap)]
     targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in finite_runs)
     points = []
@@ -474,6 +489,7 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
         points.append(
             (1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP))
         )
+    # In order of time, with the running minimum of the gap.
     points.sort()
     gaps = itertools.accumulate((gap for _, gap in points), min)
     return [(milliseconds, gap) for (milliseconds, _), gap in zip(points, gaps, strict=True)]
@@ -485,7 +501,7 @@ _DEFAULT_MATRICES = 3
 
 
 def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[RaceRun]:
-    """Race on every network, then write table, plot and manifest.
+    """Race on every network, write table, plot and manifest, and return all runs.
 
     Args:
         config: the settings.
@@ -495,6 +511,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
         InputError: invalid settings, or existing results in OUT without --overwrite.
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    # Schemes by name, for each network with its model.
     models = config.models_by_network()
     names = config.scheme or DEFAULT_SCHEMES
     schemes = [
@@ -504,6 +521,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
         }
         for model in models
     ]
+    # Evenly spread matrices of each network.
     runs = []
     for network_index, instance_config in enumerate(config.instances()):
         instance = load_instance(instance_config, notify)
@@ -523,7 +541,12 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
 
 
 def race_outcome(config: EvaluateConfig, notify: Notify) -> Outcome:
-    """Run ``teal evaluate --race``."""
+    """Run ``teal evaluate --race``; return the table of times to a gap of 1%, and the files.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     times = times_to_gap(run_race(config, notify), _TABLE_GAP)
     return Outcome(
         tables=[time_table(times, _TABLE_GAP)],

@@ -36,8 +36,8 @@ class NetworkRecord:
         source: (E,) node index where each link starts.
         target: (E,) node index where each link ends.
         capacity: (E,) Gbit/s.
-        content: content hash of demands, paths, objective, failures and seed; rows of two runs can
-            be compared if they have the same.
+        content: content hash of network, traffic, paths, objective, failed links and seed; rows of
+            two runs can be compared if their hashes are equal.
         selection: description of the evaluated matrices.
         fairness: price of fairness on the first matrix; () for an objective that is linear in flow.
     """
@@ -55,7 +55,14 @@ class NetworkRecord:
 
     @classmethod
     def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
-        """Return the record of a topology, the name of its traffic, content hash and selection."""
+        """Return the record of a network without a price of fairness.
+
+        Args:
+            topology: the network.
+            traffic: name of its traffic.
+            content: content hash of the evaluation.
+            selection: description of the evaluated matrices.
+        """
         return cls(
             topology.name,
             traffic,
@@ -69,7 +76,7 @@ class NetworkRecord:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as lists and strings; unknown coordinates are null."""
+        """Return the record as JSON values; unknown coordinates are None."""
         coordinates = [
             [None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()
         ]
@@ -83,7 +90,7 @@ class NetworkRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NetworkRecord:
-        """Restore a record from its JSON values."""
+        """Return the record of JSON values as :meth:`to_json` returns them."""
         return cls(
             data["topology"],
             data["traffic"],
@@ -100,7 +107,14 @@ class NetworkRecord:
 
 @dataclasses.dataclass(frozen=True)
 class ResultKey:
-    """Identifies a row: one scheme on one case of one network."""
+    """Key of a row: one scheme on one case of one network.
+
+    Attributes:
+        topology, traffic: names of the network and its traffic.
+        protocol, level: kind and strength of the change.
+        draw, index: indices of the random draw and of the matrix.
+        scheme: specification of the scheme; "" in a key of the case itself.
+    """
 
     topology: str
     traffic: str
@@ -112,11 +126,11 @@ class ResultKey:
 
     @classmethod
     def of(cls, row: Row) -> ResultKey:
-        """Return the key of a row."""
+        """Return the key of a row of an evaluation."""
         return cls(*(getattr(row, field) for field in RESULT_KEY_FIELDS))
 
     def with_scheme(self, scheme: str) -> ResultKey:
-        """Return the key of the same case and another scheme."""
+        """Return the key of the row of another scheme on the same case."""
         return dataclasses.replace(self, scheme=scheme)
 
 
@@ -138,7 +152,9 @@ class Record:
     utilisation: dict[ResultKey, Float32Array]
 
     def save_rows(self, folder: Path) -> None:
-        """Write rows as CSV and Parquet, utilisations as Parquet, networks as JSON."""
+        """Write rows as CSV and Parquet, utilisations as Parquet, and networks as JSON to a
+        folder.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -149,6 +165,7 @@ class Record:
         with atomic_file(folder / NETWORKS) as temporary:
             text = json.dumps([network.to_json() for network in self.networks], allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
+        # Utilisations: columns of the key's fields, and a list of E values for each row.
         columns: dict[str, Any] = {
             f: [getattr(key, f) for key in self.utilisation] for f in RESULT_KEY_FIELDS
         }
@@ -158,7 +175,7 @@ class Record:
 
     @classmethod
     def load(cls, folders: Sequence[Path]) -> Record:
-        """Load the results of several folders; of rows with the same key the last one counts.
+        """Return the results of several folders; if rows have equal keys, the last one counts.
 
         Args:
             folders: folders that teal evaluate wrote.

@@ -79,11 +79,16 @@ class Charts:
         self._rows = [row for row in rows if row.usable]
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
+        # Rows by (protocol, level): the usable ones, then all.
         self._levels = by_level(self._rows)
         self._levels_with_failed = by_level(rows)
 
     def all(self) -> list[Chart]:
-        """Return every chart for which there are rows."""
+        """Return every chart for which there are rows.
+
+        The nominal matrices have up to five charts; the online protocol has one, and so has each
+        protocol with levels.
+        """
         offline = self._levels.get((Protocol.OFFLINE.value, ""), [])
         charts: list[Chart] = []
         if offline:
@@ -101,7 +106,11 @@ class Charts:
         return charts
 
     def against_time(self, rows: list[Row]) -> Chart:
-        """Return the chart of quality against solve time of the nominal matrices."""
+        """Return the chart of quality against solve time of the nominal matrices.
+
+        Args:
+            rows: usable rows of the nominal matrices.
+        """
         series = []
         for scheme, scheme_rows in by_scheme(rows).items():
             times = _array(scheme_rows, lambda r: 1e3 * r.total_s)
@@ -146,7 +155,8 @@ class Charts:
             ]
             if np.isfinite(least_shares).all()
         ]
-        # Chart: the curve is a line, the schemes are marks.
+        # Chart: the curve is a line, the schemes are marks.  The last point of the curve is the
+        # largest least share, and the one before it has the largest alpha.
         names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
         return Chart(
             "fairness",
@@ -160,7 +170,11 @@ class Charts:
         )
 
     def over_time(self, rows: list[Row]) -> Chart:
-        """Return the chart of quality of the nominal matrices in time order."""
+        """Return the chart of the quality of each nominal matrix, in time order.
+
+        Args:
+            rows: usable rows of the nominal matrices.
+        """
         return Chart(
             "quality-over-time",
             f"{self._quality.label.capitalize()} over time",
@@ -172,7 +186,11 @@ class Charts:
         )
 
     def _gaps(self, rows: list[Row]) -> Chart:
-        """Return the chart of the distribution of gaps by the best bound."""
+        """Return the chart of the cumulative distribution of the gaps by the best bound.
+
+        Args:
+            rows: usable rows of the nominal matrices.
+        """
         return Chart(
             "gaps",
             "Gap by the best bound: share of matrices",
@@ -186,7 +204,11 @@ class Charts:
         )
 
     def _times(self, rows: list[Row]) -> Chart:
-        """Return the chart of the distribution of solve times."""
+        """Return the chart of the cumulative distribution of the times to build and solve.
+
+        Args:
+            rows: usable rows of the nominal matrices.
+        """
         return Chart(
             "times",
             "Time: share of matrices",
@@ -200,7 +222,12 @@ class Charts:
         )
 
     def _online(self, level: str, rows: list[Row]) -> Chart:
-        """Return the chart of the online protocol over time."""
+        """Return the chart of quality under the online protocol over time.
+
+        Args:
+            level: interval between matrices, such as ``300s``.
+            rows: usable rows of the online protocol.
+        """
         return Chart(
             "online",
             f"Online, a new matrix every {level.removesuffix('s')} s",
@@ -213,7 +240,11 @@ class Charts:
         )
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
-        """Return a line per scheme: quality by time of the matrix."""
+        """Return a line for each scheme: quality by time of the matrix.
+
+        Args:
+            rows: usable rows of one protocol and level.
+        """
         return tuple(
             Series(
                 scheme,
@@ -244,7 +275,11 @@ class Charts:
 
         A scheme has no mark at a level at which it failed some case: a mean over fewer cases would
         favour schemes that fail hard cases.
+
+        Args:
+            protocol: the protocol, such as failures.
         """
+        # Usable rows by level, the nominal one first; scales in ascending order.
         nominal = {_UNCHANGED_LEVEL[protocol]: self._levels.get((Protocol.OFFLINE.value, ""), [])}
         levels = nominal | {
             level: rows
@@ -285,8 +320,11 @@ class Charts:
         )
 
     def _all_rows(self, protocol: Protocol, level: str) -> list[Row]:
-        """Return the rows of a level, failed ones included; for the nominal level those of the
-        nominal matrices.
+        """Return the rows of a level of a protocol, failed ones included.
+
+        Args:
+            protocol: the protocol, such as failures.
+            level: text of the level; the unchanged level has the rows of the nominal matrices.
         """
         if level == _UNCHANGED_LEVEL[protocol]:
             return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
@@ -294,18 +332,23 @@ class Charts:
 
 
 def _array(rows: Sequence[Row], value_of_row: Callable[[Row], float]) -> FloatArray:
-    """Return the values of rows as an array."""
+    """Return the values of n rows as an array (n,).
+
+    Args:
+        rows: the rows.
+        value_of_row: function from a row to its value.
+    """
     return np.array([value_of_row(row) for row in rows], np.float64)
 
 
-# Relative loss of quality up to which schemes count as equally good.
-_SAME = 5e-4
-# Relative loss of quality up to which a scheme can be named as the fastest.
-_NEAR = 0.01
+# Relative loss of quality against the best scheme up to which a scheme counts as equally good.
+_MAX_EQUAL_LOSS = 5e-4
+# Relative loss of quality against the best scheme up to which a scheme can be named as the fastest.
+_MAX_NEAR_LOSS = 0.01
 
 
 def compared(rows: Sequence[Row]) -> str:
-    """Name the schemes and networks of some rows, for a heading."""
+    """Return the names of the schemes and networks of some rows, for a heading."""
     schemes = list(dict.fromkeys(row.scheme for row in rows))
     networks = list(dict.fromkeys(row.topology for row in rows))
     return f"{_list(schemes)} on {_list(networks)}"
@@ -318,6 +361,7 @@ def findings(rows: list[Row]) -> list[str]:
     Args:
         rows: rows of one network and one objective.
     """
+    # Nominal matrices; then the best and the worst scheme at each level of each protocol.
     levels = by_level(rows)
     offline = levels.pop((Protocol.OFFLINE.value, ""), [])
     sentences = list(_nominal_findings(offline)) if offline else []
@@ -331,6 +375,7 @@ def findings(rows: list[Row]) -> list[str]:
                 f"Under {protocol} {level}: best {best.scheme} ({text}), worst {worst.scheme} "
                 f"({_text(worst, level_rows[0].objective)})."
             )
+    # Schemes without a usable allocation in some cases.
     num_failed_by_scheme: dict[str, int] = {}
     for row in rows:
         if not row.usable:
@@ -356,7 +401,11 @@ def _nominal_findings(rows: list[Row]) -> Iterator[str]:
         yield "No scheme gave a usable allocation."
         return
     # The best schemes.
-    best = [summary for summary in ranked if _relative_loss(summary, ranked[0], objective) <= _SAME]
+    best = [
+        summary
+        for summary in ranked
+        if _relative_loss(summary, ranked[0], objective) <= _MAX_EQUAL_LOSS
+    ]
     names = _list([summary.scheme for summary in best])
     yield f"Best: {names}, {_text(ranked[0], objective)}" + (
         " (no more than 0.05% apart)." if len(best) > 1 else "."
@@ -390,7 +439,7 @@ def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
     near = [
         summary
         for summary in ranked
-        if _relative_loss(summary, ranked[0], objective) <= _NEAR
+        if _relative_loss(summary, ranked[0], objective) <= _MAX_NEAR_LOSS
         and not math.isnan(summary.total_s)
     ]
     if not near or len(ranked) == 1:
@@ -407,19 +456,32 @@ def _time_sentence(ranked: list[Summary], objective: str) -> Iterator[str]:
 
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
-    """Return the summaries that have a quality, the best first."""
+    """Return the summaries whose quality is finite, the best one first.
+
+    Args:
+        summaries: summaries of schemes.
+        objective: name of the objective.
+    """
     finite = [summary for summary in summaries if math.isfinite(_goodness(summary, objective))]
     return sorted(finite, key=lambda summary: -_goodness(summary, objective))
 
 
 def _goodness(summary: Summary, objective: str) -> float:
-    """Return sense times value, or satisfied demand: larger numbers are better."""
+    """Return the quality of a summary as a number that is larger for better schemes: the value,
+    negated if it is minimised, or the satisfied demand.
+    """
     rules = Quality.of(objective).objective.rules
     return rules.sense * summary.value if rules.measure_label else summary.satisfied_demand
 
 
 def _relative_loss(summary: Summary, best: Summary, objective: str) -> float:
-    """Return the relative loss of quality of a summary against the best one."""
+    """Return the relative loss of quality of a summary against the best one; 0 for the best one.
+
+    Args:
+        summary: summary of a scheme.
+        best: summary of the best scheme.
+        objective: name of the objective.
+    """
     best_goodness = _goodness(best, objective)
     return (
         (best_goodness - _goodness(summary, objective)) / abs(best_goodness)
@@ -429,7 +491,9 @@ def _relative_loss(summary: Summary, best: Summary, objective: str) -> float:
 
 
 def _text(summary: Summary, objective: str) -> str:
-    """Format the quality of a summary."""
+    """Return the text of a summary's quality: the objective's metric with its value, or the share
+    of the demand that is carried.
+    """
     measure = Quality.of(objective).objective.rules.measure_label
     return (
         f"{measure} {summary.value:.4g}"
@@ -439,7 +503,7 @@ def _text(summary: Summary, objective: str) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """Join names with commas and "and"."""
+    """Join names with commas, and the last one with "and"."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
@@ -466,6 +530,7 @@ def network_map(
     }
     if not network_utilisation:
         return None
+    # Cases are keys without a scheme; each has the utilisations of its schemes.
     cases = _selected_cases(list(dict.fromkeys(key.with_scheme("") for key in network_utilisation)))
     schemes = list(dict.fromkeys(key.scheme for key in network_utilisation))
     utilisation_by_case = {
@@ -494,14 +559,19 @@ def _selected_cases(cases: Sequence[ResultKey]) -> list[ResultKey]:
 
 
 def _case_name(case: ResultKey, time: str) -> str:
-    """Return the name of a case on the map: matrix, time, change and draw."""
+    """Return the name of a case on the map: index and time of the matrix, change, and draw.
+
+    Args:
+        case: key of the case.
+        time: time of the matrix, ISO 8601.
+    """
     change = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
     return f"{case.index}: {time.replace('T', ' ')}{change}" + (
         f", draw {case.draw}" if case.draw else ""
     )
 
 
-# Maximum number of most utilised links that are named.
+# Number of most utilised links that a sentence names.
 _MAX_FULL = 3
 
 
@@ -523,7 +593,11 @@ def write_report(path: Path, record: Record) -> None:
 
 
 def figures_of(record: Record) -> dict[str, list[Chart]]:
-    """Return the charts of each network, by title."""
+    """Return the charts of each network, by the title of its section.
+
+    Args:
+        record: record of the evaluation.
+    """
     return {
         title: Charts(
             rows, [point for network in _networks(record, rows) for point in network.fairness]
@@ -533,7 +607,12 @@ def figures_of(record: Record) -> dict[str, list[Chart]]:
 
 
 def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
-    """Return the recorded network of the rows of one network; [] if it is not recorded."""
+    """Return the recorded network of some rows, as a list of one; [] if it is not recorded.
+
+    Args:
+        record: record of the evaluation.
+        rows: rows of one network, at least one.
+    """
     key = rows[0].topology, rows[0].traffic
     return [network for network in record.networks if (network.topology, network.traffic) == key]
 
@@ -556,21 +635,27 @@ class EvaluationReport(Record):
         return "\n".join(table.markdown() for table in summary_tables(self.rows, wide=False))
 
     def _repr_markdown_(self) -> str:
-        """Return the summary tables as a notebook shows them."""
+        """Return the summary tables as Markdown, which a notebook displays."""
         return repr(self)
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each scheme and case, as in results.csv."""
+        """Return a pandas frame with a row for each scheme and case, and the columns of
+        results.csv.
+        """
         import pandas as pd
 
         return pd.DataFrame([vars(row) for row in self.rows])
 
     def save_page(self, path: Path | str) -> None:
-        """Write the page to a file."""
+        """Write the report of the evaluation to an HTML file."""
         write_report(Path(path), self)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write rows, tables, plot and page to a folder.
+
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
 
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
@@ -582,7 +667,9 @@ class EvaluationReport(Record):
 
 
 def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of means, differences, plot and page of a record, by file name."""
+    """Return the functions that write means, differences, plot and page of a record to a path, by
+    file name.
+    """
     means = list(mean_rows(record.rows))
     differences = list(difference_rows(record.rows))
     return {
@@ -596,6 +683,10 @@ def report_files(record: Record) -> dict[str, Callable[[Path], None]]:
 def plot_results(path: Path, rows: list[Row]) -> None:
     """Plot two panels for each network: quality of the nominal matrices over time, and against
     solve time.
+
+    Args:
+        path: image file to write.
+        rows: rows of all networks.
     """
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []
@@ -614,6 +705,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         title: title of the section.
         rows: rows of the network.
     """
+    # Facts of the network: matrices, and nodes and links if the network is recorded.
     networks = _networks(record, rows)
     # The offline protocol (nominal matrices) has one level, without a name.
     offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])
@@ -652,16 +744,17 @@ def _most_utilised_links(
         offline: rows of the nominal matrices.
         summaries: summaries of these rows.
     """
-    finite = [summary for summary in summaries if not math.isnan(summary.gap_known)]
+    finite = [entry for entry in summaries if not math.isnan(entry.gap_known)]
     if not networks or not finite:
         return []
     network = networks[0]
-    best = min(finite, key=lambda summary: summary.gap_known)
+    best = min(finite, key=lambda entry: entry.gap_known)
+    # Utilisations (E,) of the nominal matrices under this scheme, without those with failed links.
     utilisations = [
         record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme
     ]
     known_utilisations = [
-        summary for summary in utilisations if summary is not None and np.isfinite(summary).all()
+        entry for entry in utilisations if entry is not None and np.isfinite(entry).all()
     ]
     if not known_utilisations:
         return []

@@ -23,13 +23,13 @@ from teal.spec import Registry
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """Results in the form of a report.
+    """Content of a report of results.
 
     Attributes:
-        rows: number of results.
-        charts: charts of each network.
-        tables: tables of each network.
-        write: writes the page to a file.
+        rows: number of rows of results.
+        charts: charts of each network, by its title.
+        tables: tables of all networks.
+        write: writes the page to a path.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class Reported:
 
 
 def _load_evaluations(folders: Sequence[Path]) -> Reported:
-    """Load the results of teal evaluate in these folders, with their charts and tables."""
+    """Return rows, charts and tables of the results that teal evaluate wrote to some folders."""
     record = Record.load(folders)
     return Reported(
         rows=len(record.rows),
@@ -57,7 +57,9 @@ KINDS: Registry[Callable[[Sequence[Path]], Reported]] = Registry(
 
 
 def _kind_of(folder: Path) -> str:
-    """Return the kind of the results in a folder; that of an evaluation if there are none."""
+    """Return the kind of the results in a folder, a key of KINDS; the kind of an evaluation if the
+    folder has no results.
+    """
     default_kind = Path(ROWS).stem
     return next(
         (name for name in [default_kind, *KINDS.names()] if (folder / f"{name}.csv").is_file()),
@@ -67,10 +69,10 @@ def _kind_of(folder: Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """Files that a report has written.
+    """Files that a report has written, and the size of its results.
 
     Attributes:
-        rows: number of results.
+        rows: number of rows of results.
         networks: number of networks.
         figures: files of charts and tables.
     """
@@ -81,14 +83,14 @@ class Written:
 
 
 def run_report(config: ReportConfig) -> Written:
-    """Read the results, and write page, charts and tables.
+    """Read the results, write page, charts and tables, and return the written files.
 
     Args:
         config: the settings.
 
     Raises:
-        InputError: a folder without results, folders of two kinds, or an existing output file
-            without --overwrite.
+        InputError: a folder without results, folders with results of two kinds, or an existing
+            output file without --overwrite.
     """
     if config.out is not None:
         check_out_file(config.out, (".html",), overwrite=config.overwrite)
@@ -122,8 +124,8 @@ def run_report(config: ReportConfig) -> Written:
 
 
 def _headings(text: str, tables: Sequence[Table]) -> list[str]:
-    """Return the headings of --columns that tables have, without the first column, which always
-    stays.
+    """Return the headings of --columns, in lower case, that some table has, except those of first
+    columns, which are always shown.
 
     Args:
         text: headings, separated by semicolons, in any case.
@@ -132,6 +134,7 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
     Raises:
         InputError: no table has such a heading.
     """
+    # Labels by heading, headings of first columns, and the requested headings in lower case.
     column_by_heading = {
         heading: column.label for table in tables for heading, column in table.by_heading.items()
     }
@@ -145,7 +148,7 @@ def _headings(text: str, tables: Sequence[Table]) -> list[str]:
 
 
 def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
-    """Parse the labels of schemes, SCHEME=TEXT.
+    """Return the labels of schemes, by scheme, from texts SCHEME=TEXT.
 
     Args:
         texts: values of --label.
@@ -176,7 +179,11 @@ def _labels(texts: Sequence[str], reported: Reported) -> dict[str, str]:
 
 
 def report_outcome(config: ReportConfig, _: Notify) -> Outcome:
-    """Run ``teal report``."""
+    """Run ``teal report``; return the written files, and the numbers of rows and networks.
+
+    Args:
+        config: the settings.
+    """
     written = run_report(config)
     lines = (
         []

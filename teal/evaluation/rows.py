@@ -53,7 +53,7 @@ class Row(Figures):
         parallel_s: seconds that both would take if every independent subproblem had its own
             processor; NaN if there are no subproblems.
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
-        note: why the scheme failed; ``""`` if it did not.
+        note: reason for which the scheme failed; ``""`` if it did not.
         classes: under priority, demand, value, bound and gap of each class, as JSON; else ``""``.
         levels: under max_min, the levels that hold most flow, each with its number of demands and
             its growth (:mod:`teal.problem.fair_levels`), as JSON; else ``""``.
@@ -65,12 +65,13 @@ class Row(Figures):
         latency_99: smallest latency that 99% of the volume do not exceed, ms.
         largest_stretch: largest ratio of the latency of a used path to that of the demand's fastest
             path.
-        cut_demand: share of the demand that the splits of a scheme's model carry when they are cut
-            to fit, neither refilled nor repaired; NaN for a scheme without a model.
+        cut_demand: share of the demand that the splits of a scheme's model carry when they are only
+            scaled down to fit the capacities; NaN for a scheme without a model.
         cut_gap: certified gap of the cut splits, by the prices of the model; under priority that of
             the weighted sum, whereas ``gap`` is the widest of a class.
         proved_gap: with --prove, the gap that a proof in integers shows (:mod:`teal.proofs`), the
-            widest of several programs; NaN without a proof, and for the online protocol.
+            widest one if the objective has several programs; NaN without a proof, and for the
+            online protocol.
         least_share: smallest served share of a demand above 0 that has a live path; NaN for the
             online protocol.
         wall_s: seconds of the scheme by the clock of the evaluation; NaN if it failed, and in files
@@ -142,12 +143,12 @@ class Row(Figures):
 
     @property
     def usable(self) -> bool:
-        """Whether there is an allocation that may be installed."""
+        """Whether the scheme has an allocation that may be installed."""
         return Status(self.status).usable
 
     @property
     def was_run(self) -> bool:
-        """Whether the scheme was run on this case; not after the time limit."""
+        """Whether the scheme was run on this case; False once it has exceeded the time limit."""
         return not self.note.startswith(LEFT_OUT)
 
     def counted(self, measure: str) -> float:
@@ -172,7 +173,9 @@ class Row(Figures):
 
     @property
     def total_s(self) -> float:
-        """Wall-clock seconds; if unmeasured, the reported seconds to build and to solve."""
+        """Seconds of the scheme by the clock of the evaluation; if unmeasured, the seconds to build
+        and to solve that it reports.
+        """
         return self.build_s + self.solve_s if math.isnan(self.wall_s) else self.wall_s
 
 
@@ -272,51 +275,74 @@ def _row(
 
 
 def _json_of(lines: Lines | None, parts: str) -> str:
-    """Return the certified lines of a matrix (classes or levels) as JSON; "" if there are none of
-    this kind.
+    """Return the values, bounds and gaps of priority classes, or of max_min levels, as JSON; "" if
+    the assessment has none of this kind.
 
     Args:
-        lines: lines of the assessment; None for none.
+        lines: record of each class or level of the assessment; None for none.
         parts: ``classes`` or ``levels``.
     """
     return "" if lines is None or lines.parts != parts else json.dumps(records(lines, 0))
 
 
 def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
-    """Return the latencies of a usable allocation; NaN in a network without latencies."""
+    """Return the latencies of an allocation, ms, and its largest stretch; NaN if the allocation is
+    unusable, or in a network without latencies.
+
+    Args:
+        problem: problem of the case, B = 1.
+        result: the allocation and its assessment.
+    """
     if not result.assessment.status[0].usable or not problem.topology.latency.any():
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
     return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
 
 
 def _least_share(problem: Problem, result: SchemeResult) -> float:
-    """Return the smallest served share of a usable allocation; NaN otherwise."""
+    """Return the smallest served share of a demand under an allocation; NaN if it is unusable.
+
+    Args:
+        problem: problem of the case, B = 1.
+        result: the allocation and its assessment.
+    """
     if not result.assessment.status[0].usable:
         return math.nan
     return least_share(_over_its_paths(problem, result.allocation), result.allocation.splits)
 
 
 def _over_its_paths(problem: Problem, allocation: Allocation) -> Problem:
-    """Return the problem over the paths of the allocation, which may have its own."""
+    """Return the problem over the paths of an allocation: its own, or else those of the problem."""
     return problem if allocation.paths is None else problem.with_paths(allocation.paths)
 
 
 def gap_of(problem: Problem, value: float, bound: float) -> float:
-    """Return the gap of two numbers: (bound - value) / bound for a maximum, (value - bound) / value
-    for a minimum.
+    """Return the relative gap between a value and a bound: (bound - value) / bound for a maximum,
+    (value - bound) / value for a minimum.
+
+    Args:
+        problem: supplies the objective.
+        value: value of an allocation.
+        bound: dual bound on the optimum.
     """
     return float(gap(problem, *(torch.tensor([x], dtype=torch.float64) for x in (value, bound))))
 
 
 def failed_allocation(problem: Problem) -> Allocation:
-    """Return an allocation of zeros with status failed and unknown times."""
+    """Return an allocation without flow for B matrices, with status failed and unknown (NaN)
+    times.
+    """
     splits = torch.zeros_like(problem.path_value.expand(problem.batch, -1, -1))
     unknown = (float("nan"),) * problem.batch
     return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown, unknown)
 
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
-    """Return load / capacity (E,) of one matrix; NaN for a failed link."""
+    """Return load / capacity (E,) of the links under an allocation; NaN for a failed link.
+
+    Args:
+        problem: B = 1.
+        allocation: B = 1, over the paths of the problem or its own.
+    """
     utilisation = _over_its_paths(problem, allocation).utilisation(
         allocation.splits.to(problem.demand)
     )[0]
@@ -326,13 +352,18 @@ def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
 def usable_utilisations(
     problem: Problem, results: Mapping[str, SchemeResult]
 ) -> dict[str, FloatArray]:
-    """Return load / capacity (E,) by scheme with a usable allocation."""
+    """Return load / capacity (E,) of the links for each scheme that has a usable allocation.
+
+    Args:
+        problem: problem of the case, B = 1.
+        results: result of each scheme, by name.
+    """
     usable = {name: r.allocation for name, r in results.items() if r.assessment.status[0].usable}
     return {name: link_utilisation(problem, allocation) for name, allocation in usable.items()}
 
 
 def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
-    """Return the sum of share times value over the parts of an interval.
+    """Return the mean of a value over an interval: the sum of share times value over its parts.
 
     Args:
         shares: share of the interval of each part.
@@ -347,6 +378,7 @@ def shares_of_optimum(rows: Sequence[Row]) -> dict[int, float]:
     The optimum of a case is the value of LP-all's optimal row; without one the result is NaN.  A
     failed case counts with value 0, or infinity for a value that is minimised.
     """
+    # Best value of LP-all's optimal rows, by case.
     optimum: dict[tuple[object, ...], float] = {}
     for row in rows:
         if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
@@ -360,11 +392,15 @@ def shares_of_optimum(rows: Sequence[Row]) -> dict[int, float]:
 
 
 def _case_key(row: Row) -> tuple[object, ...]:
-    """Return the identifier of the case of a row among all networks."""
+    """Return the key that rows of one case share: network, traffic, protocol, level, draw and
+    matrix.
+    """
     return row.topology, row.traffic, row.protocol, row.level, row.draw, row.index
 
 
 class _Measured(Protocol):
+    """Rows, and other records, of one scheme on one network."""
+
     @property
     def topology(self) -> str: ...
     @property
@@ -379,21 +415,27 @@ _AnyMeasured = TypeVar("_AnyMeasured", bound=_Measured)
 
 
 def by_network(rows: Iterable[_AnyMeasured]) -> dict[tuple[str, str], list[_AnyMeasured]]:
-    """Group rows by (topology, traffic)."""
+    """Return the rows of each network with its traffic, by (topology, traffic)."""
     return _grouped(rows, lambda row: (row.topology, row.traffic))
 
 
 def by_scheme(rows: Iterable[_AnyMeasured]) -> dict[str, list[_AnyMeasured]]:
-    """Group rows by scheme."""
+    """Return the rows of each scheme, by its name."""
     return _grouped(rows, lambda row: row.scheme)
 
 
 def by_level(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Group rows by (protocol, level)."""
+    """Return the rows of each level of each protocol, by (protocol, level)."""
     return _grouped(rows, lambda row: (row.protocol, row.level))
 
 
 def _grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Return the items of each key, by key, in order of appearance.
+
+    Args:
+        items: items to group.
+        key: function from an item to its key.
+    """
     groups: dict[_Key, list[_Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

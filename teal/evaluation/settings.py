@@ -28,7 +28,7 @@ DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworksConfig(TrafficFileConfig):
-    """Settings of networks and their traffic."""
+    """Settings that name the networks of a study, and their traffic."""
 
     topology: tuple[str, ...]
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4;
@@ -62,7 +62,7 @@ class StudyOptions(ProgramFileConfig):
 
     @property
     def models(self) -> tuple[Path | None, ...]:
-        """Models of the settings, None for "none"; a single None without --model."""
+        """Folders of the models in the settings, with None for "none"; (None,) without --model."""
         return tuple(None if str(model) == "none" else model for model in self.model) or (None,)
 
 
@@ -94,7 +94,9 @@ class StudyConfig(StudyOptions, NetworksConfig):
             raise InputError.invalid("--paths", "", "works only with a single --topology")
 
     def instances(self) -> list[InstanceConfig]:
-        """Return the settings of each topology with its traffic."""
+        """Return the settings of each topology with its traffic; a single traffic applies to all
+        topologies.
+        """
         shared = {
             f.name: getattr(self, f.name)
             for base in (ProgramConfig, TrafficFileConfig)
@@ -347,7 +349,7 @@ class ReportConfig:
     """Replace OUT, or the files of the same names in FIGURES, if they exist."""
 
     def __post_init__(self) -> None:
-        """Raise InputError if there is nothing to write."""
+        """Raise InputError without --out and --figures, or for options that need --figures."""
         if self.out is None and self.figures is None:
             raise InputError.invalid("--out", "", "there is no output", "set --out or --figures")
         for field in ("columns", "label"):
@@ -394,11 +396,13 @@ class SweepConfig(TrainConfig):
             pass
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Yield the combinations of the varied settings, in the order in which they are run.
+        """Yield each combination of the varied settings, as values by name, in the order of the
+        runs.
 
         Raises:
             InputError: an unknown setting, or a value of another type.
         """
+        # Values of each varied setting; ``from`` is a keyword of Python, so its field is ``from_``.
         varied_fields = {
             field.name: field
             for field in dataclasses.fields(TrainConfig)
@@ -419,6 +423,7 @@ class SweepConfig(TrainConfig):
             axes.append(
                 [(name, self._value(name, value.strip(), text)) for value in values.split(",")]
             )
+        # The last setting varies fastest.
         for combination in itertools.product(*axes):
             yield dict(combination)
 

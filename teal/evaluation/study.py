@@ -29,7 +29,7 @@ from teal.runtime.storage import content_key
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.schemes.models import model_of_each
 
-# Interval between matrices for traffic of unknown interval, seconds.
+# Interval between matrices if the traffic does not say its own, seconds.
 _DEFAULT_INTERVAL_S = 300
 # Decimals of a utilisation in the journal.
 _UTILISATION_DECIMALS = 4
@@ -40,7 +40,7 @@ class Study:
 
     Args:
         options: schemes, matrices and changes.
-        entries: journal, or memory, of what an earlier run has measured; new results are added.
+        entries: journal, or list in memory, of the results of an earlier run; new ones are added.
         notify: called with the progress and with failures.
 
     Raises:
@@ -53,7 +53,7 @@ class Study:
         entries: Entries,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Parse the levels of all protocols."""
+        """Parse the levels of each protocol from the options."""
         self._options = options
         self._entries = entries
         self._notify = notify
@@ -83,7 +83,10 @@ class Study:
         return instance.surviving(failures, self._notify), cases
 
     def content(self, instance: Instance) -> str:
-        """Return the content hash that rows of two runs must share to be compared."""
+        """Return the content hash of network, traffic, paths, objective, failed links and seed.
+
+        Rows of two runs can be compared if their hashes are equal.
+        """
         return content_key(
             instance.topology.content_key(),
             instance.traffic.content_key(),
@@ -103,19 +106,21 @@ class Study:
         *,
         strict: bool,
     ) -> None:
-        """Evaluate the cases of a network that an earlier run has not.
+        """Evaluate the cases of a network that have no entry in the journal, and add their entries.
 
         Args:
             network_index: index of the network in the study.
             instance: network, traffic and paths that survive the failures, from :meth:`prepared`.
             cases: cases of the network.
             schemes: schemes by name in the rows.
-            strict: whether a scheme that does not suit the network is an error.
+            strict: whether to raise the InputError if every scheme fails with one on its first
+                case.
 
         Raises:
-            InputError: a scheme that does not suit the network, if ``strict``.
+            InputError: with ``strict``, if no scheme suits the network.
         """
-        # Restore the state of an interrupted run.
+        # State of an interrupted run: rows by key of the case, reasons for excluded schemes, and
+        # whether the network is in the journal.
         finished = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._network_entries("case", network_index)
@@ -157,7 +162,8 @@ class Study:
         self._add("complete", network_index, {})
 
     def record(self) -> Record:
-        """Return all results so far."""
+        """Return the rows, networks and link utilisations of all entries so far."""
+        # Rows, and utilisations (E,) by key of the row, except those of the online protocol.
         rows: list[Row] = []
         utilisation = {}
         for entry in self._entries.entries("case"):
@@ -176,17 +182,29 @@ class Study:
         return Record(rows, networks, utilisation)
 
     def _network_entries(self, kind: str, network_index: int) -> Iterator[dict[str, Any]]:
-        """Yield the entries of a kind about one network."""
+        """Yield the journal's entries of a kind, such as case, about the network of an index."""
         return (entry for entry in self._entries.entries(kind) if entry["network"] == network_index)
 
     def _add(self, kind: str, network_index: int, entry: Mapping[str, Any]) -> None:
-        """Add an entry of a kind about one network."""
+        """Add an entry of a kind, such as case, about one network to the journal.
+
+        Args:
+            kind: kind of the entry.
+            network_index: index of the network in the study.
+            entry: its JSON values.
+        """
         self._entries.add(kind, {"network": network_index, **entry})
 
     def _fairness(self, instance: Instance, cases: Cases) -> list[tuple[Any, ...]]:
-        """Return the price of fairness on the first matrix, for the chart: fields of FairnessPoint.
+        """Return the price of fairness on the first matrix, for a chart.
 
-        It is [] unless the objective is a concave utility of shares, and if the solves fail.
+        Args:
+            instance: network, traffic and program.
+            cases: cases of the network; the first one has the matrix.
+
+        Returns:
+            fields of a FairnessPoint for each objective; [] if the objective is not a concave
+            utility of shares, or if a solve fails.
         """
         if instance.objective.rules.alpha is None:
             return []
@@ -221,7 +239,9 @@ class Study:
         )
 
     def _rows(self, instance: Instance) -> Int64Array:
-        """Return the indices of the matrices to evaluate; consecutive ones with --online."""
+        """Return the indices of the matrices to evaluate: with --online the first ones of the
+        split, otherwise evenly spread over it.
+        """
         rows = rows_of(instance, self._options.split)
         return (
             rows[: self._options.limit or None]
@@ -230,7 +250,9 @@ class Study:
         )
 
     def _selection(self, instance: Instance) -> str:
-        """Return the description of the evaluated matrices."""
+        """Return the description of the evaluated matrices, such as ``10 of 50 matrices: the test
+        split, evenly spread``.
+        """
         return selection_text(
             len(self._rows(instance)),
             instance,
@@ -239,7 +261,7 @@ class Study:
         )
 
     def _cases(self, instance: Instance) -> Cases:
-        """Return the cases of a network, whose links of --fail have failed."""
+        """Return the cases of a network, in which the links of --fail have failed."""
         options = self._options
         topology = instance.topology
         if options.fail:
@@ -262,12 +284,12 @@ def evaluate(
     entries: Entries,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Record:
-    """Evaluate schemes on one network.
+    """Evaluate schemes on one network, and return all results.
 
     Args:
         instance: network, traffic, candidate paths and program.
         options: schemes, matrices and changes; only the first model is used.
-        entries: what an earlier run has measured; new results are added.
+        entries: results of an earlier run; new ones are added.
         notify: called with the progress.
 
     Raises:
@@ -280,9 +302,10 @@ def evaluate(
 
 
 def chosen_schemes(options: EvaluateOptions) -> tuple[str, ...]:
-    """Return the schemes of the settings; ``all`` stands for every installed scheme.
+    """Return the specifications of the schemes in the settings; ``all`` stands for every installed
+    scheme.
 
-    A scheme of ``all`` that turns out not to suit the objective is excluded with a message.
+    A scheme of ``all`` that does not suit the objective fails later, and is excluded then.
     """
     if "all" not in options.scheme:
         return options.scheme or DEFAULT_SCHEMES
@@ -294,7 +317,7 @@ def chosen_schemes(options: EvaluateOptions) -> tuple[str, ...]:
 def schemes_of(
     options: EvaluateOptions, models: Sequence[Path | None], notify: Callable[[str], None]
 ) -> list[dict[str, Scheme]]:
-    """Make the schemes of each network.
+    """Return the schemes of each network, by specification.
 
     A scheme that cannot be made for some networks, such as for lack of a model, fails its rows
     there.
@@ -315,6 +338,7 @@ def schemes_of(
                 by_network[-1][name] = make_scheme(name, model_of_scheme)
             except InputError as error:
                 by_network[-1][name] = _Unavailable(error)
+    # A scheme that is available for no network is an error.
     for name in {name for schemes in by_network for name in schemes}:
         instances = [schemes[name] for schemes in by_network if name in schemes]
         if all(isinstance(scheme, _Unavailable) for scheme in instances):
@@ -323,17 +347,17 @@ def schemes_of(
 
 
 class _Unavailable:
-    """Scheme that could not be made for one of several networks; it raises the error when called.
+    """Scheme that could not be made for one of several networks; its solve raises the error.
 
     Args:
-        error: the error of making it.
+        error: the error that making the scheme raised.
     """
 
     def __init__(self, error: InputError) -> None:
         self.error = error
 
     def solve(self, problem: object) -> Any:
-        """Raise the error."""
+        """Raise the error that making the scheme raised."""
         raise self.error
 
 
@@ -352,7 +376,9 @@ def _case_entry(result: CaseResult) -> dict[str, Any]:
 
 @contextmanager
 def _closing(results: Iterator[CaseResult]) -> Iterator[Iterator[CaseResult]]:
-    """Close an iterator at the end, also after an exception, so that its progress bar ends."""
+    """Yield an iterator of results, and close it at the end, also after an exception, so that its
+    progress bar ends.
+    """
     try:
         yield results
     finally:

@@ -50,7 +50,7 @@ _MEASURES = (
     "gap_known",
     "solve_s",
 )
-# Row of the model that the runs started from.
+# Settings of the table's row for the initial models, from which the runs start.
 _START = "start"
 
 
@@ -71,7 +71,7 @@ class SweepRun:
         start_cut, start_own_gap: ``cut`` and ``own_gap`` of the initial model.
         satisfied_demand: mean served share of the demand, over the test matrices.
         value: mean value.
-        gap_known: mean gap by the best bound of the model and of the first-order engine.
+        gap_known: mean gap by the better bound of the trained scheme and PDHG.
         solve_s: median seconds of an allocation.
     """
 
@@ -114,8 +114,8 @@ class SweepSummary:
 
 
 def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepRun]:
-    """Train and evaluate all runs that an earlier sweep has not, and write the tables after every
-    run.
+    """Train and evaluate the runs of a sweep, write the tables after every run, and return all
+    runs; with --resume, results of an earlier sweep are reused.
 
     Args:
         config: the settings.
@@ -129,6 +129,7 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
             config.out, (*FILES, SETTINGS), overwrite=config.overwrite, hint=RESUME_HINT
         )
     save_settings(config)
+    # Train and evaluate run by run; the tables have the runs so far.
     runs: list[SweepRun] = []
     planned = list(_planned(config))
     for run_index, (name, settings, seed) in enumerate(planned):
@@ -147,7 +148,9 @@ def run_sweep(config: SweepConfig, notify: Callable[[str], None]) -> list[SweepR
 
 
 def _planned(config: SweepConfig) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Yield name, settings and seed of each run."""
+    """Yield the name of its combination of settings, the varied settings and the seed of each
+    run.
+    """
     for settings in config.combinations():
         name = (
             ",".join(f"{key.rstrip('_')}={value}" for key, value in settings.items()) or "default"
@@ -163,7 +166,8 @@ def _run(
     seed: int,
     notify: Callable[[str], None],
 ) -> SweepRun:
-    """Train and evaluate a run, or continue where an earlier sweep ended.
+    """Return the metrics of a run, which is trained and evaluated unless an earlier sweep has done
+    so.
 
     Args:
         config: settings of the sweep.
@@ -179,13 +183,14 @@ def _run(
     if not (config.resume and (folder / RUN).is_file()):
         run_train(training, notify)
     run_state = json.loads((folder / RUN).read_text(encoding="utf-8"))
-    # No validation had a finite score, so there is no model.
+    # No validation had a finite score, so there is no model: all nine metrics are NaN.
     if run_state["gain"] is None:
         return SweepRun(name, seed, run_state["step"], 0, *[math.nan] * 9)
     # Evaluate.
     results = folder / "results"
     if not (config.resume and (results / ROWS).is_file()):
         _evaluate(config, training, results, notify)
+    # Metrics of the model alone, trained and initial, and of its allocations.
     trained_metrics, initial_metrics = run_state["gain"]["rows"][:2]
     rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
@@ -256,6 +261,7 @@ def _evaluate(
         for field in dataclasses.fields(TrainConfig)
         if field.name in evaluate_fields and field.name not in replaced_fields
     }
+    # The trained scheme and PDHG on the network of the run.
     study = EvaluateConfig(
         topology=(training.topology,),
         traffic=(training.traffic,),
@@ -270,7 +276,12 @@ def _evaluate(
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
-    """Return the mean of a column; a failed case counts as if nothing were carried."""
+    """Return the mean of a column over rows; a failed case counts as if nothing were carried.
+
+    Args:
+        rows: rows of one scheme.
+        column: name of a numeric column.
+    """
     return float(np.mean([row.counted(column) for row in rows]))
 
 
@@ -284,8 +295,10 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
     summaries = []
     for measure in ("cut", "own_gap"):
         values = [getattr(run, f"start_{measure}") for run in runs]
-        # One model for all runs, or random weights for each seed.
+        # The runs start from one model, or from random weights that differ by seed.
         summaries.append(_summary(_START, measure, values, is_one_model=len(set(values)) == 1))
+    # Each combination of settings; its runs have one model if all of them returned their initial
+    # weights, and these are equal.
     for settings in dict.fromkeys(run.settings for run in runs):
         setting_runs = [run for run in runs if run.settings == settings]
         num_kept_start = sum(not run.best_step for run in setting_runs)
@@ -333,7 +346,12 @@ def _summary(
 
 
 def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
-    """Run ``teal sweep``."""
+    """Run ``teal sweep``; return the table of means by settings, and the files.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     summaries = summarise(run_sweep(config, notify))
     return Outcome(
         tables=[_table(config, summaries)],
@@ -343,13 +361,25 @@ def sweep_outcome(config: SweepConfig, notify: Notify) -> Outcome:
 
 
 def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
-    """Return the table of a sweep: settings as rows, metrics with their intervals as columns."""
+    """Return the table of a sweep: settings as rows, metrics with their intervals as columns.
+
+    Args:
+        config: settings of the sweep.
+        summaries: means by settings and metric.
+    """
     summary_of = {(summary.settings, summary.measure): summary for summary in summaries}
 
     def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
-        """Return the column of a metric, with its interval in brackets."""
+        """Return the column of a metric, with its interval in brackets.
+
+        Args:
+            label: heading.
+            measure: name of the metric.
+            show: formats a value.
+        """
 
         def text(settings: str) -> str:
+            """Return the mean of the metric and its interval; "-" without a summary."""
             summary = summary_of.get((settings, measure))
             if summary is None:
                 return "-"
@@ -362,10 +392,11 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
         )
 
     def kept_text(settings: str) -> str:
+        """Return the number of runs that returned their initial weights, of all runs."""
         summary = summary_of[settings, "cut"]
         return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
 
-    # One row for each settings, one column for each measure.
+    # One row for each combination of settings, one column for each metric.
     columns = (
         Column("settings", str),
         Column("kept the start", kept_text),
@@ -380,5 +411,5 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
 
 
 def _mean_of(summary: SweepSummary | None) -> float:
-    """Return the mean of a summary; NaN for none."""
+    """Return the mean of a summary; NaN for None."""
     return math.nan if summary is None else summary.mean

@@ -51,7 +51,7 @@ class Summary:
         scheme: specification of the scheme.
         value: mean objective.
         of_optimum: mean of value / optimum of LP-all; NaN without an optimum.
-        worst: worst value / optimum of a case.
+        worst: worst value / optimum of LP-all in a case; NaN without an optimum.
         satisfied_demand: mean served share of all demand.
         gap: mean gap by the scheme's own prices.
         gap_known: mean gap by the best bound of all schemes.
@@ -61,20 +61,22 @@ class Summary:
         total_s: median seconds by the clock of the evaluation.
         parallel_s: median seconds to build and solve with one processor per subproblem.
         status: number of cases of each status, such as ``691 optimal``.
-        classes: under priority, the highest one first.
-        fairness: under max_min, mean over the cases of the fairness of rates against those of the
-            best scheme, the geometric mean of min(f / g, g / f).
+        classes: summaries of the priority classes, the highest one first; () under another
+            objective.
+        fairness: under max_min, mean fairness over the cases; the fairness of a case is the
+            geometric mean of min(f / g, g / f) over the demands, with f the rate of a demand and g
+            its rate under the best scheme.
         latency_mean: mean over the cases of the mean latency of the volume, ms; NaN without
             latencies.
         latency_99: mean over the cases of the latency that 99% of the volume do not exceed, ms.
         largest_stretch: largest ratio of the latency of a used path to that of the demand's fastest
             path.
-        cut_demand: mean share of all demand that the model's splits carry, cut to fit and not
-            repaired; NaN without a model.
+        cut_demand: mean share of all demand that the model's splits carry when they are only scaled
+            down to fit the capacities; NaN without a model.
         cut_gap: mean gap of the cut splits, by the prices of the model.
         compared: number of cases with an optimum of LP-all.
         of_optimum_low: lower end of the 95% interval of the mean share of the optimum.
-        of_optimum_high: its upper end.
+        of_optimum_high: upper end of this interval.
     """
 
     scheme: str
@@ -134,6 +136,8 @@ def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) ->
     interval = interval_of_mean(shares) if are_finite else None
     worst = (min if Objective(rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
     counts = Counter(row.status for row in rows)
+    # Means and extremes in the order of the attributes: quality and gaps, times, statuses and
+    # classes, fairness and latencies, the model alone, and the share of the optimum.
     return Summary(
         scheme,
         _mean([row.counted("value") for row in counted_rows]),
@@ -165,7 +169,12 @@ def _summary(scheme: str, rows: list[Row], share_by_row: Mapping[int, float]) ->
 
 
 def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
-    """Return a summary of each priority class; a class without demand counts as fully served."""
+    """Return a summary of each priority class, the highest one first; a class without demand counts
+    as fully served.
+
+    Args:
+        rows: usable rows of one scheme, with the records of their classes as JSON.
+    """
     lines: dict[str, list[dict[str, float]]] = {}
     for row in rows:
         for line in json.loads(row.classes or "[]"):
@@ -186,7 +195,11 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
 
 
 def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
-    """Return the summaries of each network, protocol and level as plain records."""
+    """Return the summaries of each network, protocol, level and scheme as dictionaries.
+
+    Args:
+        rows: rows of any networks.
+    """
     return [
         {"topology": topology, "traffic": traffic, "protocol": protocol, "level": level}
         | dataclasses.asdict(summary)
@@ -211,6 +224,7 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
             yield summary_table(
                 summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide
             )
+        # One table of all changed matrices if it may be wide, else one for each protocol.
         if wide:
             level_groups = [levels] if levels else []
         else:
@@ -223,8 +237,10 @@ def summary_tables(rows: list[Row], *, wide: bool) -> Iterator[Table]:
 
 
 def difference_tables(rows: list[Row]) -> Iterator[Table]:
-    """Yield a table for each network: differences between schemes of value / LP-all's optimum, over
-    the cases that both have, of each scheme against the ones before it.
+    """Yield a table for each network: mean differences of value / LP-all's optimum between two
+    schemes, over the cases that both have.
+
+    There is a row for each pair of schemes, protocol and level; the earlier scheme is subtracted.
 
     Args:
         rows: rows of any networks.
@@ -248,7 +264,7 @@ def difference_tables(rows: list[Row]) -> Iterator[Table]:
 
 
 def _points(share: float) -> str:
-    """Format a share as percentage points, with the sign."""
+    """Format a difference of shares as percentage points with a sign, such as +1.25 for 0.0125."""
     return f"{100 * share:+.2f}"
 
 
@@ -267,11 +283,13 @@ def _level_table(levels: dict[tuple[str, str], list[Row]], topology: str) -> Tab
     quality = Quality.of(rows[0].objective)
 
     def text(of_scheme: Sequence[Row]) -> str:
+        """Return the mean quality of a scheme's rows, with solved / all cases if some failed."""
         values = [quality.of_row(row) for row in of_scheme if row.usable]
         solved = f" ({len(values)}/{len(of_scheme)})" if 0 < len(values) < len(of_scheme) else ""
         return f"{_mean(values):.2f}{solved}" if values else "-"
 
     def column(protocol: str, level: str) -> Column:
+        """Return the column of a level; the value of a cell is the rows of the scheme."""
         of_level = levels[protocol, level]
         return Column(
             f"{protocol} {level}",
@@ -302,12 +320,12 @@ class Quality:
 
     @classmethod
     def of(cls, name: str) -> Quality:
-        """Return the quality metric of an objective."""
+        """Return the quality metric of an objective, given by its name."""
         objective = Objective(name)
         return cls(objective, objective.rules.measure_label or "satisfied demand (%)")
 
     def of_row(self, row: Row) -> float:
-        """Return the metric of a row."""
+        """Return the quality of a row: satisfied demand in %, or the value of the objective."""
         return row.value if self.objective.rules.measure_label else 100 * row.satisfied_demand
 
 
@@ -334,6 +352,8 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
         hidden = _WIDE | (
             {"of_optimum", "gap"} if has_classes else {"of_optimum"} if shows_fairness else set()
         )
+        # No latency beside long names, and no metrics of the cut splits under an objective with a
+        # metric of its own.
         hidden |= set() if has_room else {"latency"}
         if Objective(objective).rules.measure_label:
             hidden |= {"cut"}
@@ -346,6 +366,7 @@ def summary_table(summaries: list[Summary], objective: str, title: str, *, wide:
                 )
                 for key, shown_column in columns.items()
             }
+        # The caption has the statuses of schemes that failed some cases.
         failed = [
             summary
             for summary in summaries
@@ -375,7 +396,12 @@ _WIDE = {
 
 
 def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
-    """Return all columns, by a short key."""
+    """Return all columns of the table of schemes, by a short key.
+
+    Args:
+        summaries: a summary of each scheme; their priority classes have a column each.
+        objective: objective of all of them, whose metric ranks the schemes.
+    """
     quality = _quality_columns(objective)
     classes = dict.fromkeys(
         class_summary.name for summary in summaries for class_summary in summary.classes
@@ -414,7 +440,12 @@ def _columns(summaries: list[Summary], objective: str) -> dict[str, Column]:
 
 
 def _quality_columns(objective: str) -> dict[str, Column]:
-    """Return the columns of value and satisfied demand; "quality" is the one that ranks schemes."""
+    """Return the columns of value and satisfied demand, by key; "quality" is the key of the column
+    that ranks schemes.
+
+    Args:
+        objective: name of the objective.
+    """
     rules = Objective(objective).rules
     if rules.measure_label:
         return {
@@ -428,17 +459,23 @@ def _quality_columns(objective: str) -> dict[str, Column]:
 
 
 def _interval_text(summary: Summary) -> str:
-    """Format the 95% interval of the mean share of the optimum."""
+    """Format the 95% interval of the mean share of the optimum, such as "99.1% to 99.4%"; "-" if it
+    is unknown.
+    """
     low = summary.of_optimum_low
     high = summary.of_optimum_high
     return "-" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
 
 
 def _class_column(name: str) -> Column:
-    """Return the column of a class: satisfied demand, and its gap in brackets."""
+    """Return the column of a priority class: its satisfied demand, and its gap in brackets.
+
+    Args:
+        name: name of the class.
+    """
 
     def satisfied(summary: Summary) -> float:
-        """Return the satisfied demand of the class; NaN without it."""
+        """Return the satisfied demand of the class under a scheme; NaN without this class."""
         return next(
             (
                 class_summary.satisfied_demand
@@ -452,28 +489,32 @@ def _class_column(name: str) -> Column:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean; NaN without values."""
+    """Return the mean of some values; NaN if there are none."""
     return float(np.mean(values)) if values else math.nan
 
 
 def _known_mean(rows: list[Row], name: str) -> float:
-    """Return the mean of a column over the rows that have a value."""
+    """Return the mean of a column over the rows in which it is not NaN; NaN if there are none."""
     return _mean([getattr(row, name) for row in rows if not math.isnan(getattr(row, name))])
 
 
 def _median(values: list[float]) -> float:
-    """Return the median; NaN without values."""
+    """Return the median of some values; NaN if there are none."""
     return float(np.median(values)) if values else math.nan
 
 
 def _number(value: float) -> str:
-    """Format a number with five digits; - if not finite."""
+    """Format a number with five significant digits; "-" if it is not finite."""
     return f"{value:.5g}" if math.isfinite(value) else "-"
 
 
 def class_text(summary: Summary, name: str) -> str:
-    """Format satisfied demand and gap of a class, such as ``99.83% (0.15%)``; ``-`` if the scheme
-    has no such class.
+    """Format the satisfied demand and the gap of a priority class, such as ``99.83% (0.15%)``;
+    ``-`` if the scheme has no such class.
+
+    Args:
+        summary: summary of the scheme.
+        name: name of the class.
     """
     class_summary = next(
         (candidate for candidate in summary.classes if candidate.name == name), None

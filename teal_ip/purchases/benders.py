@@ -23,9 +23,9 @@ from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import FITS, GAPS, Tester
 
-# Smallest certified gap of the engine in a test.
+# Smallest certified gap of the solver in a test.
 _MIN_GAP = 3e-5
-# Smallest certified gap of the engine in a test of modules.
+# Smallest certified gap of the solver in a test of modules.
 _MIN_MODULE_GAP = 1e-6
 # Number of the most violated scenarios that are tested alone until all of them fit.
 _FOCUS = 64
@@ -46,7 +46,7 @@ ReportRound = Callable[[int, float, float], None]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Upgrade:
-    """A capacity expansion.
+    """A capacity expansion, with the certified bound on its cost.
 
     Attributes:
         bought: (C,) Gbit/s added to each link of a cable.
@@ -92,8 +92,8 @@ def expand_capacity(
     """Find the cheapest expansion, in any amounts, to a certified gap, by Benders decomposition.
 
     A round tests all scenarios at the master's optimum, enlarged by a quarter of the target gap.
-    The most violated ones are then tested alone, and cut, until they fit.  Loads that respect the
-    limit with some expansion give an incumbent.
+    The most violated ones are then tested alone, and cut, until they fit.  The smallest expansion
+    that carries the tested loads within the limit is an incumbent.
 
     Args:
         scenarios: matrices under failures that must fit.
@@ -118,6 +118,7 @@ def expand_capacity(
     master = _Master(scenarios, cuts)
     incumbent = _Incumbent(np.zeros(scenarios.num_cables), np.zeros(len(all_rows)))
     num_rounds = 0
+    # Smallest gap of the solver when all scenarios are tested: a small part of the target gap.
     finest_gap = max(_MIN_GAP, gap / 300)
     most_violated = tester.worst(master.point, _FIRST_FOCUS, time_limit)
     while True:
@@ -129,7 +130,7 @@ def expand_capacity(
         tested = tester.test(
             tested_capacity, all_rows, time_limit, finest=finest_gap, until_cut=True
         )
-        # A scenario that fits within the tolerance may need a little more than a cable's limit.
+        # Clip at the limits: a scenario that fits within the tolerance may need a little more.
         expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.max_added)
         utilisation = scenarios.utilisation(tested.load, expansion)
         if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
@@ -211,14 +212,26 @@ class _Incumbent:
     def update(
         self, amounts: FloatArray | Int64Array, cost: float, utilisation: FloatArray
     ) -> None:
-        """Replace the incumbent by a feasible expansion that costs less."""
+        """Replace the incumbent by a feasible expansion if that costs less.
+
+        Args:
+            amounts: (C,) Gbit/s, or (C, J) number of modules.
+            cost: cost of the expansion.
+            utilisation: (S,) largest link utilisation in each scenario.
+        """
         if cost < self.cost:
             self.amounts = amounts
             self.cost = cost
             self.utilisation = utilisation
 
     def is_within(self, gap: float, bound: float) -> bool:
-        """Whether there is an incumbent within a relative gap of a bound on the cost."""
+        """Whether there is an incumbent whose cost exceeds a lower bound by at most a fraction of
+        the cost.
+
+        Args:
+            gap: largest (cost - bound) / cost.
+            bound: lower bound on the cost.
+        """
         return math.isfinite(self.cost) and self.cost - bound <= gap * self.cost
 
 
@@ -227,9 +240,9 @@ def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: 
 
     Args:
         master: master program, extended in place.
-        tester: tests scenarios.
+        tester: tests scenarios at an expansion.
         rows: indices of the scenarios.
-        deadline: time limit.
+        deadline: time limit, after which no further test begins.
 
     Returns:
         the number of tests, at most _FOCUS_ROUNDS.
@@ -286,7 +299,7 @@ def expand_in_modules(
     num_rounds = 0
     while True:
         num_rounds += 1
-        # Integer master program, in at most half of the remaining time.
+        # Integer master program, in at most half of the remaining time; 1e6 s without a deadline.
         remaining_s = max(1.0, min(time_limit.remaining_s, 1e6))
         master_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
         modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
@@ -296,7 +309,7 @@ def expand_in_modules(
         tested = tester.test(point, all_rows, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
         if tested.fits.all():
             incumbent.update(modules, float(unit_cost @ modules.reshape(-1)), tested.utilisation)
-        # The test cannot decide: the smallest module more on each cable whose load needs it.
+        # The test cannot decide: add the smallest module to each cable whose load needs more.
         elif not len(tested.cuts):
             is_short = (scenarios.needed(tested.load) > point)[:, None]
             enlarged = modules + is_short * (size == size.min())
@@ -308,7 +321,7 @@ def expand_in_modules(
         is_done = not len(tested.cuts) or incumbent.cost - bound <= gap * incumbent.cost
         if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
-    # No feasible modules in time: round up what the loads need.
+    # No feasible modules in time: round the capacity that the loads need up to modules.
     if math.isinf(incumbent.cost):
         incumbent.update(*_round_up(scenarios, tester, size, unit_cost, point, time_limit))
     modules = np.asarray(incumbent.amounts, dtype=np.int64)
@@ -326,13 +339,14 @@ def expand_in_modules(
 
 
 def needs(scenarios: Scenarios, needed: FloatArray) -> Cuts:
-    """Return cuts that require an amount on each cable by itself: a_c >= needed_c.
+    """Return one cut for each cable c that needs capacity: a_c >= needed_c for every expansion a.
 
     Args:
         scenarios: supplies the cables.
-        needed: (C,) Gbit/s.
+        needed: (C,) Gbit/s that each cable needs.
     """
     cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
+    # A coefficient of 1 for the cable, no existing capacity, and a price of 1 on the cable's links.
     cables = np.flatnonzero(needed > 0)
     cuts.coefficient = np.eye(scenarios.num_cables)[cables]
     cuts.needed = needed[cables]
@@ -361,13 +375,14 @@ def expand_for_loads(
         InputError: the requirement exceeds a cable's limit.
     """
     begin = time.perf_counter()
-    # In any amounts within the limits, each cable gets what it needs.
+    # In any amounts within the limits, the expansion is the need of each cable.
     needed = scenarios.needed(load)
     added_capacity = needed
     cost = float(scenarios.cost @ needed)
     modules = None
     bound = cost
-    # Modules need an integer program.  The master program also raises the error beyond the limits.
+    # Modules need an integer program.  The master program raises InputError if a need exceeds a
+    # limit.
     if (needed > scenarios.max_added).any() or sizes:
         cuts = needs(scenarios, needed)
         added_capacity, cost, _ = cheapest_expansion(scenarios, cuts)
@@ -398,12 +413,12 @@ def _round_up(
     point: FloatArray,
     end: Deadline,
 ) -> tuple[Int64Array, float, FloatArray]:
-    """Round what the loads at an expansion need up to modules of one size per cable, the cheapest
-    one.
+    """Round the capacity that the loads at an expansion need up to modules, all of one size on each
+    cable: the size with which they cost least.
 
     Args:
         scenarios: matrices under failures that must fit.
-        tester: tests scenarios.
+        tester: solves scenarios at an expansion for their loads.
         size: (J,) Gbit/s of each module size.
         cost: (C J,) cost of a module of each size on each cable.
         point: (C,) Gbit/s of the expansion.
@@ -415,9 +430,11 @@ def _round_up(
     Raises:
         SolverError: the modules exceed a cable's limit.
     """
+    # Loads (S, E) of all scenarios, solved to a gap of 0.1%.
     all_rows = np.arange(scenarios.num_scenarios)
     load = tester.test(point, all_rows, end, finest=1e-3, until_cut=False).load
     needed = scenarios.needed(load)
+    # Number of modules (C, J) if a cable has modules of one size alone, and its cheapest size (C,).
     num_by_size = np.ceil(needed[:, None] / size - 1e-9)
     cheapest_size = np.argmin(num_by_size * cost.reshape(-1, len(size)), axis=1)
     modules = np.zeros(num_by_size.shape, dtype=np.int64)

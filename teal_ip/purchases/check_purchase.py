@@ -89,10 +89,19 @@ class Instance:
 
     All decimals are rounded against the claim, in units of 2^-60: capacities up, costs and rates
     down.
+
+    Attributes:
+        links: rows of NETWORK, as dictionaries.
+        hashes: SHA-256 of the files of network, demands and failures.
+        capacity: capacity of each link.
+        outgoing: (link, target) pairs of the links out of each node.
+        cost, most: cost and limit of each cable; the limit is a text, or None.
+        rates: (source, target, rate) of the demands, by name of the matrix.
+        down: indices of the failed links, by name of the failure.
     """
 
     def __init__(self, network, demands, failures):
-        """Read the three files, and hash them."""
+        """Read the files of network, demands and failures, and compute their hashes."""
         self.links = list(table(network, "source", "target", "capacity", "cable", "cost"))
         self.hashes = [
             hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest()
@@ -121,14 +130,14 @@ class Instance:
             )
 
     def read_demands(self, demands):
-        """Read source, target and rate of the demands of each matrix."""
+        """Read the file of demands: source, target and rate, rounded down, by matrix."""
         self.rates = {}
         for row in table(demands, "matrix", "source", "target", "rate"):
             low = decimal(row["rate"], f"a rate of matrix {row['matrix']}")[0]
             self.rates.setdefault(row["matrix"], []).append((row["source"], row["target"], low))
 
     def read_failures(self, failures):
-        """Read the links of each failure."""
+        """Read the file of failures: the indices of the failed links, by failure."""
         self.down = {}
         for row in table(failures, "failure", "link"):
             need(

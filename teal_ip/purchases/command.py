@@ -1,4 +1,6 @@
-"""``teal upgrade``: run from settings; write tables, a page with a map and charts, and files."""
+"""``teal upgrade``: plan an expansion from settings, and write its tables, its page with maps and
+charts, and the expanded network.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ _MAX_LINES = 30
 
 
 def purchase_table(plan: UpgradePlan) -> Table:
-    """Return the table of the added capacity, one row per cable."""
+    """Return the table of the added capacity, one row for each cable that is expanded."""
     columns = (
         Column("cable", lambda purchase: f"{purchase.source} - {purchase.target}"),
         Column("capacity, Gbit/s", "capacity", digits(6)),
@@ -47,6 +49,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
     """Yield the tables of a plan: purchases, quarters, forecasts of full links, other demands, and
     other growths.
     """
+    # Purchases, and the cumulative expansion by quarter.
     cost = Column("cost", "cost", digits(6))
     bound = Column("lower bound", "bound", rounding.at_least)
     if plan.purchases:
@@ -55,12 +58,14 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
         columns = [Column("by", "by"), Column("demands x", "growth", digits(4)), cost, bound]
         columns.append(Column("largest utilisation", "utilisation", percent))
         yield Table("by quarter, cumulative", columns, plan.quarters)
+    # Forecasts of links that will be full under some failure.
     if full := [forecast for forecast in plan.forecasts if forecast.full_under_failure]:
         title = "when links are full, without an expansion"
         fitted = plan.growth is not None and plan.growth.fitted
         yield forecast_table(
             full, title, routing=plan.routing_text, fitted=fitted, shown=_MAX_LINES
         )
+    # Plans for other demands, with the share of held-back traffic that each one drops.
     if plan.alternatives:
         dropped = {
             "dropped later": "dropped",
@@ -76,6 +81,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
             *shares,
         ]
         yield Table("plans for other kinds of demands, in any amounts", columns, plan.alternatives)
+    # Cost at other growth factors.
     if plan.curve:
         failures = Column("with failures", lambda point: "yes" if point.failures else "no")
         columns = [Column("demands x", "growth", digits(4)), failures, cost, bound]
@@ -83,7 +89,7 @@ def tables(plan: UpgradePlan) -> Iterator[Table]:
 
 
 def _share(value: float) -> str:
-    """Format a share as a percentage of three decimals."""
+    """Format a share as a percentage with three decimals, such as 1.250% for 0.0125."""
     return f"{100 * value:.3f}%"
 
 
@@ -95,6 +101,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         path: file to write.
         plan: the plan.
     """
+    # Maps: values (E,) of the links by title of the map.
     topology = plan.topology
     bought = np.maximum(0.0, _bought_by_link(plan))
     relative_purchase = bought / max(float(bought.max(initial=0.0)), 1e-300)
@@ -102,6 +109,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
     if plan.before is not None:
         map_values["largest utilisation in any scenario, before"] = plan.before
         map_values["largest utilisation in any scenario, with the purchase"] = plan.after
+    # A link that is neither built nor bought is drawn with a tiny capacity.
     drawing = drawing_of(topology, np.maximum(topology.capacity + bought, 1e-9))
     section = Section(
         title=topology.name,
@@ -122,7 +130,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
 
 
 def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
-    """Return the Gbit/s (E,) added to each link of the network."""
+    """Return the capacity (E,) that the plan adds to each link of the network, Gbit/s."""
     topology = plan.topology
     bought = np.zeros(topology.num_links)
     for pair_index, links in enumerate(topology.link_pairs()):
@@ -131,7 +139,9 @@ def _bought_by_link(plan: UpgradePlan) -> np.ndarray:
 
 
 def _charts(plan: UpgradePlan) -> Iterator[Chart]:
-    """Yield the charts for which the plan has data."""
+    """Yield the charts for which the plan has data: cost by cable, utilisation, cost by quarter,
+    and cost by growth.
+    """
     if plan.purchases:
         yield _cost_by_cable(plan)
     if plan.before is not None:
@@ -143,7 +153,7 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
 
 
 def _cost_by_cable(plan: UpgradePlan) -> Chart:
-    """Return the chart of the cost of each cable, in descending order."""
+    """Return the chart of the cost of the capacity added to each cable, in descending order."""
     by_cable: dict[str, float] = defaultdict(float)
     for purchase in plan.purchases:
         by_cable[f"{purchase.source} - {purchase.target}"] += purchase.cost
@@ -161,7 +171,9 @@ def _cost_by_cable(plan: UpgradePlan) -> Chart:
 
 
 def _utilisation_chart(plan: UpgradePlan) -> Chart:
-    """Return the chart of the largest utilisation of each link, before and after."""
+    """Return the chart of the largest utilisation of each link over all scenarios, before and after
+    the expansion, in descending order.
+    """
     series = [
         Series(
             name,
@@ -254,7 +266,7 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
 
 
 def plan_files(plan: UpgradePlan) -> dict[str, Callable[[Path], None]]:
-    """Return the writers of tables, expanded network and page, by file name."""
+    """Return the functions that write tables, expanded network and page to a path, by file name."""
     # An empty row keeps the headings of a table without purchases.
     empty_row = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
     files: dict[str, Callable[[Path], None]] = {
@@ -273,11 +285,15 @@ class UpgradeReport(UpgradePlan):
     """Capacity expansion plan, with export to a frame, a page and files."""
 
     def __repr__(self) -> str:
-        """Summarise the plan in a few lines."""
+        """Return the summary of the plan: cost, scenarios and further results, a line each."""
         return self.describe()
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write tables, expanded network and page to a folder.
+
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
 
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
@@ -286,7 +302,12 @@ class UpgradeReport(UpgradePlan):
 
 
 def upgrade_outcome(config: UpgradeConfig, notify: Notify) -> Outcome:
-    """Run ``teal upgrade``."""
+    """Run ``teal upgrade``; return its summary, tables, files and exit code.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     plan = run_upgrade(config, notify)
     proof_text = ""
     if config.prove is not None and plan.proof is not None:

@@ -57,23 +57,25 @@ class Cuts:
         return len(self.needed)
 
     def rhs(self, growth: float = 1.0) -> FloatArray:
-        """Return the right-hand sides (n,), growth * needed - existing."""
+        """Return the right-hand sides (n,), growth * needed - existing, with all demands multiplied
+        by a factor.
+        """
         return growth * self.needed - self.existing
 
     def add(self, more: Cuts) -> None:
-        """Append rows."""
+        """Append the cuts of ``more`` to these, in place."""
         for name in ("coefficient", "needed", "existing", "prices", "row"):
             setattr(self, name, np.concatenate([getattr(self, name), getattr(more, name)]))
 
     def select(self, rows: FloatArray | Int64Array) -> Cuts:
-        """Return the cuts of these rows."""
+        """Return the cuts with these indices, as a copy."""
         selected = Cuts(self.coefficient.shape[1], self.prices.shape[1])
         for name in ("coefficient", "needed", "existing", "prices", "row"):
             setattr(selected, name, getattr(self, name)[rows])
         return selected
 
     def at_growth(self, factor: float) -> Cuts:
-        """Return the cuts with all demands multiplied by a factor."""
+        """Return the cuts for demands that are all multiplied by a factor, as a copy."""
         scaled = self.select(np.arange(len(self)))
         scaled.needed = factor * scaled.needed
         return scaled
@@ -151,11 +153,11 @@ def make_cuts(
 def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, float, FloatArray]:
     """Solve the master program: the cheapest expansion in any amounts that satisfies the cuts.
 
-        min cost' a   s.t.   coefficient a >= rhs,   0 <= a <= most
+        min cost' a   s.t.   coefficient a >= rhs,   0 <= a <= max_added
 
     With duals l >= 0 of the cuts and m = max(0, coefficient' l - cost) of the limits of cables, the
-    cost of every feasible expansion is at least rhs' l - most' m.  HiGHS's duals are clipped at 0,
-    and scaled down if the cuts price an unlimited cable above its cost.
+    cost of every feasible expansion is at least rhs' l - max_added' m.  The duals of HiGHS are
+    scaled down if the cuts price an unlimited cable above its cost.
 
     Args:
         scenarios: supplies costs and limits of the cables.
@@ -179,7 +181,8 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
             f"no expansion within the limits fits: {_bottleneck(scenarios, cuts)}",
             "raise the column 'most' or offer more cables",
         )
-    # Feasible duals: scaled down if the cuts price an unlimited cable above its cost.
+    # Feasible duals: scaled down if the cuts price an unlimited cable above its cost, since no dual
+    # of a limit can make up for the excess.
     amounts = result.solution("upgrade")
     dual = result.duals
     cable_price = dual @ cuts.coefficient
@@ -202,9 +205,14 @@ def cheapest_expansion(scenarios: Scenarios, cuts: Cuts) -> tuple[FloatArray, fl
 
 
 def _bottleneck(scenarios: Scenarios, cuts: Cuts) -> str:
-    """Describe the scenario of the cut that the largest allowed expansion violates most, for a
-    message.
+    """Return the clause of a message on the scenario whose cut the largest allowed expansion
+    violates most: links with the highest prices, and failed links.
+
+    Args:
+        scenarios: scenarios of the cuts, with the limits of the cables.
+        cuts: Benders cuts.
     """
+    # A huge finite amount stands for no limit, since 0 times infinity is NaN.
     largest_expansion = np.where(np.isinf(scenarios.max_added), 1e15, scenarios.max_added)
     worst = int(np.argmax(cuts.rhs() - cuts.coefficient @ largest_expansion))
     topology = scenarios.problem.topology
@@ -247,7 +255,7 @@ def cheapest_modules(
     cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     rows = np.repeat(cuts.coefficient, num_sizes, axis=1) * np.tile(size, num_cables)[None]
     constraints = [Between(rows, low=cuts.rhs())]
-    # Limits of the cables.
+    # Rows of the limits: the sizes of a cable's modules sum to at most its limit.
     limited = np.flatnonzero(np.isfinite(scenarios.max_added))
     if len(limited):
         per_cable = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited]

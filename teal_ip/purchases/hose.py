@@ -4,18 +4,20 @@
 
 Finding the worst matrix of H for a network is not convex: the largest utilisation, max over x of
 min over splits, is max over x, y of sum_d x_d dist_d(y), which is bilinear.
-:func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the
-engine), from several starts: a lower bound on the worst case, and in :func:`expand_for_hose` the
-next scenario.  :func:`static_limit` is an upper bound, from splits that do not depend on x.  On
-small networks :func:`matrix_above` closes the gap between the two: an integer program, exact when
-solved, that decides whether any matrix of a hose fills a link beyond a limit.
+:func:`worst_matrices` alternates between x (a transport problem) and the link prices y (the dual
+prices of the best splits for x), from several starts: a lower bound on the worst case, and in
+:func:`expand_for_hose` the next scenario.  :func:`static_limit` is an upper bound, from splits that
+do not depend on x.  On small networks :func:`matrix_above` closes the gap between the two: an
+integer program, exact when solved, that decides whether any matrix of a hose fills a link beyond a
+limit.
 
 With prices y of the links, q_e = c_e y_e, sum of q_e = 1, the largest utilisation over all matrices
 x of the hose is
 
     max sum_d w_d,   w_d <= sum over e in p of x_d q_e / c_e  for every live path p of demand d.
 
-U_{d,e} stands for the product x_d q_e.  Multiplied by q_e, the limits of sums (R x)_i <= l_i read
+U_{d,e} stands for the product x_d q_e.  Row i of R sums the demands that one node sends, or
+receives, and l_i is the node's limit.  Multiplied by q_e, the limits (R x)_i <= l_i read
 
     sum over d in i of U_{d,e} <= l_i q_e,
 
@@ -69,7 +71,8 @@ def matrix_above(
     Args:
         network: B = 1, with the current capacities; its demand is ignored.
         hose: limits of what each node sends and receives; the set of matrices within them.
-        min_utilisation: utilisation below which no matrix is searched for.
+        min_utilisation: the search is for matrices under which the largest link utilisation is at
+            least this.
         seconds: time limit of HiGHS.
 
     Returns:
@@ -78,8 +81,10 @@ def matrix_above(
     """
     program = _VertexProgram(network, hose)
     result = program.solve(min_utilisation, seconds)
+    # Infeasible: no matrix reaches min_utilisation, which is an upper bound then.
     if result.is_infeasible:
         return None, min_utilisation
+    # HiGHS minimises minus the utilisation, so its lower bound is minus the upper bound.
     bound = max(min_utilisation, -result.bound)
     if result.x is None:
         return None, bound
@@ -143,8 +148,15 @@ class _VertexProgram:
         self._first_column = dict(zip(self._sizes, first_columns, strict=False))
 
     def solve(self, min_utilisation: float, seconds: float) -> LpResult:
-        """Maximise the utilisation sum_d w_d, at least ``min_utilisation``, within a time limit."""
-        # Objective and bounds of the variables: U and w >= 0, 0 <= q <= 1, z and v binary.
+        """Return HiGHS's result of the program: the largest utilisation sum_d w_d.
+
+        Args:
+            min_utilisation: smallest utilisation of a solution; the program is infeasible if no
+                matrix reaches it.
+            seconds: time limit of HiGHS.
+        """
+        # Objective (HiGHS minimises, so the cost of w is -1) and bounds of the variables: U and w
+        # >= 0, 0 <= q <= 1, z and v binary.
         first_column = self._first_column
         num_variables = sum(self._sizes.values())
         cost = np.zeros(num_variables)
@@ -164,8 +176,8 @@ class _VertexProgram:
         )
 
     def matrix(self, solution: FloatArray) -> FloatArray:
-        """Return the matrix (D,) of a solution: x_d = sum over the links of U_{d,e}, since sum of
-        q_e = 1.
+        """Return the matrix x (D,) of a solution, Gbit/s: x_d = sum over the links e of U_{d,e},
+        since U_{d,e} = x_d q_e and the sum of q_e is 1.
 
         Args:
             solution: values of all variables.
@@ -253,7 +265,7 @@ class _VertexProgram:
                 ),
                 high=0,
             ),
-            # The utilisation is at least the given one.
+            # The utilisation is at least min_utilisation.
             Between(self._rows(w=sp.csr_array(np.ones((1, num_demands)))), low=min_utilisation),
         ]
 
@@ -334,7 +346,9 @@ class Hose:
 
     @property
     def rows(self) -> sp.csr_array:
-        """Matrix R (2 N, D) of ones: R x are the sums that ``limits`` bounds."""
+        """Sparse matrix R (2 N, D) of zeros and ones: R x are the sums of a matrix x (D,) that each
+        node sends, then the sums that each node receives.
+        """
         demands = len(self.pairs)
         nodes = len(self.out)
         ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
@@ -437,7 +451,7 @@ def _alternate(
     """Alternate between matrix and prices, for the failures whose utilisation still rises.
 
         x <- the matrix of the hose with the largest sum_d x_d dist_d(y)     (linear program)
-        y <- the dual prices of the best splits for x                        (engine)
+        y <- the dual prices of the best splits for x                        (solver)
 
     Args:
         network: under max_link_utilisation; row f has the capacities of failure f.
@@ -529,8 +543,8 @@ def expand_for_hose(
     A round expands for the scenarios so far, searches for the worst matrices of the hose on the
     expanded network, and adds those that exceed the utilisation limit as scenarios.  It ends when
     the worst matrix found exceeds the limit by at most ``target``.  If demands times links are at
-    most 2,000, HiGHS then proves in time that no matrix exceeds it, or finds one.  The bound on the
-    cost is certified, since the scenarios are a subset of the hose.
+    most 2,000, HiGHS then tries to prove that no matrix exceeds it, and may find one that does.
+    The bound on the cost is certified, since the scenarios are a subset of the hose.
 
     Args:
         start: initial scenarios, such as one matrix under each failure.
@@ -538,13 +552,13 @@ def expand_for_hose(
         hose: limits of what each node sends and receives; the set of matrices within them.
         gap: certified gap of the expansion for the scenarios.
         target: relative excess over the utilisation limit that is allowed for the worst matrix.
-        sizes: Gbit/s and price of each module size, with ``cuts`` of the expansion in any amounts;
-            () for any amounts.
+        sizes: Gbit/s and price of each module size, which need the ``cuts`` of the expansion in any
+            amounts; () for any amounts.
         cuts: valid Benders cuts, extended in place; None for none.
         exact_seconds: time limit of the integer programs of one search.
         deadline: time limit, after which the expansion so far is returned.
         report: called after each round of an expansion with its index, cost and bound.
-        notify: called with a line after each search.
+        notify: called after each search with a sentence on the worst matrices found.
     """
     scenarios = start
     end = deadline or Deadline(math.inf)
@@ -577,7 +591,7 @@ def expand_for_hose(
                 network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
             )
             exceeds_limit = worst.utilisation > max_utilisation
-        # Report, and add the matrices that exceed the limit.
+        # Report the largest utilisation, and add the matrices that exceed the limit.
         if notify is not None:
             notify(
                 "worst demands found: largest link utilisation "
@@ -610,13 +624,15 @@ def _search_above(
         network: row f has the capacities of failure f.
         hose: limits of what each node sends and receives; the set of matrices within them.
         earlier_prices: (1, F, E) starting prices of links; None for random starts alone.
-        max_utilisation: the limit.
+        max_utilisation: utilisation limit that a matrix must exceed.
         num_searches: number of earlier searches, the seed of the next one.
         deadline: time limit.
 
     Returns:
         the worst matrices, and the number of searches so far.
     """
+    # The first search has random starts only if there are no earlier prices; the second one, if the
+    # first finds no matrix above the limit, has _LAST_STARTS of them.
     for random_starts in (0 if earlier_prices is not None else RANDOM_STARTS, _LAST_STARTS):
         worst = worst_matrices(
             network,
@@ -664,6 +680,7 @@ def _prove_limits(
         # Bound by the integer program, or a worse matrix.
         matrix, bound = matrix_above(failure_network, hose, max_utilisation, end.remaining_s)
         if matrix is not None:
+            # Certify the utilisation of this matrix to a tenth of the gap of the search.
             solution = solve(
                 dataclasses.replace(failure_network, demand=torch.from_numpy(matrix[None])),
                 gap=_ENGINE_GAP / 10,
@@ -691,8 +708,13 @@ def _expanded_network(scenarios: Scenarios, live: BoolArray, added_capacity: Flo
 
 
 def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:
-    """Return the link prices (1, F, E) of the last cut of each failure, 0 without one; None without
-    cuts.
+    """Return the link prices (1, F, E) of the last cut of each failure, 0 for a failure without a
+    cut; None if there are no cuts.
+
+    Args:
+        cuts: Benders cuts.
+        scenarios: scenarios of the cuts.
+        live: (F, E) whether links are up, for each failure.
     """
     if not len(cuts):
         return None
@@ -713,7 +735,8 @@ def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
         sum_s out_s a_{e,s} + sum_t in_t b_{e,t} <= theta c_e
         a_{e,s} + b_{e,t} >= sum over paths p of (s, t) through e of w_p
 
-    for every link e and, in the second row, every pair (s, t)
+    for every link e of capacity c_e and, in the second row, every pair (s, t).  Node s sends at
+    most out_s Gbit/s, and node t receives at most in_t.
 
     Args:
         network: B = 1, with the capacities of the failure.
@@ -772,10 +795,11 @@ class _StaticProgram:
         self._capacity = network.capacity[0].numpy()
         live = network.path_mask[0].numpy().reshape(-1)
         self.live_paths = np.flatnonzero(live)
-        # Variable of each path: its index among the live ones.
+        # Index of each live path among the live ones, which is that of its variable.
         self._column = np.cumsum(live) - 1
-        # Links of live paths.  There is one covering row for each pair of a link and a demand with
-        # a path over it, as link * D + demand.
+        # Incidences: a live path and one of its links.  There is one covering row for each pair of
+        # a link and a demand with a path over it, stored as link * D + demand in ``_pairs``;
+        # ``_pair_index`` is the row of each incidence, and ``_path`` its path.
         incidence = network.ops.incidence(network.topology.num_links).tocoo()
         is_live = live[incidence.col]
         self._path = incidence.col[is_live]
@@ -798,8 +822,11 @@ class _StaticProgram:
         self.num_variables = self._theta + 1
 
     def cover_rows(self) -> sp.csr_array:
-        """Return the rows of splits - a_{e,s} - b_{e,t} <= 0, one for each pair of a link e and a
-        demand from s to t with a path over it.
+        """Return the rows (sum of splits) - a_{e,s} - b_{e,t} <= 0, one for each pair of a link e
+        and a demand from s to t with a live path over it.
+
+        The sum has the splits of all live paths of the demand over the link; a and b are the duals
+        of the hose limits.
         """
         num_rows = len(self._pairs)
         row = np.arange(num_rows)
@@ -817,7 +844,10 @@ class _StaticProgram:
 
     def capacity_rows(self) -> sp.csr_array:
         """Return the rows of sum_s out_s a_{e,s} + sum_t in_t b_{e,t} - theta c_e <= 0, one for
-        each link e with capacity.
+        each link e of capacity c_e > 0.
+
+        out_s and in_t are the Gbit/s that nodes s and t may send and receive, a and b the duals of
+        these limits for each link, and theta is the largest utilisation.
         """
         links = np.flatnonzero(self._capacity > 0)
         link_index = np.arange(len(links))
@@ -832,7 +862,9 @@ class _StaticProgram:
         return sp.csr_array((coefficients, (rows, columns)), shape=(len(links), self.num_variables))
 
     def split_sums(self) -> sp.csr_array:
-        """Return the rows of the sum of splits, one for each demand with a live path."""
+        """Return the rows that sum the splits of the live paths of a demand, one for each demand
+        with a live path.
+        """
         demand = self.live_paths // self._paths.num_paths
         demands = np.unique(demand)
         num_paths = len(self.live_paths)

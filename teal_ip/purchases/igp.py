@@ -101,7 +101,7 @@ def expand_for_igp(
             f"at most {_MAX_CANDIDATES} new cables with --routing ecmp",
             len(candidates),
         )
-    # Demand without a path (S,) if all new cables exist: no subset may leave more.
+    # Demand (S,) without a path if all new cables exist: subsets that disconnect more are skipped.
     dag = _dag(task)
     _, unroutable = _route(
         task, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool)
@@ -148,7 +148,7 @@ def expand_for_igp(
 
 
 def _dag(task: UpgradeTask) -> EcmpDag:
-    """Return the IGP's shortest paths on the network with all new cables."""
+    """Return the shortest paths of the IGP, by the metrics of the network, with all new cables."""
     return EcmpDag.of(task.offer.topology, igp_metric(task.offer.topology, "file"))
 
 
@@ -176,6 +176,8 @@ def _route(
     loads = IgpFailures.of_demands(
         dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none()
     )
+    # Loads (1 + F, M, E) and lost demand (1 + F, M), reordered to a block of 1 + F scenarios for
+    # each matrix.
     results = loads.under(
         [absent_links, *(absent_links + list(failure.links) for failure in failures)], loads=True
     )
@@ -196,18 +198,19 @@ _GAP = 1e-4
 
 
 class LeftOut:
-    """Evaluation of plans on the matrices that they are not made for at first.
+    """Evaluation of plans on the matrices outside the first plan.
 
     Attributes:
         rows: (n,) indices of these matrices.
 
     Args:
-        task: input with the matrices that are planned for at first.
+        task: input of the search, with the matrices of the first plan.
     """
 
     def __init__(self, task: UpgradeTask) -> None:
         self.rows = np.setdiff1d(np.arange(task.num_matrices), task.rows)
-        # Testers with cached loads, by first matrix of the block and index of the plan.
+        # Testers with cached link loads, by (position in ``rows`` of a block's first matrix, index
+        # of the plan).
         self._tests: dict[tuple[int, int], Tester] = {}
 
     def replay(
@@ -230,6 +233,7 @@ class LeftOut:
             the summary, and the indices of the overloaded matrices to add to the plan, the worst
             first.
         """
+        # Largest utilisation (n,) of each matrix, and whether it fits (n,), over all expansions.
         max_utilisation = np.zeros(len(self.rows))
         fits = np.ones(len(self.rows), dtype=bool)
         num_replayed = 0
@@ -265,7 +269,8 @@ class LeftOut:
         # Drop the cached loads if they take too much memory.
         if len(plans) * len(self.rows) * scenarios_per_matrix * entries_per_scenario > _MAX_ENTRIES:
             self._tests.clear()
-        # Summary, and the matrices to add.
+        # Summary of the evaluated matrices that are still outside the plan, and the matrices to
+        # add.  ``added`` is the number of planned matrices now less that of the first plan.
         is_replayed = ~np.isin(self.rows, task.rows)
         is_replayed[num_replayed:] = False
         overloaded = np.flatnonzero(is_replayed & ~fits)
@@ -296,6 +301,8 @@ class LeftOut:
         """
         if task.config.routing == "ecmp":
             return scenarios.utilisation(igp_loads(task, scenarios, added_capacity), added_capacity)
+        # The tester of an earlier evaluation of this block has loads that mostly still fit; its
+        # scenarios may have more candidate paths now.
         tester = self._tests.setdefault(key, Tester(scenarios))
         tester.scenarios = scenarios
         rows = np.arange(scenarios.num_scenarios)

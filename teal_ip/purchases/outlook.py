@@ -1,4 +1,5 @@
-"""Comparisons of a plan: by quarter, for other demands, for other growths, and forecasts.
+"""Further results of a plan: purchases by quarter, comparison with plans for other demands, cost at
+other growth factors, and forecasts of full links.
 
 Axis letters: S scenarios, M matrices, F failures, D demands, C cables, E links.
 """
@@ -32,7 +33,7 @@ _CURVE = 0.8, 1.0, 1.2, 1.4, 1.6
 _REPLAYED = 24
 # Number of scenarios that are evaluated at a time.
 _REPLAY_BATCH = 512
-# Certified gap of the engine in forecasts.
+# Certified gap of the solver in forecasts.
 _FORECAST_GAP = 1e-3
 
 
@@ -74,10 +75,11 @@ def alternative(
 def _dropped(
     scenarios: Scenarios, added_capacity: FloatArray, matrices: FloatArray, live: BoolArray
 ) -> FloatArray:
-    """Return the share (M, F) of each matrix that the expanded network drops under each failure.
+    """Return the share (M, F) of each matrix that the expanded network drops under each failure:
 
-    It is 1 - the largest total flow within the utilisation limit / the demand with a live path: a
-    certified lower bound.
+        1 - (largest total flow within the utilisation limit) / (sum of demands with a live path)
+
+    The largest flow is bounded from above, so the share is a certified lower bound.
 
     Args:
         scenarios: supplies network, cables and limit.
@@ -119,6 +121,7 @@ def by_quarter(
         periods: cumulative expansions in time order.
         months: last month of each period.
     """
+    # Purchases of a quarter: the difference of the cumulative expansions of two periods.
     rows: list[Purchase] = []
     earlier: Period | None = None
     for period, month in zip(periods, months, strict=True):
@@ -176,6 +179,7 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
         scenarios: matrices under failures of the plan.
         cuts: Benders cuts of the plan.
     """
+    # Scenarios without failure: the first of each block of 1 + F.
     points = []
     config = task.config
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
@@ -187,6 +191,8 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
             continue
         known_cuts = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
         for factor in _CURVE:
+            # Exact for fixed loads of the IGP; else by Benders decomposition from the known cuts,
+            # which are stored for a factor of 1.
             if config.routing == "ecmp":
                 failures = task.failures if has_failures else []
                 upgrade = expand_for_igp(task, case.scaled(factor), (), failures)

@@ -7,9 +7,10 @@ paths of the network, for every expansion x that fits,
     cost' x >= sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e)
                - sum over cables of most m,
 
-where u is the utilisation limit, c the capacities before the expansion, and m = max(0, u sum of all
-z over a cable's links - its cost).  Prices are rounded down to multiples of 2^-60, and the bound is
-that of the checker's own sums.  Entry point: :func:`write_purchase_proof`.
+where dist_z(d) is the length of demand d's shortest path under the prices z, u the utilisation
+limit, c the capacities before the expansion, most the limit of a cable, and m = max(0, u sum of z
+over all cuts and the cable's links - its cost).  Prices are rounded down to multiples of 2^-60.
+Entry point: :func:`write_purchase_proof`.
 """
 
 from __future__ import annotations
@@ -82,12 +83,13 @@ def write_purchase_proof(folder: Path, proof: CutProof) -> str:
     """Write the files of the proof, verify them, and return the checker's sentence.
 
     Args:
-        folder: folder to write to.
+        folder: folder to write to; created if missing.
         proof: prices that prove the bound.
 
     Raises:
         SolverError: the checker rejects the proof for any rounding of the prices.
     """
+    # Links that are up in some scenario, numbered from 0 in the files, and scenarios with a cut.
     scenarios = proof.scenarios
     existing_links = np.flatnonzero(scenarios.live.any(0))
     file_index = {int(link): i for i, link in enumerate(existing_links)}
@@ -141,7 +143,13 @@ def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> Non
 
 
 def _write_demands(folder: Path, scenarios: Scenarios, rows: Sequence[int]) -> None:
-    """Write the positive demands, Gbit/s, of these scenarios."""
+    """Write the positive demands of some scenarios.
+
+    Args:
+        folder: folder to write to.
+        scenarios: matrices under failures.
+        rows: indices of the scenarios, which name the matrices in the file.
+    """
     names = scenarios.problem.topology.node_names
     pairs = scenarios.problem.paths.pairs
     _write(
@@ -164,7 +172,7 @@ def _write_failures(
         folder: folder to write to.
         scenarios: matrices under failures.
         rows: indices of the scenarios.
-        file_index: number of each link in the file of the network.
+        file_index: number in the file of the network, by index of the link.
     """
     _write(
         folder / FAILURES,
@@ -181,10 +189,12 @@ def _write_failures(
 def _bound(proof: CutProof, prices: FloatArray) -> float:
     """Return the lower bound on the cost that link prices prove:
 
-        sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e) - sum over cables of most
-        m
+        sum over the cuts of (sum_d demand_d dist_z(d) - u sum_e z_e c_e)
+        - sum over cables of most m
 
-    with m = max(0, u sum of all z over a cable's links - its cost).
+    where dist_z(d) is the length of demand d's shortest path under the prices z, u the utilisation
+    limit, c the capacities before the expansion, most the limit of a cable, and m = max(0, u sum of
+    z over all cuts and the cable's links - its cost).
 
     Args:
         proof: scenarios of the cuts.
@@ -215,7 +225,13 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
 
 
 def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a .csv table."""
+    """Write a .csv table.
+
+    Args:
+        file: file to write.
+        columns: names of the columns.
+        rows: fields of each row, in the order of the columns.
+    """
     with (
         atomic_file(file) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as stream,
@@ -238,7 +254,7 @@ def _write_proof(
     Args:
         folder: folder with the other files.
         proof: scenarios of the cuts, and the cost.
-        file_index: number of each link in the file of the network.
+        file_index: number in the file of the network, by index of the link.
         integer_prices: (n, E) prices of each cut, in units of 2^-60.
         bound: lower bound on the cost, in units of 2^-60.
     """

@@ -55,7 +55,8 @@ class Offer:
         topology: network with candidate cables as links, whose capacity is the median of the
             others', for the path search.
         regular: (E,) existing Gbit/s; 0 on candidate cables.
-        cost: (C,) cost of a Gbit/s on each pair of links; a cable of parallel links has several.
+        cost: (C,) cost of a Gbit/s on each pair of opposite links; a cable of parallel links has
+            several such pairs.
         max_added: (C,) largest Gbit/s that can be added; infinite for no limit.
         candidates: indices of the pairs of links that do not exist yet.
     """
@@ -77,6 +78,7 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
     Raises:
         InputError: an invalid file, or a cable without a cost.
     """
+    # The network with candidate cables, if there are any; their capacity is 0 before the expansion.
     num_existing = len(topology.link_pairs())
     regular = topology.capacity
     extended_topology = topology
@@ -89,6 +91,7 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
         regular = np.concatenate(
             [regular, np.zeros(extended_topology.num_links - topology.num_links)]
         )
+    # Costs of --cost; a cost in the row of a candidate cable replaces its cost.
     cost = _costs(config.cost, extended_topology)
     if len(candidate_cost):
         cost[num_existing:] = np.where(
@@ -106,13 +109,19 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
 
 
 def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
-    """Return the failures to plan for, besides the network without failure.
+    """Return the failures to plan for, besides the network without failure: cables, pairs of cables
+    and groups, as the settings request.
+
+    Args:
+        config: the settings.
+        topology: the network, with candidate cables.
 
     Raises:
         InputError: an invalid file of groups.
     """
     cables = cable_failures(topology) if config.failures != "none" else []
     failures = list(cables)
+    # All pairs of cables; the costs, by which pairs are sorted, are 0, and 0 is no limit on them.
     if config.failures == "pairs":
         failures += pair_failures(cables, {cable.name: 0.0 for cable in cables}, 0)
     if config.groups is not None:
@@ -170,6 +179,7 @@ def _costs(text: str, topology: Topology) -> FloatArray:
         return np.ones(len(pairs))
     if text == "length":
         return np.array([float(topology.latency[links].min()) for links in pairs])
+    # A table: a row has the cost of every pair of links between two nodes.
     pair_index = {link: c for c, links in enumerate(pairs) for link in links}
     cost = np.full(len(pairs), np.nan)
     if not Path(text).is_file():
@@ -202,6 +212,7 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
     Raises:
         InputError: an invalid table, or a cable that exists already.
     """
+    # Rows of the table; the ends of a cable must differ from those of every other cable.
     existing = {tuple(sorted(pair)) for pair in _ends(topology)}
     ends, latency, cost, limits = [], [], [], []
     for row in side_tables.read_side_table(path, _CANDIDATE):
@@ -211,6 +222,7 @@ def _with_candidates(path: str, topology: Topology) -> tuple[Topology, FloatArra
             pair_text = f"{row.text('source')} - {row.text('target')}"
             problem = f"{pair_text} is no new cable: its ends are equal, or a cable connects them"
             raise InputError.invalid(row.where, "", problem)
+        # Missing cells: no cost (NaN), no limit (infinite).
         existing.add(key)
         ends.append(pair)
         latency.append(row.number("latency"))
@@ -235,7 +247,8 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
     capacity = float(np.median(topology.capacity[topology.capacity > 0]))
     new_latency = np.repeat(latency, 2)
     num_links = len(new_latency)
-    # Attributes that the network has.
+    # Metrics that the network has: new links have the latency in ms as IGP metric, at least 1, and
+    # a TE metric of 0.
     metric = te_metric = None
     if topology.metric is not None:
         new_metric = np.maximum(1, np.round(new_latency)).astype(topology.metric.dtype)
@@ -256,7 +269,7 @@ def _with_cables(topology: Topology, ends: IntArray, latency: FloatArray) -> Top
 
 
 def _ends(topology: Topology) -> Iterator[tuple[int, int]]:
-    """Yield source and target of each link."""
+    """Yield the node indices of source and target of each link, in the order of the links."""
     yield from zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
 
 
@@ -329,6 +342,7 @@ class UpgradeTask:
             rows: indices of the matrices.
             scenarios: scenarios of the matrices so far.
         """
+        # The task keeps the matrices without growth; only the scenarios are scaled by it.
         self.notify(f"adding {len(rows)} matrices that do not fit to the plan")
         new_matrices = self.instance.traffic.read(rows)
         new_scenarios, _ = self.scenarios(self.config.growth * new_matrices, self.failures)
@@ -341,7 +355,13 @@ class UpgradeTask:
         ), scenarios.joined(new_scenarios)
 
     def attempt(self, step_name: str, step: Callable[[], T]) -> T | None:
-        """Run a step after the search; log a failure and return None, so that the plan survives."""
+        """Return the result of a step after the search; on an exception report it, append it to
+        ``failed`` and return None, so that the plan is not lost.
+
+        Args:
+            step_name: name of the step in the message.
+            step: function without arguments.
+        """
         try:
             return step()
         # Any exception: the search may have taken hours.
@@ -363,7 +383,7 @@ class UpgradeTask:
 
 
 def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notify) -> UpgradeTask:
-    """Load network, traffic, candidate paths and failures.
+    """Return the input of the search: network, traffic, candidate paths, failures and settings.
 
     Args:
         topology: the network, or a file or name.
@@ -414,8 +434,12 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
 
 
 def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
-    """Return the indices of the matrices to plan for at first: evenly spaced, or all for hose and
-    pipe.
+    """Return the indices of the matrices to plan for at first: evenly spaced over the traffic, or
+    all for hose and pipe.
+
+    Args:
+        config: the settings; ``matrices`` is the number of matrices, 0 for all.
+        num_matrices: number of matrices available for planning.
     """
     if config.demands != "matrices":
         return np.arange(num_matrices)
@@ -426,7 +450,7 @@ def _planned_rows(config: UpgradeOptions, num_matrices: int) -> Int64Array:
 def _calibrated(
     config: UpgradeOptions, all_traffic: TrafficMatrices, scaled_traffic: TrafficMatrices
 ) -> TrafficMatrices:
-    """Scale all matrices by the factor of the first one, if demands are calibrated.
+    """Return all matrices, scaled by the factor of the first one if demands are calibrated.
 
     Args:
         config: settings.
@@ -441,7 +465,7 @@ def _calibrated(
 
 
 def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topology) -> PathSet:
-    """Add the paths of a search with the new cables to the candidate paths.
+    """Return the candidate paths with those of a path search on the network with the new cables.
 
     The paths without new cables stay, since no new cable may be built.  The links of new cables are
     the last ones of ``topology``, so the indices of the others stay.
@@ -451,6 +475,7 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
         paths: candidate paths without the new cables.
         topology: the network with the new cables.
     """
+    # Paths over the network with the new cables, which are added demand by demand.
     new_paths = compute_paths(
         topology,
         paths.pairs,
@@ -470,7 +495,9 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
-    """Return the number of matrices available for planning: all but the latest --replay."""
+    """Return the number of matrices available for planning: all except the latest ones, whose share
+    is --replay; at least 1.
+    """
     return max(1, round((1 - config.replay) * traffic.num_matrices))
 
 

@@ -17,8 +17,8 @@ from teal_ip.purchases.benders import Upgrade
 from teal_ip.purchases.proof import CutProof
 from teal_ip.routing.growth import Growth, LinkForecast, when
 
-# Relative gap to the bound over all paths above which that bound is not reported.
-_PROVES_SOMETHING = 0.5
+# Relative gap to the bound over all paths above which the bound is too weak to be reported.
+_MAX_USEFUL_GAP = 0.5
 # Maximum number of demands, links or failures named in a message.
 _MAX_NAMED = 5
 
@@ -67,10 +67,10 @@ class ScenarioFit:
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """Result of evaluating a plan on the matrices that it is not made for.
+    """Result of evaluating a plan on the matrices outside it.
 
     Attributes:
-        matrices: number of matrices, without those held back by ``--replay``.
+        matrices: number of all matrices, without those held back by ``--replay``.
         planned: number of matrices that the plan is made for.
         added: number of planned matrices that were added because they did not fit an earlier plan.
         replayed: number of other matrices that were evaluated on the plan, under every failure.
@@ -87,11 +87,11 @@ class Replayed:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every matrix fits."""
+        """Whether every matrix is planned for or evaluated, and fits."""
         return self.planned + self.replayed == self.matrices and not self.overloaded
 
     def __str__(self) -> str:
-        """Summarise the evaluation in a line."""
+        """Summarise the evaluation in one line of text."""
         num_others = self.matrices - self.planned
         text = f"the plan is made for {self.planned:,} of {self.matrices:,} matrices"
         text += f", {self.added:,} of them added because they did not fit" if self.added else ""
@@ -188,8 +188,8 @@ class UpgradePlan:
         worst_limit: certified upper bound on the utilisation under any demands of the hose; NaN if
             not computed.
         replayed: result of evaluating the other matrices; None without ``--demands matrices``.
-        routing: routing of loads and forecasts, optimal or ecmp
-            (:class:`teal_ip.purchases.settings.UpgradeConfig`).
+        routing: routing of loads and forecasts: optimal (splits reoptimised in every scenario) or
+            ecmp (shortest paths of the IGP).
         growth: growth of the demands in time; None if not requested.
         forecasts: months in which links are full, the earliest first.
         quarters: expansion by the end of each quarter up to the horizon.
@@ -222,7 +222,7 @@ class UpgradePlan:
 
     @property
     def routing_text(self) -> str:
-        """Name of the routing of the loads, for headings."""
+        """Description of the routing that the loads result from, for headings."""
         return (
             "shortest paths of the IGP"
             if self.routing == "ecmp"
@@ -237,7 +237,9 @@ class UpgradePlan:
         return self.upgrade.bound_all_paths
 
     def to_frame(self) -> Any:
-        """Return a pandas frame of the purchases."""
+        """Return a pandas frame with a row for each purchase and a column for each of its
+        attributes.
+        """
         import pandas as pd
 
         columns = [field.name for field in dataclasses.fields(Purchase)]
@@ -272,7 +274,10 @@ class UpgradePlan:
         return dict(json_value(metrics | {name: getattr(self, name) for name in names}))
 
     def describe(self) -> str:
-        """Summarise the plan in a few lines."""
+        """Return the summary of the plan as lines of text: cost and bound, scenarios, further
+        results and the effort of the search.
+        """
+        # Cost and bound, scenarios, and the optional results that the plan has.
         upgrade = self.upgrade
         total_added = sum(entry.bought for entry in self.purchases)
         num_cables = len({(entry.source, entry.target) for entry in self.purchases})
@@ -291,6 +296,7 @@ class UpgradePlan:
             lines.append(f"cost in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
         if math.isfinite(self.bound_all_paths):
             lines.append(self._describe_all_paths())
+        # First full links without an expansion, disconnected demands, and failed steps.
         if self.growth is not None:
             lines.append(f"{self.growth}; {self.routing_text}")
             full_links = [entry for entry in self.forecasts if entry.full_under_failure]
@@ -319,14 +325,17 @@ class UpgradePlan:
         )
 
     def _describe_all_paths(self) -> str:
-        """Return the line about the bound over all paths."""
+        """Return the line about the bound over all paths, and by how much the candidate paths cost
+        more.
+        """
+        # The bound is on the cost in any amounts.
         continuous_cost = self.continuous if math.isfinite(self.continuous) else self.upgrade.cost
         excess = (
             max(0.0, continuous_cost - self.bound_all_paths) / continuous_cost
             if continuous_cost > 0
             else 0.0
         )
-        if not excess <= _PROVES_SOMETHING:
+        if not excess <= _MAX_USEFUL_GAP:
             return "no useful bound over all paths of the network"
         bound_text = rounding.at_least(self.bound_all_paths)
         return (
@@ -335,7 +344,9 @@ class UpgradePlan:
         )
 
     def _describe_cut_off(self) -> list[str]:
-        """Return lines about the demands that failures disconnect."""
+        """Return a line of text for each failure that disconnects demands, at most _MAX_NAMED, and
+        one with the number of further failures.
+        """
         lines = []
         for failure, names in list(self.cut_off.items())[:_MAX_NAMED]:
             disconnection = f"{failure} disconnects" if failure else "the network has no path for"

@@ -21,7 +21,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 
 # Capacity of a candidate cable that is not built, over the median capacity.  With a capacity of 0
-# the engine would treat it as failed, and would compute no price for it.
+# the solver would treat it as failed, and would compute no price for it.
 _UNBOUGHT_SHARE = 1e-3
 
 
@@ -53,7 +53,7 @@ class Scenarios:
     intact: Int64Array
 
     def __post_init__(self) -> None:
-        """Raise InputError for a cost that is not above 0."""
+        """Raise InputError for a cost that is not finite, or not above 0."""
         is_invalid = ~(np.isfinite(self.cost) & (self.cost > 0))
         if is_invalid.any():
             cable = int(is_invalid.argmax())
@@ -66,26 +66,30 @@ class Scenarios:
 
     @property
     def num_cables(self) -> int:
-        """Number of cables, C."""
+        """Number of cables, C; parallel links are separate cables."""
         return len(self.cost)
 
     @property
     def num_scenarios(self) -> int:
-        """Number of scenarios, S."""
+        """Number of scenarios (matrices under failures), S."""
         return len(self.demand)
 
     def with_paths(self, paths: PathSet) -> Scenarios:
-        """Return the scenarios over other candidate paths."""
+        """Return the scenarios over other candidate paths of the same demands."""
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Append scenarios with demands (n, D), Gbit/s, and live links (n, E), each its own intact
-        one.
+        """Return these scenarios, followed by n further ones, each of which is stored as its own
+        scenario without failure (``intact``).
+
+        Args:
+            demand: (n, D) Gbit/s.
+            live: (n, E) whether each link is up.
         """
         return self.joined(self.select(demand, live))
 
     def joined(self, more: Scenarios) -> Scenarios:
-        """Append other scenarios of the same network."""
+        """Return these scenarios, followed by ``more`` scenarios of the same network."""
         return dataclasses.replace(
             self,
             demand=np.concatenate([self.demand, more.demand]),
@@ -94,7 +98,8 @@ class Scenarios:
         )
 
     def select(self, demand: FloatArray, live: BoolArray) -> Scenarios:
-        """Return other scenarios of the same network and costs, each its own intact one.
+        """Return n other scenarios of the same network and costs, each of which is stored as its
+        own scenario without failure (``intact``).
 
         Args:
             demand: (n, D) Gbit/s.
@@ -103,7 +108,7 @@ class Scenarios:
         return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
 
     def scaled(self, factor: float) -> Scenarios:
-        """Return the scenarios with all demands times a factor."""
+        """Return the scenarios with all demands multiplied by a factor."""
         return dataclasses.replace(self, demand=factor * self.demand)
 
     def batch(self, rows: IntArray | Int64Array, added_capacity: FloatArray) -> Problem:
@@ -136,7 +141,7 @@ class Scenarios:
         """Return the smallest expansion (C,), Gbit/s, with which loads respect the utilisation
         limit u.
 
-            needed[c] = max(0, load[s, e] / u - regular[e]),  live links e of cable c
+            needed[c] = max(0, load[s, e] / u - regular[e]),  over scenarios s, live links e of c
 
         Args:
             load: (S, E) Gbit/s.
@@ -159,7 +164,9 @@ class Scenarios:
 
 
 def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Return loads over capacities, of one shape; 0 for links without capacity."""
+    """Return load / capacity, for two arrays of one shape in Gbit/s; 0 for links without
+    capacity.
+    """
     return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
@@ -200,10 +207,11 @@ def scenarios_of(
         demands by index of the failure, -1 for none.
     """
     topology = problem.topology
+    # Cable of each link: a link and its opposite one are one cable.
     cable = np.zeros(topology.num_links, dtype=np.int64)
     for cable_index, links in enumerate(topology.link_pairs()):
         cable[links] = cable_index
-    # Live links of each failure, connected demands, and a path for each of these.
+    # Live links (1 + F, E) and connected demands (1 + F, D), and a path for each connected demand.
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
     if isinstance(problem.paths, PathSet):
@@ -225,6 +233,7 @@ def scenarios_of(
     balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(
         torch.float64
     )
+    # The scenario without failure (``intact``) is the first one of each block.
     scenarios = Scenarios(
         balanced,
         demand,
@@ -240,7 +249,12 @@ def scenarios_of(
 
 
 def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray:
-    """Return whether each link is up (1 + F, E), without failure and under each failure."""
+    """Return whether each link is up (1 + F, E), without failure and under each failure.
+
+    Args:
+        problem: supplies the network; a link of capacity 0 is never up.
+        failures: links of each failure.
+    """
     live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
     for row, failed in enumerate(failures, 1):
         live[row, list(failed)] = False

@@ -39,7 +39,7 @@ from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
 from teal_ip.purchases.testing import Tester
 
-# Smallest certified gap of the engine in a test.
+# Smallest certified gap of the solver in a test.
 _MIN_GAP = 1e-4
 # Time limit of HiGHS for the bound on the cost of a period's modules, seconds.
 _MODULE_SECONDS = 20.0
@@ -86,8 +86,9 @@ def schedule(
         gap: certified gap of the expansion for all periods.
         sizes: Gbit/s of each module size, and its price in units of a cable's cost; () for any
             amounts.
-        deadline: time limit, after which periods get the capacity of the next one.
-        notify: called with a line after each period.
+        deadline: time limit, after which the remaining earlier periods get the expansion of the
+            period that follows them.
+        notify: called with a message after each period.
         cuts: Benders cuts that hold for the largest demands, extended in place; None for none.
 
     Returns:
@@ -113,7 +114,7 @@ def schedule(
             upgrade.modules,
         )
     }
-    # Backwards, by growth factor: at most the expansion of the next larger one.
+    # From the largest growth factor to the smallest: each expansion is at most the previous one.
     for growth in sorted(set(largest_growths[:-1]) - {largest_growths[-1]}, reverse=True):
         grown_scenarios = scenarios.scaled(growth)
         scaled_cuts = cuts.at_growth(growth / largest_growths[-1])
@@ -126,7 +127,7 @@ def schedule(
             growth,
             deadline or Deadline(),
         )
-        # New cuts of this period hold for the largest demands, scaled.
+        # The new cuts of this period, scaled to the largest demands, are valid for them.
         cuts.add(
             scaled_cuts.select(np.arange(len(cuts), len(scaled_cuts))).at_growth(
                 largest_growths[-1] / growth
@@ -176,7 +177,7 @@ def schedule_of_loads(
     """
     largest_growths = np.maximum.accumulate(growths).tolist()
     upgrade = expand_for_loads(scenarios, largest_growths[-1] * load, sizes, deadline)
-    # Backwards, by growth factor.
+    # From the largest growth factor to the smallest; modules are among those of the later period.
     later = upgrade
     expansion_by_growth = dict[float, Upgrade]()
     for largest_growth in sorted(set(largest_growths), reverse=True):
@@ -220,9 +221,11 @@ def _earlier_expansion(
         deadline: time limit of the search for modules; None for none.
         later: expansion of the next period.
     """
+    # Expansion for this period alone; in any amounts it never exceeds that of the later period.
     alone_expansion = expand_for_loads(scenarios, load, sizes, deadline)
     if later.modules is None:
         return alone_expansion
+    # Cheapest modules (C, J), as integers, that give every cable what it needs.
     size, price = np.array(sizes).T
     unit_cost = scenarios.cost[:, None] * price
     cuts = needs(scenarios, scenarios.needed(load))
@@ -244,7 +247,7 @@ def _plan_period(
     growth: float,
     deadline: Deadline,
 ) -> tuple[FloatArray | Int64Array, Period]:
-    """Return the cheapest expansion of a period within that of the next one.
+    """Return the cheapest expansion of a period that on every cable is at most the next period's.
 
     Args:
         scenarios: scenarios with the demands of the period.
@@ -260,7 +263,8 @@ def _plan_period(
     """
     tester = Tester(scenarios)
     all_rows = np.arange(scenarios.num_scenarios)
-    # Gbit/s per unit (one unit, or J module sizes), cost (C, J) and upper bounds (C, J).
+    # Units are modules of J sizes, or Gbit/s (J = 1) in any amounts: Gbit/s of a unit (J,), cost of
+    # a unit on each cable (C, J), and largest number of units (C, J).
     unit_size = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
     upper_bounds = next_expansion.reshape(scenarios.num_cables, -1)
@@ -276,10 +280,11 @@ def _plan_period(
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)
+    # Gbit/s (C,) that the loads of the test need, at most those of the next period.
     needed = np.minimum(
         np.maximum(scenarios.needed(tested.load), point), (upper_bounds * unit_size).sum(1)
     )
-    # Splits within the engine's gap may need more than the cuts: enlarge, up to the next period.
+    # Splits within the solver's gap may need more than the cuts: enlarge, up to the next period.
     if size is None:
         point = needed
         chosen = needed[:, None]
@@ -337,7 +342,8 @@ def _cheapest_below(
         np.repeat(cuts.coefficient, len(unit_size), axis=1) * np.tile(unit_size, len(upper))[None]
     )
     upper_bounds = upper.reshape(-1).astype(np.float64)
-    # The next period's expansion fits this one, except for rounding.
+    # ``upper``, the next period's expansion, satisfies the cuts except for rounding: right-hand
+    # sides are lowered to its value.
     rhs = np.minimum(cuts.rhs(), rows @ upper_bounds)
     is_integer = np.full(upper_bounds.size, int(in_modules))
     result = solve_milp(

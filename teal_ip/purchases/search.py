@@ -54,10 +54,11 @@ _CHEAPER = 1e-6
 def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> float:
     """Return a lower bound on the cost of every expansion, for any paths.
 
-    With duals l of the cuts and shortest paths instead of the cheapest candidate paths in
-    ``needed``,
+    A cut requires coefficient a >= needed - existing of every expansion a (C,).  With duals l of
+    the cuts, and ``needed`` computed with shortest paths of the network instead of the cheapest
+    candidate paths,
 
-        bound = l' (needed - existing) - most' max(0, coefficient' l - cost).
+        bound = l' (needed - existing) - max_added' max(0, coefficient' l - cost).
 
     Args:
         scenarios: scenarios of the cuts, without demands that have no live candidate path.
@@ -103,7 +104,7 @@ def _needed_over_all_paths(
         scenarios: scenarios of the cut, over the candidate paths.
         cuts: Benders cuts of an expansion.
         cut_index: index of the cut.
-        find: whether paths that are cheaper than all candidates are returned, too.
+        find: whether to return the paths that are cheaper than all candidates, too.
 
     Returns:
         ``needed`` of the cut over all paths; ptr (D + 1,) and links of the cheaper paths: that of
@@ -117,28 +118,29 @@ def _needed_over_all_paths(
     # Shortest path of each demand under the prices.
     weight = np.where(scenarios.live[row], prices, np.inf)
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
-    ends = (topology.num_nodes, topology.link_source, topology.link_target)
-    distance, _ = shortest_trees(*ends, weight, sources, topology.no_transit)
+    graph = (topology.num_nodes, topology.link_source, topology.link_target)
+    distance, _ = shortest_trees(*graph, weight, sources, topology.no_transit)
     # Distance (D,) from source to target of each demand.
     shortest = distance[source_row, pairs[:, 1]]
     demand = scenarios.demand[row]
     has_demand = demand > 0
     needed = float(demand[has_demand] @ shortest[has_demand])
-    no_paths = np.zeros(0, dtype=np.int64)
+    no_ptr = np.zeros(0, dtype=np.int64)
     no_links = np.zeros(0, dtype=np.int32)
     if not find:
-        return needed, no_paths, no_links
-    # Cheapest candidate path of each demand.
+        return needed, no_ptr, no_links
+    # Cost (D,) of the cheapest live candidate path of each demand.
     scenario = scenarios.batch(np.array([row]), np.zeros(scenarios.num_cables))
     cheapest = scenario.cheapest_path_cost(
         scenario.ops.path_sum(torch.from_numpy(prices[None].copy()))
     )[0].numpy()
-    # Paths of the demands whose shortest path is cheaper, with few links.
+    # Shortest paths of the demands for which they are cheaper.  A small price for every link
+    # selects the path with the fewest links among equally cheap ones.
     cheaper_demands = np.flatnonzero(has_demand & (shortest < cheapest * (1 - _CHEAPER)))
     if not len(cheaper_demands):
-        return needed, no_paths, no_links
+        return needed, no_ptr, no_links
     tie_weight = _TIE_WEIGHT * float(prices.max(initial=0.0)) or 1.0
-    _, tree_link = shortest_trees(*ends, weight + tie_weight, sources, topology.no_transit)
+    _, tree_link = shortest_trees(*graph, weight + tie_weight, sources, topology.no_transit)
     ptr, links = paths_in_trees(cheaper_demands, pairs, source_row, tree_link, topology.link_source)
     return needed, ptr, links
 
@@ -171,6 +173,7 @@ def plan_upgrade(
     task = dataclasses.replace(load_task(topology, traffic, options, notify), proves=proves)
 
     def stop() -> None:
+        """Announce the interruption, and end the search by expiring its deadline."""
         notify(
             "interrupted: finishing with the best plan so far; press Ctrl-C again to stop at once"
         )
@@ -184,8 +187,7 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
     """Plan a capacity expansion for an input; return the best plan so far at its deadline.
 
     A round expands for the matrices so far and evaluates the plan on all others; matrices that do
-    not fit are added, until there are none.  A hose and a horizon have their own planning
-    functions.
+    not fit are added, until all fit.  A hose and a horizon have their own planning functions.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -206,6 +208,7 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
     while True:
         upgrade, cuts, scenarios, continuous = _expand(task, scenarios, cuts)
         num_rounds += upgrade.rounds
+        # The plan, and with modules also the one in any amounts, without further growth (factor 1).
         plans = [(1.0, plan.bought) for plan in (upgrade, continuous) if plan is not None]
         evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
         if not len(overloaded) or task.deadline.is_over:
@@ -228,9 +231,11 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
 def _initial_scenarios(task: UpgradeTask) -> tuple[Scenarios, dict[int, list[int]]]:
     """Return the scenarios of the input, and the demands that each failure disconnects.
 
-    Demands are keyed by index of the failure, -1 for none.
+    The disconnected demands are lists of indices by index of the failure, -1 for none.
     """
     config = task.config
+    # Matrices (M, D): those to plan for; with pipe or hose, one matrix with the largest value of
+    # every demand.
     if config.demands == "matrices":
         scenarios, disconnected = task.scenarios(config.growth * task.matrices, task.failures)
     else:
@@ -286,14 +291,15 @@ def _with_further_results(
 
 
 def _cost(upgrade: Upgrade | None) -> float:
-    """Cost of an expansion; NaN for none."""
+    """Return the cost of an expansion; NaN for None."""
     return math.nan if upgrade is None else upgrade.cost
 
 
 def _expand(
     task: UpgradeTask, scenarios: Scenarios, earlier_cuts: Cuts | None
 ) -> tuple[Upgrade, Cuts, Scenarios, Upgrade | None]:
-    """Find the expansion of the settings: over the IGP's shortest paths or optimal splits.
+    """Find the cheapest expansion for the routing of the settings: the IGP's shortest paths, or
+    optimal splits.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -375,7 +381,8 @@ def _in_modules(
 def _over_all_paths(
     task: UpgradeTask, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Cuts, Scenarios]:
-    """Add paths until the expansion is within the target gap over all paths, or none is missing.
+    """Add paths until the expansion is within the target gap of the bound over all paths, or until
+    no path is missing.
 
     With --over-all-paths only this gap counts.  With latency limits no path is added, since it may
     be too long, and the bound is over paths of any latency.
@@ -406,11 +413,13 @@ def _over_all_paths(
         if not num_added:
             break
         scenarios = scenarios.with_paths(paths)
-        # The cuts may be invalid over more paths: recompute them, and expand again.
+        # The cuts may be invalid over more paths: recompute them, and expand again, to half of the
+        # target gap.
         cuts.over_paths(scenarios)
         earlier_rounds = upgrade.rounds
         upgrade, cuts = expand_capacity(scenarios, gap=gap / 2, deadline=task.deadline, cuts=cuts)
         upgrade = dataclasses.replace(upgrade, rounds=earlier_rounds + upgrade.rounds)
+    # The gap that counts: to the bound over all paths, or over the candidate paths.
     required_bound = bound if task.config.over_all_paths else upgrade.bound
     reached = upgrade.cost - required_bound <= gap * upgrade.cost
     return dataclasses.replace(upgrade, reached=reached, bound_all_paths=bound), cuts, scenarios
@@ -419,7 +428,8 @@ def _over_all_paths(
 def _plan_hose(
     task: UpgradeTask, start: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Plan for a hose, and for the largest value of every demand at once (pipe) for comparison.
+    """Return the plan for a hose, compared with the plan for the largest value of every demand at
+    once (pipe).
 
     If traffic is held back for evaluation, the share that each plan drops is compared, too.
 
@@ -439,7 +449,8 @@ def _plan_hose(
     hose_plan, continuous = _expand_for_hose(task, start, hose)
     scenarios = hose_plan.scenarios
     upgrade = hose_plan.upgrade
-    # The plan, its comparison with the pipe, its proof, and its certificate.
+    # The plan, its comparison with the pipe, its proof, and with --certify the upper bound on the
+    # utilisation under any matrix of the hose.
     plan = _assemble_plan(task, scenarios, upgrade, disconnected, continuous)
     named_plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
     alternatives = task.attempt(
@@ -562,7 +573,7 @@ class _PeriodPlan(NamedTuple):
 def _plan_quarters(
     task: UpgradeTask, scenarios: Scenarios, disconnected: dict[int, list[int]]
 ) -> UpgradePlan:
-    """Plan expansions by quarter, up to the horizon.
+    """Return the plan of the expansions by quarter, up to the horizon.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -619,7 +630,7 @@ def _plan_quarters(
 def _expand_periods(
     task: UpgradeTask, scenarios: Scenarios, factors: FloatArray, cuts: Cuts | None
 ) -> _PeriodPlan:
-    """Expand for the largest demands, then for every period.
+    """Expand for the largest demands, then for every period; return the expansions of all periods.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -629,7 +640,7 @@ def _expand_periods(
     """
     config = task.config
     largest_factor = float(factors.max())
-    # Routing by the IGP: fixed loads.
+    # Routing by the IGP: the loads do not depend on the expansion, and scale with the demands.
     if config.routing == "ecmp":
         load = igp_loads(task, scenarios, np.zeros(scenarios.num_cables))
         last = scenarios.scaled(largest_factor)
@@ -638,7 +649,7 @@ def _expand_periods(
             scenarios, load, factors.tolist(), sizes=config.sizes, deadline=task.deadline
         )
         return _PeriodPlan(periods, upgrade, largest, last, scenarios, cuts)
-    # Optimal splits: expansion for the largest demands, then backwards.
+    # Optimal splits: expansion for the largest demands, then for the periods, the last one first.
     largest, cuts, largest_scenarios = _expand_over_paths(
         task, scenarios.scaled(largest_factor), cuts
     )
@@ -656,7 +667,12 @@ def _expand_periods(
 
 
 def _quarters_of(periods: Sequence[Period], months: Sequence[str]) -> list[Quarter]:
-    """Return the metrics of each period, by the month in which it ends."""
+    """Return the metrics of the expansion by the end of each period.
+
+    Args:
+        periods: cumulative expansions in time order.
+        months: last month of each period, such as 2027-03.
+    """
     return [
         Quarter(
             by=month,
@@ -676,7 +692,8 @@ def _assemble_plan(
     disconnected: dict[int, list[int]],
     continuous: float,
 ) -> UpgradePlan:
-    """Assemble the plan: networks, named purchases, fits of scenarios, and link loads.
+    """Return the plan of an expansion: networks, named purchases, fits of scenarios, and link
+    utilisations.
 
     Args:
         task: input of the search: network, matrices, failures and settings.
@@ -702,6 +719,7 @@ def _assemble_plan(
             ]
         )
     }
+    # Network after the expansion, without candidate cables that are not bought, and utilisations.
     capacity = task.offer.regular + upgrade.bought[scenarios.cable]
     loads = task.attempt("the loads of links", partial(_link_loads, task, scenarios, upgrade))
     utilisation_before, utilisation_after = loads or (None, None)
@@ -731,15 +749,18 @@ def _fits(
         upgrade: the expansion.
         disconnected: demands by index of the failure that disconnects them, -1 for none.
     """
+    # Names of failures by their links, and matrices in blocks of 1 + F scenarios.
     name_by_links = {tuple(failure.links): failure.name for failure in task.failures}
     rows = task.rows
     timestamps = task.instance.traffic.timestamps
     scenarios_per_matrix = 1 + len(task.failures)
     is_series = task.config.demands == "matrices"
+    # Number of demands that each failure disconnects, by name of the failure.
     num_disconnected = {
         task.failures[failure_index].name if failure_index >= 0 else "": len(demands)
         for failure_index, demands in disconnected.items()
     }
+    # Failure of each scenario: a block for every matrix.
     names = ["", *(failure.name for failure in task.failures)] * (
         scenarios.num_scenarios // scenarios_per_matrix
     )
@@ -770,9 +791,16 @@ def _link_loads(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the largest utilisation (E,) of each link over all scenarios, before and after the
     expansion.
+
+    Args:
+        task: input of the search: network, matrices, failures and settings.
+        scenarios: matrices under failures of the expansion.
+        upgrade: the expansion.
     """
 
     def largest(added_capacity: FloatArray) -> FloatArray:
+        """Return the largest utilisation (E,) of each link with added Gbit/s (C,) on cables."""
+        # Loads (S, E) of the IGP, or of the best splits of each scenario.
         if task.config.routing == "ecmp":
             load = igp_loads(task, scenarios, added_capacity)
         else:

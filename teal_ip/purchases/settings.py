@@ -30,7 +30,7 @@ def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
         field: field whose option the message names.
         problem: fault of the combination, as a clause about the option.
         is_valid: whether the combination is valid.
-        remedy: imperative; ``""`` where it is obvious.
+        remedy: what to do, in the imperative; ``""`` if the problem says it.
     """
     if not is_valid:
         raise InputError.invalid(f"--{field.replace('_', '-')}", "", problem, remedy)
@@ -91,6 +91,7 @@ class UpgradeOptions(
 
     def __post_init__(self) -> None:
         """Raise InputError for a value out of its range, or options that exclude each other."""
+        # Ranges, and options that need, or exclude, a hose or optimal routing.
         CandidateConfig.__post_init__(self)
         require(self, "matrices", "an integer >= 0", self.matrices >= 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
@@ -102,6 +103,7 @@ class UpgradeOptions(
         is_unset = not self.over_all_paths
         _check("over_all_paths", "works only with --routing optimal", is_optimal or is_unset)
         _check("over_all_paths", "cannot be combined with --demands hose", not is_hose or is_unset)
+        # Growth and horizon, module sizes (parsed for their errors), and the time limit.
         self.check_growth()
         is_valid = not self.horizon or not is_hose
         _check("horizon", "cannot be combined with --demands hose", is_valid)
@@ -127,7 +129,8 @@ class UpgradeOptions(
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
-        """Gbit/s and price of each module; () for any amount.
+        """Gbit/s and price of each module size, in the order of ``modules``; an empty list if any
+        amount can be added.
 
         Raises:
             InputError: another format, or a number that is not above 0.

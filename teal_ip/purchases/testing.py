@@ -1,8 +1,8 @@
 """Subproblems of the Benders decomposition: tests of scenarios against an expansion, and cuts of
 those that do not fit.
 
-The engine solves scenarios in batches.  Axis letters: n tested scenarios, S scenarios, C cables, E
-links.  Entry point: :class:`Tester`.
+:mod:`teal.solvers.pdhg` solves scenarios in batches.  Axis letters: n tested scenarios, S
+scenarios, C cables, E links.  Entry point: :class:`Tester`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from teal.solvers.pdhg import PdhgState, solve
 from teal_ip.purchases.cuts import Cuts, cheapest_cost, make_cuts
 from teal_ip.purchases.scenarios import Scenarios
 
-# Certified gaps of the engine, in turn; each one is for the scenarios that the previous gap leaves
+# Certified gaps of the solver, in turn; each one is for the scenarios that the previous gap leaves
 # undecided.
 GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
 # Certified gap of the splits without failure that are tried under failures.
@@ -26,7 +26,7 @@ _INTACT_GAP = 1e-2
 # Split ratio on live paths below which a demand is spread over them evenly.
 _MIN_LIVE_SHARE = 1e-3
 # Largest number of path slots of a batch, over all its scenarios: about 100 MB for each array of
-# the engine.
+# the solver.
 _MAX_SLOTS = 3_000_000
 # Relative excess of a utilisation over the limit that counts as rounding.
 FITS = 1e-6
@@ -76,7 +76,8 @@ class Tester:
         finest: float = 1e-2,
         until_cut: bool,
     ) -> Tested:
-        """Solve scenarios until each is proven to fit or not to fit, or the finest gap is reached.
+        """Solve scenarios to smaller and smaller gaps, until each one is proven to fit or proven
+        not to fit, or until the gap ``finest`` is reached.
 
         A scenario (matrix under a failure) fits if its splits respect the utilisation limit; it
         does not fit if its dual prices give a violated cut.
@@ -85,9 +86,10 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
             deadline: time limit, after which the current gaps decide; at least one pass is made.
-            finest: smallest certified gap of the engine.
-            until_cut: whether to stop refining as soon as some scenario does not fit: its cut
-                changes the expansion.
+            finest: smallest certified gap of the solver; undecided scenarios are not solved to a
+                smaller one.
+            until_cut: whether to return as soon as a pass proves that some scenario does not fit,
+                since its cut changes the expansion.
         """
         # Cached loads, or those of the splits without failure, decide most scenarios.
         scenarios = self.scenarios
@@ -160,7 +162,8 @@ class Tester:
         """Initialise the loads of untested scenarios under failures.
 
         The splits of the same matrix without failure move from failed paths to live ones, in
-        proportion. They fit most failures of most matrices, at the cost of one pass over the paths.
+        proportion.  They fit most failures of most matrices, at the cost of one pass over the
+        paths.
 
         Args:
             added_capacity: (C,) Gbit/s added to each cable.
@@ -168,7 +171,7 @@ class Tester:
             deadline: time limit of the solves.
         """
         scenarios = self.scenarios
-        # Untested scenarios under failures, and their scenarios without failure.
+        # Untested scenarios under failures, and the scenarios of the same matrices without failure.
         untested = rows[~np.isfinite(self._loads[rows]).all(1)]
         untested = untested[scenarios.intact[untested] != untested]
         intact_rows = np.unique(scenarios.intact[untested])
@@ -218,13 +221,13 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the tested scenarios.
             block: positions in ``rows`` of the scenarios to solve.
-            gap: certified gap of the engine.
+            gap: certified gap of the solver.
             start: splits and prices of a previous pass; None for none.
             deadline: time limit.
             load: (n, E) Gbit/s (written).
             utilisation: (n,) largest link utilisation (written).
             cuts: violated cuts are appended.
-            violated: (n,) whether a scenario is proven not to fit (written).
+            violated: (n,) whether each scenario is proven not to fit (written).
 
         Returns:
             splits and prices of the block, to start the next pass.

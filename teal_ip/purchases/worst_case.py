@@ -1,11 +1,11 @@
 """Worst-case demands of a hose for a network: lower and upper bounds.
 
-With x in the hose, w the splits, y the prices of links and pi_d the cheapest path of demand d under
-y, the worst case is
+With matrices x in the hose, splits w, link capacities c, link prices y, and pi_d the price of
+demand d's cheapest path under y, the worst case is
 
-    utilisation    max over x of the smallest largest utilisation over w
+    utilisation    max over x of the largest link utilisation under the best splits w
                    = max over x, y of sum_d x_d pi_d,   c'y = 1
-    dropped        max over x of (sum of x - the most that fits)
+    dropped        max over x of (sum of x - the largest total flow)
                    = max over x, y of sum_d x_d pi_d - c'y,   pi <= 1
 
 The product of x and pi is replaced by the dual of the hose, whose optimality conditions (KKT) need
@@ -13,9 +13,10 @@ a binary variable for each demand and each limit (as MetaOpt does for heuristics
 NSDI 2024): with a_i >= 0 of the limits l of sums (R x)_i, and z, v binary,
 
     max l'a (- c'y)
-    s.t.  x <= X z,   R'a - pi <= P (1 - z),   R'a >= pi,   a <= A v,   l - R x <= l (1 - v).
+    s.t.  x <= X z,   R'a - pi <= 2 A (1 - z),   R'a >= pi,   a <= A v,   l - R x <= l (1 - v),
 
-HiGHS solves it, and its bound holds at any time limit.
+where X and A are largest values of x and a.  HiGHS solves it, and its bound holds at any time
+limit.
 :func:`teal_ip.purchases.hose.static_limit` is another upper bound, without binary variables.  Entry
 point: :func:`worst_demands`.
 """
@@ -205,7 +206,7 @@ class _KktProgram:
             self._limits[ends[:, 0]], self._limits[len(hose.out) + ends[:, 1]]
         )
         self._max_dual = float(self._max_price.max(initial=0.0))
-        # Size of each block of variables.
+        # Number of variables of each block, in the order of the variables.
         num_limits = len(self._limits)
         self._sizes = {
             "x": num_demands,
@@ -220,6 +221,7 @@ class _KktProgram:
         """Return costs, upper bounds and integrality of all variables, (n,) each; HiGHS
         minimises.
         """
+        # Costs: -l'a, and c'y if the dropped traffic is maximised.
         num_limits = len(self._limits)
         num_demands = len(self._demands)
         cost_by_block = {
@@ -228,6 +230,8 @@ class _KktProgram:
         }
         if self._is_dropped:
             cost_by_block["y"] = self._capacity
+        # Upper bounds, in the order of the blocks x, pi, y, a, z, v; links without capacity have a
+        # price of 0.
         max_link_price = 1.0 if self._is_dropped else 1 / np.maximum(self._capacity, 1e-300)
         upper_bounds = [
             self._max_flow,

@@ -37,8 +37,8 @@ _MAX_ADDED = 400
 # Weight of the master's prices in the smoothed prices of the pricing step; the best prices so far
 # have the rest (dual price smoothing).
 _MASTER_WEIGHT = 0.7
-# Weight of uniform prices in the mixture, so that no path is free.
-_UNIFORM = 1e-4
+# Weight of uniform prices that are added to the smoothed prices, so that no path is free.
+_UNIFORM_WEIGHT = 1e-4
 # Split ratio above which a midpoint of the stalled search becomes a first column.
 _FIRST_SHARE = 1e-2
 # Split ratio below which a share of the master's solution is a rounding error.
@@ -207,7 +207,7 @@ class _Master:
         rows = sp.vstack([self.entries, one_each])
         rhs = np.ones(len(shortest_path_utilisation) + len(demands))
         if self.problem.balances:
-            # min theta s.t. u0 + moved utilisation <= theta
+            # min theta s.t. utilisation of the shortest paths + moved utilisation <= theta
             theta = sp.csc_array(
                 np.repeat([[-1.0], [0.0]], [len(shortest_path_utilisation), len(demands)], axis=0)
             )
@@ -346,10 +346,11 @@ def _generate_columns(
     sign = 1 if problem.balances else -1
     master_prices = duals * problem.inverse_capacity
     for weight in (_MASTER_WEIGHT, 1.0):
-        prices = _mixture(
+        # Smoothed prices at a weight below 1; the master's own prices, without uniform ones, at 1.
+        prices = _with_uniform_prices(
             problem,
             weight * master_prices + (1 - weight) * best.prices,
-            0 if weight == 1 else _UNIFORM,
+            0 if weight == 1 else _UNIFORM_WEIGHT,
         )
         # Cheapest midpoint of each demand, and the dual bound.
         segment_price = problem.segment_prices(prices)
@@ -364,9 +365,13 @@ def _generate_columns(
     return 0
 
 
-def _mixture(problem: SegmentProblem, prices: FloatArray, uniform_weight: float) -> FloatArray:
-    """Return link prices (E,), mixed with uniform prices and scaled to sum_e c[e] p[e] = 1 if theta
-    is minimised; unchanged if the flow is maximised.
+def _with_uniform_prices(
+    problem: SegmentProblem, prices: FloatArray, uniform_weight: float
+) -> FloatArray:
+    """Return link prices p (E,) per Gbit/s, combined with uniform prices.
+
+    If theta is minimised, the result is scaled to sum_e c[e] p[e] = 1, with capacities c.  If the
+    flow is maximised, the prices are unchanged.
 
     Args:
         problem: routing of one matrix over lists with at most one midpoint.
@@ -407,6 +412,7 @@ def _add_cheapest(
         if problem.balances
         else problem.demand * (1 - cost) - demand_prices
     )
+    # An end of the demand is no midpoint.
     saving[(cheapest_mid == problem.target) | (cheapest_mid == problem.source)] = 0
     added = np.argsort(-saving)[:_MAX_ADDED]
     added = added[saving[added] > 1e-12 * max(float(saving.max()), 1e-300)]

@@ -132,10 +132,13 @@ class SegmentReport:
         return dict(json_value({**metrics, "policies": len(self.policies.lists)}))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return the summary of the report as lines of text: value and bounds, policies, and the
+        effort of the search.
+        """
         balances = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
-        # Value, and number of policies.
+        # Value, and number of policies, with the bound on it or the limit of --at-most.  Bounds are
+        # rounded away from the value (``sense``): down on a minimum, up on a maximum.
         policies_note = (
             f" (at least {self.policies_bound:g} are needed)"
             if math.isfinite(self.policies_bound)
@@ -153,7 +156,7 @@ class SegmentReport:
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a "
             f"policy{policies_note}; mean latency {self.latency_ms:.4g} ms",
         ]
-        # Bound over any paths.
+        # The bound over any paths precedes the value of the shortest paths on the second line.
         if math.isfinite(self.free_bound):
             direction = "least" if balances else "most"
             free_bound = rounding.bound_text(self.free_bound, sense)
@@ -180,7 +183,7 @@ def parse_algorithm(config: SegmentsOptions) -> FlexAlgo | None:
 
 
 def _with_algorithm(policies: SegmentPolicies, config: SegmentsOptions) -> SegmentPolicies:
-    """Return the policies with the algorithm of the settings."""
+    """Return the policies for the flexible algorithm of the settings; for the IGP without one."""
     return dataclasses.replace(policies, algorithm=parse_algorithm(config))
 
 
@@ -192,6 +195,9 @@ def load_segments(
     Args:
         config: the settings.
         notify: called with the number of links that the flexible algorithm uses.
+
+    Returns:
+        the shortest paths, of the flexible algorithm if there is one, and all matrices.
 
     Raises:
         InputError: invalid input, or a matrix index out of range.
@@ -266,7 +272,7 @@ def solve_two_segments(
         if config.igp_alone
         else _solve(problem, config, deadline, notify)
     )
-    # Few policies, then one list per demand.
+    # Few policies, then one list per demand, with a time limit of their own without --deadline.
     extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
     routing, max_utilisation = _with_few_policies(problem, split_result, config, extra_deadline)
     if config.one_list:
@@ -295,6 +301,7 @@ def _with_few_policies(
     """
     routing = _Routing(result.mid, result.share, result.value, result.bound)
     max_utilisation = math.inf
+    # Fewest policies within a utilisation (--fewest-policies or --target-utilisation).
     policy_limit = _policy_limit(config)
     if policy_limit is not None and not config.at_most:
         max_utilisation = policy_limit.utilisation_limit(
@@ -308,6 +315,7 @@ def _with_few_policies(
             result.bound,
             float(few_policies.bound),
         )
+    # Least utilisation with a limited number of policies.
     if config.at_most:
         few_policies, bound = least_utilisation(
             problem, result, config.at_most, deadline, config.gap
@@ -331,7 +339,8 @@ def _with_one_list(
         problem: routing of one matrix over lists with at most one midpoint.
         result: splits with any number of policies.
         split: splits from which the lists are rounded.
-        max_utilisation: utilisation within which policies were minimised; infinite for none.
+        max_utilisation: utilisation within which policies were minimised; infinite if they were
+            not.
         config: the settings.
         deadline: time limit, after which the incumbent is returned.
         notify: called before the integer program.
@@ -350,7 +359,8 @@ def _with_one_list(
     mid = best.mid
     shares = np.ones(best.mid.shape)
     value = best.utilisation
-    # An integer program, if the gap is still open and there are not too many demands.
+    # An integer program, unless policies were minimised, the gap is closed, or there are too many
+    # demands.
     is_integer_case = math.isinf(max_utilisation) and len(mid) <= _MAX_UNSPLIT
     if is_integer_case and gap_between(value, result.bound, problem.sense) > config.gap:
         notify(
@@ -449,6 +459,7 @@ def _solve(
     progress = seldom(notify)
 
     def report(iterations: int, gap: float) -> None:
+        """Report the number of iterations and the gap, at most every few seconds."""
         progress(f"{iterations} iterations: gap {100 * gap:.3f}%")
 
     result = solve(problem, config.gap, deadline, config.max_iterations, report)
@@ -467,6 +478,11 @@ def _nearly_unsplit(
 ) -> tuple[IntArray, FloatArray]:
     """Return midpoints and split ratios (D, K) that split few demands, as a start for one list per
     demand: fewest policies within a utilisation 0.1% above the best.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        result: splits with any number of policies.
+        deadline: time limit, after which the incumbent is returned.
     """
     few = fewest_policies(problem, result, result.value * (1 + 1e-3), deadline)
     return few.mid, few.share
@@ -481,9 +497,14 @@ def _ecmp_value(problem: SegmentProblem) -> float:
 
 
 def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
-    """Return the shortest paths as a result, with the bound of a search without iterations.
+    """Return the solution in which all demands follow the IGP's shortest paths, with the bounds
+    that the starting prices of the search prove.
 
     If the flow is maximised, one common factor scales all demands to fit.
+
+    Args:
+        problem: routing of one matrix over lists with at most one midpoint.
+        config: the settings.
     """
     bounds = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()
@@ -541,9 +562,10 @@ def solve_over(
     shortest_path_allocation = ecmp_allocation(problem, dag)
 
     def report(rounds: int, gap: float) -> None:
+        """Report the number of rounds and the gap, at most every few seconds."""
         progress(f"{rounds} rounds of column generation: gap {100 * gap:.3f}%")
 
-    # Column generation, unless the shortest paths alone are evaluated.
+    # Column generation; with --igp-alone the shortest paths after 0 rounds and 0 seconds.
     if config.igp_alone:
         result = OverLists(
             problem,
@@ -563,6 +585,7 @@ def solve_over(
             deadline=deadline,
             report=report,
         )
+    # The value of the shortest paths is reported beside the result.
     return _column_generation_report(
         config,
         topology,
@@ -590,6 +613,7 @@ def with_tighter_free_bound(
         traffic: the matrices.
         notify: called before the search.
     """
+    # Loose: a gap above 2%, and above twice the gap to the bound over lists.
     is_loose = report.free_gap > _LOOSE_GAP and report.free_gap > 2 * report.gap
     if not is_loose or config.deadline or report.demands > _MAX_SEARCHED:
         return report
@@ -622,11 +646,12 @@ def _column_generation_report(
     Args:
         config: the settings.
         topology: the network.
-        problem: the matrix, over the generated lists.
-        result: allocation over the lists.
+        problem: the matrix, over the shortest paths; supplies demands and objective.
+        result: allocation over the generated lists.
         ecmp: value of the shortest paths alone.
         solve_s: solve time, seconds.
     """
+    # Split ratios (D, K) of the lists of each demand; a demand without a list has no path.
     lists = result.allocation.paths
     metrics = result.assessment.figures(0)
     assert isinstance(lists, CandidateLists)
@@ -704,11 +729,11 @@ class StaticReport:
 
     @property
     def policies(self) -> SegmentPolicies:
-        """Segment lists of demands that do not just follow the IGP."""
+        """Segment lists of the demands that do not just follow the IGP's shortest paths."""
         return self.lists.policies
 
     def to_json(self) -> dict[str, Any]:
-        """Return all metrics as JSON values."""
+        """Return all metrics as JSON values; numbers that JSON lacks become null."""
         lists = self.lists
         metrics = {
             "value": lists.value,
@@ -731,7 +756,10 @@ class StaticReport:
         return dict(json_value(metrics))
 
     def describe(self) -> str:
-        """Summarise the report in a few lines."""
+        """Return the summary of the report as lines of text: value and bound over all matrices and
+        failures, the worst case, and the policies.
+        """
+        # Texts of the worst case, and of the policies with their bound or limit.
         lists = self.lists
         worst_case = f" when {self.worst} fails" if self.worst else " without failure"
         is_transit = self.policies.is_transit
@@ -836,8 +864,8 @@ def solve_static(
 ) -> StaticReport:
     """Optimise segment lists that serve all matrices and failures of the settings.
 
-    The lists are optimised for some matrices and evaluated on all of them; matrices that exceed the
-    result are added, until there are none.
+    The lists are optimised for some matrices and evaluated on all of them; matrices under which the
+    utilisation exceeds the result are added, until no matrix exceeds it.
 
     Args:
         config: the settings.
@@ -849,6 +877,7 @@ def solve_static(
     progress = seldom(notify)
 
     def report(round_index: int, value: float, bound: float) -> None:
+        """Report the value and the bound of a round, at most every few seconds."""
         progress(f"round {round_index}: value {value:.6g}, bound {bound:.6g}")
 
     # Matrices and failures; the first matrices are those with the worst shortest-path routing.
@@ -900,8 +929,8 @@ def _optimise_all_matrices(
     notify: Callable[[str], None],
     report: Callable[[int, float, float], None],
 ) -> tuple[StaticLists, int]:
-    """Optimise segment lists for some matrices, evaluate them on all, and add matrices that exceed
-    the result until there are none.
+    """Optimise segment lists for some matrices, evaluate them on all, and add matrices under which
+    the utilisation exceeds the result, until no matrix exceeds it.
 
     Args:
         config: the settings.
@@ -912,8 +941,8 @@ def _optimise_all_matrices(
         report: called after each round with its index, the incumbent's value and the bound.
 
     Returns:
-        the lists with the utilisations of all matrices, and the number of matrices that still
-        exceed.
+        the lists with the utilisations of all matrices, and the number of matrices that exceed the
+        result when the deadline ends the search.
     """
     pairs = np.asarray(instance.traffic.pairs, dtype=np.int64)
     while True:
@@ -961,6 +990,7 @@ def run_segments(
     Raises:
         InputError: invalid settings, or an existing output file without --overwrite.
     """
+    # Input; a wrong output file is reported before the search.
     if config.out is not None:
         check_out_file(config.out, (".json",), overwrite=config.overwrite)
     dag, traffic = load_segments(config, notify)
@@ -969,6 +999,7 @@ def run_segments(
         if config.deadline
         else Deadline(math.inf)
     )
+    # Lists for several matrices or failures, the compiled search, or column generation.
     report: SegmentReport | StaticReport
     if config.is_static:
         report = solve_static(config, dag, traffic, deadline, notify)
@@ -987,7 +1018,13 @@ def run_segments(
 
 
 def segments_outcome(config: SegmentsConfig, notify: Notify) -> Outcome:
-    """Run ``teal segments``."""
+    """Run ``teal segments``; return its report, with exit code EXIT_GAP if the target gap was not
+    reached.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     report = run_segments(config, notify)
     if not report.reached and not config.igp_alone:
         notify(

@@ -33,7 +33,7 @@ FEW_GAP = 0.02
 DIVE_GAP = 1e-3
 # Number of utilisation limits at which the fewest policies are computed, for at most N policies.
 _TARGETS = 10
-# A step of a dive fixes at least this fraction (1 / n) of the demands that move.
+# A step of a dive fixes at least one in this many of the demands that move.
 _DIVES = 10
 # Distance of a share from 0 or 1 that counts as rounding.
 _INTEGRALITY_TOLERANCE = 1e-6
@@ -49,8 +49,14 @@ _INTEGER_COLUMNS = 1_000
 
 
 def _optimum_of_largest(master: Master, point: Point, max_policies: int) -> Point | None:
-    """Return the least utilisation over the current columns with policies for the N demands that
-    move the most Gbit/s at a point; None if HiGHS finds none in _LAST_S seconds.
+    """Return the point of least utilisation over the current columns in which only the N demands
+    that move the most Gbit/s at ``point`` may have a policy; None if HiGHS finds none in _LAST_S
+    seconds.
+
+    Args:
+        master: rows and columns so far.
+        point: point that selects the demands.
+        max_policies: number of these demands, N.
     """
     return master.solve(master.program_of_largest(point, max_policies), _LAST_S)
 
@@ -76,22 +82,23 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
     """Fix segment routing policies of demands one after the other (diving heuristic).
 
     A policy moves a share of a demand off its shortest paths.  A fixed policy no longer counts: its
-    demand may move at no cost.  Each step fixes the demands
-    whose whole share moves, at least one, and solves the program again for the others.
+    demand may move at no cost.  Each step fixes the demands whose whole share moves, at least one,
+    and solves the program again for the others.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
             midpoint), extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         start: optimum of the program.
         deadline: time limit.
 
     Returns:
-        the point at the end of the dive.  None if the deadline ends it while policies are
-        minimised; while the utilisation is minimised, the optimum over the current columns for the
+        the point at the end of the dive.  If the deadline ends the dive: None if policies are
+        minimised; if the utilisation is minimised, the optimum over the current columns for the
         demands that move most.
     """
-    # Demands (D,) that have no fixed policy yet (1, else 0), and demands that may have none.
+    # (D,) 1 for demands without a fixed policy, 0 for the others; number of policies that may still
+    # be fixed; and whether a demand (D,) must not have a policy.
     counted = program.counted.copy()
     remaining_policies = program.policy_limit
     point = start
@@ -119,7 +126,7 @@ def _dive(master: Master, program: Program, start: Point, deadline: Deadline) ->
             counted[fixed] = 0.0
             remaining_policies -= len(fixed)
             barred |= master.scenarios.excluded(fixed)
-        # Optimum with these fixed policies.
+        # Optimum with these fixed policies; the deadline ends the dive.
         next_point, _, _ = optimum(
             master,
             dataclasses.replace(
@@ -248,10 +255,11 @@ def at_most(
 def _from_several_targets(
     master: Master, max_policies: int, start: Point, bound: float, gap: float, deadline: Deadline
 ) -> tuple[Point, int]:
-    """Minimise the utilisation over the policies of solutions of fewest policies (heuristic).
+    """Search for a lower utilisation with at most N policies, which are taken from solutions of
+    fewest policies at several utilisation limits (heuristic).
 
-    For each of _TARGETS utilisation limits between the bound and the start, compute the fewest
-    policies, retain the N that move most, and minimise the utilisation with them.
+    For each of _TARGETS limits between the bound and the start, compute the fewest policies, retain
+    the N that move most, and minimise the utilisation with them.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
@@ -269,12 +277,15 @@ def _from_several_targets(
     rounds = 0
     counted = np.ones(master.num_demands)
     for index in range(_TARGETS):
+        # Utilisation limits, the lowest one (the bound) first; stop at limits above the incumbent.
         target = bound + (start.value - bound) * index / _TARGETS
         if best.value <= max(target, bound * (1 + gap)) or deadline.is_over:
             break
+        # Fewest policies within the limit.
         target_point, _, target_rounds = optimum(
             master, Program(counted, target), FEW_GAP, deadline
         )
+        # Least utilisation with the N of these policies that move most.
         program_of_largest = master.program_of_largest(
             best if target_point is None else target_point, max_policies
         )
@@ -313,7 +324,7 @@ def solve_integer_program(
     master: Master, program: Program, gap: float, deadline: Deadline, *, one_list: bool = False
 ) -> Point | None:
     """Solve an integer program: fewest policies within a utilisation, or least utilisation with at
-    most N.
+    most N policies.
 
     Its columns are the current ones and those that save most at the dual prices of the program with
     splits.  A column is the list of a demand over a midpoint; a demand has a policy if a column of
@@ -323,7 +334,7 @@ def solve_integer_program(
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
             midpoint), extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         gap: relative gap at which HiGHS stops.
         deadline: time limit.
         one_list: whether no demand is split.
@@ -359,7 +370,14 @@ def solve_integer_program(
 
 
 def _add_promising_columns(master: Master, program: Program, deadline: Deadline) -> None:
-    """Add the columns that save most at the dual prices of the least utilisation with splits."""
+    """Add to the master the _INTEGER_COLUMNS columns that save most against the shortest paths, at
+    the dual prices of the least utilisation with splits.
+
+    Args:
+        master: rows and columns so far; its columns are extended in place.
+        program: supplies the limit on the number of policies, and the demands that count.
+        deadline: time limit.
+    """
     relaxed = master.solve(
         dataclasses.replace(program, utilisation_limit=None), deadline.remaining_s
     )
@@ -379,7 +397,7 @@ class _IntegerModel:
 
     Args:
         master: rows and columns so far; its rows are extended in place.
-        program: fewest policies within a utilisation, or least utilisation with at most N.
+        program: fewest policies within a utilisation, or least utilisation with at most N policies.
         one_list: whether no demand is split: shares are integers.
     """
 
@@ -429,11 +447,11 @@ class _IntegerModel:
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
     def _policy_constraints(self, policy_index: Int64Array) -> list[Between]:
-        """Return the constraints on policies.
+        """Return the constraints on policies, whose variables exists[p] are 0 or 1:
 
             sum of the shares of policy p - exists[p] <= 0      for each policy p
             sum of exists[p] <= 1                               for each set of excluding policies
-            sum of exists[p] <= N
+            sum of exists[p] <= N                               N: largest number of policies
 
         Args:
             policy_index: (C,) index of the policy of each column.
@@ -464,7 +482,7 @@ class _IntegerModel:
 
     @property
     def num_generated_rows(self) -> tuple[int, int]:
-        """Number of pairs of excluding variables, and of link rows."""
+        """Number of pairs of variables that exclude each other, and number of link rows, so far."""
         return len(self._excluding_pairs), len(self._master.rows)
 
     def solve(self, gap: float, deadline: Deadline) -> FloatArray | None:
@@ -489,11 +507,14 @@ class _IntegerModel:
         return None if solution.x is None else solution.x[: self._num_columns]
 
     def _utilisation_constraint(self) -> Between:
-        """Return the link rows, with all utilisations divided by ``Master.unit``:
+        """Return the constraint of each generated link row, with all utilisations divided by
+        ``Master.unit``:
 
-            utilisation of the shortest paths + entries x <= theta, or <= U    for each row
+            utilisation of the shortest paths + entries x <= theta, or <= U
 
-        theta is a variable if the utilisation is minimised; U is its limit otherwise.
+        where x are the shares of the columns, and entries the utilisation that each column adds if
+        it moves its whole demand.  theta is a variable if the utilisation is minimised; otherwise U
+        is the utilisation limit.
         """
         master = self._master
         shortest_path_utilisation = (
@@ -577,10 +598,10 @@ class Few:
     """Limit on the number of policies, in one of three forms.
 
     Attributes:
-        within: minimise policies; allowed relative excess over the least utilisation; NaN if
-            unused.
-        target: minimise policies; limit on the utilisation; NaN if unused.
-        at_most: minimise the utilisation; largest number of policies; 0 if unused.
+        within: if policies are minimised, the allowed relative excess over the least utilisation;
+            NaN if unused.
+        target: if policies are minimised, the limit on the utilisation; NaN if unused.
+        at_most: if the utilisation is minimised, the largest number of policies; 0 if unused.
 
     Raises:
         InputError: not exactly one of the three is set, or a number is below 0.

@@ -37,7 +37,7 @@ class OneList:
         mid: (D, 1) midpoints.
         utilisation: largest link utilisation.
         rounded: largest link utilisation of the rounded start.
-        moves: number of moves of the local search.
+        total_moves: number of moves of the local search, over all powers.
         solve_s: solve time, seconds.
     """
 

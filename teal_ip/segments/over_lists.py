@@ -49,11 +49,11 @@ from teal.solvers.pdhg import PdhgResult, solve
 from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 
-# Relative saving by which a list with one segment more must be cheaper.
+# Relative saving that a list with one more segment must have to replace the shorter list.
 _TIE = 1e-9
-# Values in place of the link index of the last segment: none at this level; a node segment, which
-# follows shortest paths.
+# Instead of the link index of an adjacency segment: the level adds no segment to the list.
 _NO_STEP = -2
+# Instead of the link index of an adjacency segment: a node segment, on the IGP's shortest paths.
 _NODE = -1
 
 
@@ -76,7 +76,7 @@ def _extend(  # type: ignore[no-untyped-def]
 
         new_cost[s, v] = min(old_cost[s, v], min over u of old_cost[s, u] + price of segment u to v)
 
-    Threads split the sources ``begin`` to ``end``.
+    for sources s and nodes u and v.  Threads split the sources ``begin`` to ``end``.
 
     Args:
         segment_price: (N, N) price of the segment from the first node to the second one.
@@ -304,6 +304,7 @@ def solve_over_lists(
     lists = CandidateLists.straight(dag, problem.paths.pairs, segments)
     if segments > 1:
         lists = _first_lists(problem, lists, segments, time_limit)
+    # Incumbent: largest gap of a matrix, problem over the lists, allocation and assessment.
     incumbent: tuple[float, Problem, Allocation, Assessment] | None = None
     best_bound: Tensor | None = None
     target_gap = _FIRST_GAP
@@ -318,7 +319,8 @@ def solve_over_lists(
         # Pricing: the cheapest list of each demand under the prices.
         prices = _all_prices(problem, solution)
         extended = with_cheapest(lists, prices, segments, adjacencies=adjacencies)
-        # Value, and bound over all lists: the new lists have splits of 0.
+        # Value, and bound over all lists: the new lists have splits of 0.  The solve time, 0 here,
+        # is set at the end.
         padded_splits = torch.nn.functional.pad(
             solution.splits, (0, extended.num_paths - lists.num_paths)
         )
@@ -351,7 +353,8 @@ def solve_over_lists(
             or (not has_new_list and target_gap <= gap)
         ):
             break
-        # Next round: a target of the present gap, or the final one; unused lists are pruned.
+        # The next round solves to half of the present gap, or beyond the final one if no new list
+        # was found; unused lists are pruned.
         target_gap = largest_gap if has_new_list else gap / 2
         lists = _prune(extended, padded_splits, lists.num_paths)
     largest_gap, best_problem, allocation, assessment = incumbent
@@ -376,7 +379,8 @@ def _best_bound(
     """
     new_bound = assessment.bound
     if problem.has_link_cost:
-        # The cheapest list under a multiple of the prices may be another one.
+        # The assessment bounds at multiples of the prices, too.  With link costs, lists outside the
+        # problem may be the cheapest at a multiple: use the bound of the prices themselves.
         new_bound = dual_bound(problem, prices)
     if bound is None:
         return new_bound
@@ -388,8 +392,9 @@ def free_bound(problem: Problem, prices: Tensor) -> Tensor:
     """Return the best bound (B,) on the optimum over any paths, from the prices of an allocation
     over lists.
 
-    A link that no list can load has a price of 0, and a path over it costs nothing.  Therefore
-    mixtures of the prices with uniform prices are tried, too.
+    A link that no list can load has a price of 0, and a path over it costs nothing.  Therefore the
+    bound is also computed at convex combinations with uniform prices, which are proportional to
+    1 / capacity.
 
     Args:
         problem: B matrices of a single program.

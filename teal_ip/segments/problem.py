@@ -30,7 +30,8 @@ from teal_ip.segments.kernels import (
     last_segments,
 )
 
-# Weights of uniform prices in the mixtures of prices that are tried for the bound over any paths.
+# Weights w of the convex combinations (1 - w) prices + w uniform prices at which the bound over any
+# paths is computed; the best bound counts.
 UNIFORM_WEIGHTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 # Split ratio below which a segment list is dropped.
 MIN_SHARE = 1e-9
@@ -137,36 +138,38 @@ class SegmentProblem:
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """(E,) link capacities, Gbit/s."""
+        """Link capacities (E,), Gbit/s."""
         return np.asarray(self.dag.topology.capacity, dtype=np.float64)
 
     @cached_property
     def inverse_capacity(self) -> FloatArray:
-        """(E,) 1 / (Gbit/s), 0 for failed links."""
+        """Reciprocals (E,) of the link capacities, 1 / (Gbit/s); 0 for failed links."""
         return np.where(self.capacity > 0, 1 / np.where(self.capacity > 0, self.capacity, 1), 0)
 
     @cached_property
     def by_source(self) -> tuple[IntArray, IntArray]:
-        """Demands by source: those of node n are order[ptr[n]:ptr[n + 1]], ptr (N + 1,), order
-        (D,).
+        """Demands grouped by source, as (ptr, order): the demands of source n are
+        order[ptr[n]:ptr[n + 1]], with ptr (N + 1,) and order (D,).
         """
         return grouped(self.source, self.num_nodes)
 
     @cached_property
     def by_target(self) -> tuple[IntArray, IntArray]:
-        """Demands by target: those of node n are order[ptr[n]:ptr[n + 1]], ptr (N + 1,), order
-        (D,).
+        """Demands grouped by target, as (ptr, order): the demands of target n are
+        order[ptr[n]:ptr[n + 1]], with ptr (N + 1,) and order (D,).
         """
         return grouped(self.target, self.num_nodes)
 
     @property
     def sense(self) -> float:
-        """-1.0 where theta is minimised, 1.0 where flow is maximised."""
+        """Sense of the objective: -1.0 if the largest utilisation is minimised, 1.0 if the total
+        flow is maximised.
+        """
         return -1.0 if self.balances else 1.0
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes, N."""
+        """Number of nodes of the network, N."""
         return self.dag.topology.num_nodes
 
     def segment_prices(self, prices: FloatArray) -> FloatArray:
@@ -185,6 +188,7 @@ class SegmentProblem:
             mid: (D, K) midpoint of each slot; -1 for an empty slot.
             share: (D, K) split ratio of each slot.
         """
+        # First segments have their begin first, the source; last segments have their end first.
         nodes = self.num_nodes
         first, last = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
         with threads_for(OPERATIONS_PER_SLOT * mid.size):
@@ -226,7 +230,7 @@ class SegmentProblem:
         return cheapest_mid, cost
 
     def bound(self, prices: FloatArray, cost: FloatArray) -> float:
-        """Return the dual bound of link prices p:
+        """Return the bound on the optimum that link prices p prove, with link capacities c:
 
             theta >= sum_d demand[d] cost[d] / sum_e c[e] p[e]    (largest utilisation)
             flow  <= sum_e c[e] p[e] + sum_d demand[d] max(0, 1 - cost[d])    (total flow)
@@ -245,7 +249,8 @@ class SegmentProblem:
         prices.
 
         A link that no segment list can load has a price of 0, and a path over it costs nothing.
-        Therefore mixtures of the prices with uniform prices are tried, too.
+        Therefore the bound is also computed at convex combinations with uniform prices, which are
+        proportional to 1 / capacity.
 
         Args:
             prices: (E,) link prices per Gbit/s.

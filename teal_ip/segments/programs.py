@@ -88,7 +88,7 @@ class Point:
 
     @property
     def value(self) -> float:
-        """Largest link utilisation."""
+        """Largest link utilisation in any matrix and failure."""
         return float(self.utilisation.max())
 
     @property
@@ -143,7 +143,7 @@ class Master:
         self._row_set |= set(new)
 
     def has(self, keys: Sequence[Key]) -> bool:
-        """Whether the rows of all these links exist."""
+        """Whether the master has the rows of all these keys (failure, matrix, link)."""
         return self._row_set.issuperset(keys)
 
     def add_columns(self, demand: Int64Array, mid: IntArray) -> bool:
@@ -240,7 +240,8 @@ class Master:
         )
 
     def solve(self, program: Program, seconds: float) -> Point | None:
-        """Return the optimum over the current rows and columns; None if there is none in time.
+        """Return the optimum over the current rows and columns; None if the program is infeasible
+        or HiGHS does not solve it in time.
 
         Args:
             program: objective and limits.
@@ -279,14 +280,17 @@ class Master:
         return self.point(self.column_demand, self.column_mid, share, prices, policy_price)
 
     def _variables(self, program: Program) -> tuple[FloatArray, FloatArray]:
-        """Return costs and upper bounds of the variables.
+        """Return the costs and the upper bounds of all variables.
 
         The variables are the share of each column (C), then theta, the largest utilisation, if it
         is minimised.  The cost is theta, or the sum of the shares of policies that count.
+
+        Args:
+            program: objective and limits.
         """
         # (C,) 1 for columns whose policy counts, 0 for the others.
         counted = program.counted[self.column_demand]
-        # Columns whose share must be 0.
+        # Columns whose share must be 0: policies that count if none may exist, and barred ones.
         is_barred = (counted > 0) & (program.policy_limit == 0)
         is_barred |= False if program.barred is None else program.barred[self.column_demand]
         upper_bounds = np.where(is_barred, 0.0, math.inf)
@@ -295,13 +299,20 @@ class Master:
         return np.append(np.zeros(len(self.column_demand)), 1.0), np.append(upper_bounds, math.inf)
 
     def _constraints(self, program: Program) -> tuple[sp.csr_array, FloatArray]:
-        """Return the constraints rows x <= rhs, as matrix and right-hand side.
+        """Return the matrix and the right-hand side of the constraints, matrix x <= right-hand
+        side, over the variables x of :meth:`_variables`.
 
         In this order, with all utilisations divided by ``unit``:
 
             utilisation of the shortest paths + entries x <= theta, or <= U    for each row
             sum of shares <= 1    for each demand, or set of excluding transit policies
             sum of the shares that count <= N    if the number of policies is limited
+
+        theta is the largest utilisation if it is minimised, U the utilisation limit otherwise, and
+        N the largest number of policies.
+
+        Args:
+            program: objective and limits.
         """
         share_sums = self.scenarios.share_sum_rows(self.column_demand)
         blocks = [sp.csr_array(self.entries / self.unit), share_sums]
@@ -513,7 +524,8 @@ def _generate_columns(
         policies    >= sum_d min(direct[d], cost[d] + q) - U sum y
         utilisation >= (sum_d min(direct[d], cost[d] + q) - q N) / sum y
 
-    where direct[d] and cost[d] are the costs of the shortest paths and of the cheapest list at p.
+    where direct[d] and cost[d] are the costs of demand d's shortest paths and of its cheapest list
+    at p, U is the utilisation limit, and N the largest number of policies.
 
     Args:
         master: restricted master program with generated rows (links) and columns (demand,
@@ -529,7 +541,7 @@ def _generate_columns(
     # (R,) prices of the best bound; rows that are newer have a price of 0.
     earlier_prices = np.pad(best.prices, (0, len(point.prices) - len(best.prices)))
     for weight in (_MASTER_WEIGHT, 1.0):
-        # Smoothed prices.
+        # Smoothed prices of rows and policies; an infinite policy price is not smoothed.
         prices = weight * point.prices + (1 - weight) * earlier_prices
         policy_price = point.policy_price
         policy_price = (
@@ -537,7 +549,7 @@ def _generate_columns(
             if math.isinf(policy_price)
             else weight * policy_price + (1 - weight) * best.policy_price
         )
-        # Cost (D,) of having a policy.
+        # Cost (D,) of having a policy: its price, 0 if it does not count, infinite if it is barred.
         policy_cost = np.where(program.counted > 0, policy_price, 0.0)
         if program.barred is not None:
             policy_cost = np.where(program.barred, math.inf, policy_cost)
@@ -548,7 +560,8 @@ def _generate_columns(
             return False
         cheapest_mid, list_cost, direct_cost = pricing
         policy_list_cost = list_cost + policy_cost
-        # Dual bound of these prices.
+        # Dual bound of these prices; ``budget_cost`` is q N, and 0 at an infinite price, at which
+        # no policy that counts may exist.
         least_cost = master.scenarios.least_cost(policy_list_cost, direct_cost, link_prices)
         total_price = float(prices.sum())
         if program.utilisation_limit is not None:

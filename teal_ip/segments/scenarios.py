@@ -62,7 +62,7 @@ class Scenarios:
     def __init__(
         self, dags: Sequence[EcmpDag], source: IntArray, target: IntArray, demand: FloatArray
     ) -> None:
-        """Prepare the passes over the shortest-path DAGs of every failure, and capacities."""
+        """Prepare the kernels over the shortest paths of every failure, and the link capacities."""
         self.passes = [SegmentPasses(dag) for dag in dags]
         self.source = source
         self.target = target
@@ -132,6 +132,7 @@ class Scenarios:
                     matrix_volume += sign * np.bincount(
                         segment, matrix_moved[uses_segment], num_segments
                     )
+            # Link loads (M, E) over capacities; 0 for failed links.
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
             capacity = self.capacity[failure]
             utilisations.append(
@@ -176,9 +177,12 @@ class Scenarios:
         )
 
     def excluded(self, policies: Int64Array) -> BoolArray:
-        """Whether each policy (D,) cannot be installed together with one of these (n,).
+        """Whether each policy (D,) cannot be installed together with one of the given ones.
 
         Policies that steer only their own demand never exclude each other.
+
+        Args:
+            policies: (n,) indices of the given policies.
         """
         return np.zeros(len(self.source), dtype=bool)
 
@@ -225,8 +229,7 @@ class Scenarios:
     def cheapest(
         self, prices: dict[tuple[int, int], FloatArray], end: Deadline
     ) -> tuple[IntArray, FloatArray, FloatArray] | None:
-        """Price all midpoints: return the cheapest one of each demand (D,), its cost (D,), and the
-        cost of the shortest paths (D,), for the whole traffic of a demand over all scenarios.
+        """Find the cheapest midpoint of each demand under link prices.
 
         Args:
             prices: link prices (E,) per Gbit/s by (failure, matrix); scenarios without prices cost
@@ -234,7 +237,9 @@ class Scenarios:
             end: time limit.
 
         Returns:
-            None after the time limit.
+            the cheapest midpoints (D,), the costs (D,) of the lists over them, and the costs (D,)
+            of the shortest paths, each for the whole traffic of a demand over all scenarios; None
+            after the time limit.
         """
         segment_prices = {
             key: self.passes[key[0]].segment_sum(price[None])[0] for key, price in prices.items()
@@ -335,9 +340,13 @@ class Scenarios:
         return demands[order], mids[order]
 
     def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
-        """Whether each midpoint (n, N) is admissible for demands with these ends (n,).
+        """Whether each midpoint (n, N) is admissible for n demands.
 
-        It is unless some failure disconnects it from an end while the ends stay connected.
+        A midpoint is inadmissible if some failure disconnects it from an end of the demand while
+        the ends stay connected with each other.
+
+        Args:
+            source, target: (n,) ends of the demands.
         """
         admissible = np.ones((len(source), self.nodes), dtype=bool)
         for passes in self.passes:
@@ -354,8 +363,7 @@ class TransitScenarios(Scenarios):
 
     - a midpoint of (m, t) is inadmissible if its last segment returns to m under any failure;
     - two policies (m, t) and (n, t) exclude each other (:meth:`excluded`) if m is on the shortest
-    paths
-      from n to t, or n on those from m to t, under any failure;
+      paths from n to t, or n on the shortest paths from m to t, under any failure;
     - a list conflicts (:meth:`conflicting`) if it crosses the router of another policy that would
       capture its traffic, under any failure.
 
@@ -426,8 +434,11 @@ class TransitScenarios(Scenarios):
 
     @override
     def admissible_midpoints(self, source: IntArray, target: IntArray) -> BoolArray:
-        """Whether each midpoint (n, N) is admissible: no failure disconnects it, and its last
-        segment does not return to the router where the policy begins.
+        """Whether each midpoint (n, N) is admissible for n policies: no failure disconnects it from
+        an end, and its last segment does not return to the router where the policy begins.
+
+        Args:
+            source, target: (n,) routers and endpoints of the policies.
         """
         admissible = super().admissible_midpoints(source, target)
         mids = np.arange(self.nodes)
@@ -463,8 +474,11 @@ class TransitScenarios(Scenarios):
 
     @override
     def excluded(self, policies: Int64Array) -> BoolArray:
-        """Whether each policy (D,) cannot be installed together with one of these (n,): the same
-        endpoint, and one router on the shortest paths of the other under some failure.
+        """Whether each policy (D,) cannot be installed together with one of the given ones: both
+        have one endpoint, and the router of one is on the other's shortest paths under a failure.
+
+        Args:
+            policies: (n,) indices of the given policies.
         """
         is_excluded = np.zeros(len(self.source), dtype=bool)
         for policy in policies.tolist():
@@ -480,7 +494,7 @@ class TransitScenarios(Scenarios):
 
     @override
     def conflicting(self, policy: Int64Array, mid: IntArray) -> BoolArray:
-        """Whether another of these policies captures the traffic of each column (n,).
+        """Whether the policy of another column captures the traffic of each column (n,).
 
         A policy (router, endpoint) captures a segment to its endpoint that crosses its router under
         some failure: the first segment of the list if the midpoint is the endpoint, or the last

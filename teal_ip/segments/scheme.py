@@ -23,7 +23,7 @@ from teal_ip.segments.over_lists import solve_over_lists
 
 @dataclasses.dataclass
 class Segments:
-    """The scheme ``segments``.
+    """Scheme ``segments``: column generation over segment lists for all matrices of a problem.
 
     Attributes:
         segments: maximum number of segments of a list, including the one to the target.
@@ -40,7 +40,12 @@ class Segments:
     igp: Igp = dataclasses.field(default_factory=Igp)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices together; the time is divided evenly among them."""
+        """Return the allocation over generated segment lists; all matrices are solved together, and
+        each one is reported with an equal part of the time.
+
+        Args:
+            problem: B matrices; its failed links have also failed in the IGP.
+        """
         return solve_over_lists(
             problem,
             self.igp.of(problem),
@@ -52,10 +57,10 @@ class Segments:
 
 
 def make(spec: Spec, model: Path | None) -> Segments:
-    """Make the scheme of a text such as ``segments:segments=3,gap=0.005``.
+    """Return the scheme of a text such as ``segments:segments=3,gap=0.005``.
 
-    Options: segments=2, adjacency=false, gap=0.01, deadline=0 (seconds, 0 for none) and metric,
-    which is file, hops, latency or inverse-capacity.
+    The options and their defaults are segments=2, adjacency=false, gap=0.01, deadline=0 (seconds; 0
+    for none) and metric=file; the metric is file, hops, latency or inverse-capacity.
 
     Args:
         spec: name and options.

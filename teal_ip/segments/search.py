@@ -1,9 +1,10 @@
-"""PDHG search for two-segment routing: warm start, restarted PDHG, certificates over all midpoints.
+"""PDHG search for two-segment routing: starting point, restarted PDHG, and dual bounds over all
+midpoints.
 
 The start runs Frank-Wolfe-like rounds with soft-maximum prices; then primal-dual hybrid gradient
 with adaptive restarts and step weights (Applegate et al. 2021) iterates.  Every ``CHECK_EVERY``
-iterations all midpoints are priced, which proves a bound, and the cheapest ones take slots.  Entry
-point: :func:`solve`.
+iterations a check prices all midpoints, which proves a dual bound, and stores the cheapest midpoint
+of each demand in one of its slots.  Entry point: :func:`solve`.
 
 Axis letters: D demands, K slots (midpoints of a demand in memory), E links, N nodes.
 """
@@ -32,10 +33,10 @@ _MAX_SLOTS = 32
 _STARTING_ROUNDS = 8
 # Exponent of the soft maximum: exp(10 u / largest u).
 _SHARPNESS = 10.0
-# Iterations between certificates.
+# Number of PDHG iterations between two checks, which compute value and dual bound.
 CHECK_EVERY = 25
-# Number of certificates within which the gap must fall by the fraction _STALL_SHARE; otherwise the
-# slots are doubled.
+# Number of checks within which the gap must fall by the fraction _STALL_SHARE; otherwise the slots
+# are doubled.
 _PATIENCE = 8
 _STALL_SHARE = 0.2
 # Largest number of demands for which column generation finishes sooner than more slots would.
@@ -47,8 +48,8 @@ _MIN_UTILISATION = 0.05
 # Split ratio that is added to the shortest paths of each demand in the dual step sizes, so that
 # demands without flow count, too.
 _MIN_CARRIED = 1e-3
-# Number of rounds in which flow that was cut for feasibility takes up residual capacity.
-_REFILL_ROUNDS = 3
+# Number of rounds of :func:`feasible`; each one admits flow that fits the residual capacity.
+_ADMISSION_ROUNDS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -85,13 +86,14 @@ def solve(
         gap: certified gap at which to stop.
         deadline: time limit, after which the incumbent is returned.
         max_iterations: largest number of PDHG iterations.
-        report: called with iterations and gap after each certificate.
+        report: called with the number of iterations and the gap after each check.
     """
+    # State of the search, and the criterion that stopped it.
     begin = time.perf_counter()
     search = _Search(problem)
     deadline = deadline or Deadline(math.inf)
     stopped_by: Stop | None = None
-    # Iterate until the gap is closed, with a certificate after every few iterations.
+    # Iterate until the gap is closed, with a check of value and bound every CHECK_EVERY iterations.
     search.initialise()
     while stopped_by is None:
         search.certify()
@@ -107,6 +109,7 @@ def solve(
             stopped_by = Stop.ITERATIONS
         else:
             search.iterate(CHECK_EVERY)
+    # The best value and the best bound may come from different iterations.
     mid, share = search.best_allocation
     return SegmentResult(
         mid=mid,
@@ -143,7 +146,7 @@ class _Search:
         restart_share, restart_y: point of the last restart.
         restart_gap: gap at the last restart.
         stall_gap: gap at the last test for a stall.
-        num_certificates: number of certificates.
+        num_certificates: number of checks of value and bound.
         iterations: number of PDHG iterations.
         sign: 1 for a minimum (utilisation), -1 for a maximum (flow).
         value: best value so far.
@@ -156,6 +159,7 @@ class _Search:
         """Start with all demands on their shortest paths, and dual prices of 0."""
         self.problem = problem
         demands = len(problem.demand)
+        # Slot 0 has the shortest paths; the other slots are empty (-1).
         self.mid = np.full((demands, SLOTS), -1, dtype=np.int32)
         self.mid[:, 0] = problem.target
         self.share = np.zeros((demands, SLOTS))
@@ -164,6 +168,8 @@ class _Search:
         length = problem.segment_prices(problem.inverse_capacity)
         self.path_length = length[problem.target, problem.source]
         self.tau = 1 / (2 * self.path_length)
+        # Best value, bound, allocation and link prices so far; current dual point; and gaps at the
+        # last restart and at the last test for a stall.
         self.iterations = 0
         self.sign = 1.0 if problem.balances else -1.0
         self.value = math.inf * self.sign
@@ -177,7 +183,9 @@ class _Search:
         self._reset_averages()
 
     def _reset_averages(self) -> None:
-        """Start new averages from the current point."""
+        """Start new averages of the iterates, and store the current point as that of the last
+        restart.
+        """
         self.share_total = np.zeros_like(self.share)
         self.y_total = np.zeros_like(self.y)
         self.num_averaged = 0
@@ -186,7 +194,7 @@ class _Search:
 
     @property
     def gap(self) -> float:
-        """Relative gap between the incumbent value and the best bound."""
+        """Relative gap between the best value and the best bound so far."""
         return gap_between(self.value, self.bound, self.problem.sense)
 
     def initialise(self) -> None:
@@ -221,8 +229,8 @@ class _Search:
         self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (problem.capacity > 0)
         self.y /= self.y.sum()
         if not problem.balances:
-            # Scale the prices so that the shortest paths of a mean Gbit/s cost its utility of 1;
-            # less if the overload is small.
+            # Scale the prices so that the shortest paths of a Gbit/s cost its utility of 1 on
+            # average; lower prices if the largest utilisation is below 2.
             mean_cost = (problem.demand * self._direct_cost(self.y)).sum() / problem.demand.sum()
             self.y *= min(1.0, max(0.0, u.max() - 1)) / max(mean_cost, 1e-300)
         # Dual step sizes; primal weight: ratio of the weighted norms of dual and primal point.
@@ -277,8 +285,12 @@ class _Search:
             x' = proj(x + tau / omega (v - cost of the list at the prices y / c))
             y' = proj(y + omega sigma (u(2 x' - x) - v))
 
-        where u are link utilisations.  v is 1 and y >= 0 if the flow is maximised; v is 0 and y is
-        on the simplex if theta is minimised.
+        where tau and sigma are step sizes, omega is the primal weight, c are capacities, and u(x)
+        are the link utilisations under split ratios x.  v is 1 and y >= 0 if the flow is maximised;
+        v is 0 and y is on the simplex if theta is minimised.
+
+        Args:
+            num_iterations: number of iterations.
         """
         problem = self.problem
         # Utility of a Gbit/s.
@@ -315,8 +327,10 @@ class _Search:
         self.iterations += num_iterations
 
     def certify(self) -> None:
-        """Certify the current and the average point, add cheap midpoints, and restart if due."""
-        # Pricing of all midpoints: bound and feasible value of both points.
+        """Compute value and dual bound of the current and the average point, update the best ones,
+        restart if due, and store the cheapest midpoints in slots.
+        """
+        # Pricing of all midpoints: dual bound, and value after a repair, of both points.
         problem = self.problem
         candidates = [(self.share, self.y)]
         if self.num_averaged:
@@ -334,14 +348,16 @@ class _Search:
             self._update_bound(prices, bound)
             gaps.append(gap_between(value, bound, problem.sense))
             pricings.append((segment_price, cheapest_mid, cost))
-        # Restart from the better point: its gap has fallen enough, or the averages are long.
+        # Restart from the point with the smaller gap, if the gap has fallen enough since the last
+        # restart, or if the averages span 40% of all iterations and 200 more.
         best_index = int(np.argmin(gaps))
         if self.num_averaged and (
             gaps[best_index] <= _RESTART_AT * self.restart_gap
             or self.num_averaged >= 0.4 * self.iterations + 200
         ):
             self._restart(*candidates[best_index], gaps[best_index])
-        # Each demand gets a slot for its cheapest midpoint, if flow over it has a profit.
+        # Each demand gets a slot for its cheapest midpoint, if the flow over it costs less than its
+        # utility of 1; otherwise the shortest paths, which have a slot already.
         segment_price, cheapest_mid, cost = pricings[best_index]
         average = self.share_total if self.num_averaged else self.share.copy()
         is_profitable = np.ones(len(cost), dtype=bool) if problem.balances else cost < 1
@@ -361,9 +377,10 @@ class _Search:
     def _restart(self, share: FloatArray, y: FloatArray, gap: float) -> None:
         """Restart from a point: new averages, dual step sizes and primal weight.
 
-        The primal weight is smoothed towards the ratio of the distances that dual and primal point
-        moved since the last restart (Applegate et al. 2021): log omega <- (log(dy / dx) + log
-        omega) / 2.
+        The primal weight omega is smoothed towards the ratio of the distances dy and dx that dual
+        and primal point moved since the last restart (Applegate et al. 2021):
+
+            log omega <- (log(dy / dx) + log omega) / 2
 
         Args:
             share: (D, K) split ratios of the point.
@@ -390,6 +407,7 @@ class _Search:
         """Return the row sums (E,) for the dual step sizes: link utilisations if all demand were
         carried with the current split ratios, at least a fraction of the largest one.
         """
+        # A demand without flow counts as if it followed its shortest paths.
         share = self.share.copy()
         if not self.problem.balances:
             share[:, 0] += _MIN_CARRIED
@@ -406,8 +424,8 @@ class _Search:
         return self.mid.shape[1] > max_slots and self.num_certificates % _PATIENCE == 0
 
     def _widen(self) -> None:
-        """Double the slots of all demands if the gap has not fallen enough over _PATIENCE
-        certificates.
+        """Count a check; double the slots of all demands if the gap has not fallen enough over the
+        last _PATIENCE checks.
         """
         self.num_certificates += 1
         if self.num_certificates % _PATIENCE:
@@ -455,6 +473,7 @@ def _line_search(u: FloatArray, towards: FloatArray) -> float:
     """
     low = 0.0
     high = 1.0
+    # 40 steps shrink the interval by a factor of (2/3)^40, about 1e-7.
     for _ in range(40):
         first_third = low + (high - low) / 3
         second_third = high - (high - low) / 3
@@ -477,6 +496,8 @@ def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
         y: (E,) dual point.
         sigma: (E,) dual step sizes; entries with sigma = 0 become 0.
     """
+    # Level at which the k largest entries of y / sigma alone sum to 1, for each k; the last entry
+    # that stays positive at its level gives the level of the projection.
     is_live = sigma > 0
     values = y[is_live]
     weights = sigma[is_live]
@@ -491,10 +512,10 @@ def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
 
 
 def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
-    """Scale flow down until no link is overloaded, then refill residual capacity.
+    """Return split ratios that overload no link, and that use residual capacity.
 
-    Each round divides every list's remaining flow by the largest overload of its links, and adds
-    it.
+    Flow is admitted in rounds.  Each round divides the flow of a list that is not yet admitted by
+    the largest ratio of load to residual capacity of its links (if above 1), and admits the result.
 
     Args:
         problem: two-segment program whose flow is maximised.
@@ -504,11 +525,14 @@ def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> Float
     Returns:
         (D, K) split ratios within capacities.
     """
+    # Split ratios without negative entries or sums above 1; those admitted so far; and the residual
+    # capacity (E,), Gbit/s.
     requested = np.maximum(share, 0)
     requested = requested / np.maximum(1, requested.sum(1, keepdims=True))
     granted = np.zeros_like(requested)
     residual = problem.capacity.copy()
-    for _ in range(_REFILL_ROUNDS):
+    for _ in range(_ADMISSION_ROUNDS):
+        # Ratio (E,) of the load that is not yet admitted to the residual capacity.
         ungranted = requested - granted
         load = problem.loads(mid, ungranted)
         overload = np.where(
@@ -525,5 +549,5 @@ def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> Float
         )
         granted = granted + np.where(mid >= 0, ungranted / np.maximum(1, overload_of_path), 0)
         residual = np.maximum(0, problem.capacity - problem.loads(mid, granted))
-    # Rounding: a last common factor.
+    # Rounding errors: one common factor removes the last overload.
     return np.asarray(granted / max(1.0, problem.utilisation(problem.loads(mid, granted))))

@@ -27,7 +27,7 @@ def _check(field: str, problem: str, is_valid: bool, remedy: str = "") -> None:
         field: field whose option the message names.
         problem: fault of the combination, as a clause about the option.
         is_valid: whether the combination is valid.
-        remedy: imperative; ``""`` where it is obvious.
+        remedy: what to do, in the imperative; ``""`` if the problem says it.
     """
     if not is_valid:
         raise InputError.invalid(f"--{field.replace('_', '-')}", "", problem, remedy)
@@ -117,12 +117,14 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
 
     def _check_few(self) -> None:
         """Raise InputError for options of few policies and one list that do not fit the others."""
+        # Each of these options needs the objective max_link_utilisation and lists of one midpoint.
         is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
         is_two = self.max_segments == 2 and not self.adjacency
         for field in (*_FEW, "one_list"):
             is_unset = not getattr(self, field)
             _check(field, _NEEDS_BALANCE, is_balanced or is_unset)
             _check(field, "needs --max-segments 2 without --adjacency", is_two or is_unset)
+        # Transit policies need a limit on their number; one list excludes some of the limits.
         is_few = any(getattr(self, field) for field in _FEW)
         _check(
             "transit",
@@ -140,6 +142,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
             "--survive, --groups or --transit is set",
             not (self.one_list and self.is_static and is_fewest),
         )
+        # At most one of the limits is set.
         for first, second in itertools.combinations(_FEW, 2):
             is_single = not (getattr(self, first) and getattr(self, second))
             problem = f"cannot be combined with --{first.replace('_', '-')}"

@@ -147,7 +147,8 @@ def static_lists(
     incumbent = unrestricted or master.shortest_paths
     policies_bound = math.nan
     reached_gap = gap_between(incumbent.value, min(bound, incumbent.value), -1.0) <= gap
-    # Few policies: least utilisation with at most N, or fewest within a utilisation.
+    # Few policies: least utilisation with at most N policies, or fewest within a utilisation.  The
+    # step has a time limit of its own if there is no deadline.
     extra_deadline = (
         time_limit if math.isfinite(time_limit.remaining_s) else Deadline.after(_EXTRA_S)
     )
@@ -261,6 +262,7 @@ def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
     """
     lists: dict[tuple[int, int], tuple[SegmentList, ...]] = {}
     for d in point.steered.tolist():
+        # A list for each midpoint with a share; the remaining share has no stop.
         columns = np.flatnonzero((point.demand == d) & (point.share > 0))
         shares = zip(point.mid[columns].tolist(), point.share[columns].tolist(), strict=True)
         share_by_stops: dict[tuple[int, ...], float] = {(m,): w for m, w in shares}
@@ -277,7 +279,7 @@ def _policies(scenarios: Scenarios, point: Point) -> SegmentPolicies:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FewPolicies:
-    """Routing with few policies within a utilisation.
+    """Midpoints and split ratios in which few demands have a policy, within a utilisation.
 
     Attributes:
         mid: (D, K) midpoints; the target itself for the shortest paths, -1 for an empty slot.
@@ -317,6 +319,7 @@ def fewest_policies(
     master = _make_master(problem, start)
     points, bound, _ = fewest(master, utilisation, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), bound, begin) for point in points]
+    # The start is feasible, too.
     return min(
         [*candidates, _few_policies(problem, start.mid, start.share, bound, begin)],
         key=lambda routing: routing.policies,
@@ -345,13 +348,14 @@ def least_utilisation(
     """
     begin = time.perf_counter()
     master = _make_master(problem, start)
-    # Point of the start: one column for each midpoint with a share.
+    # The start as a point of the master: one column for each midpoint with a share, except ends of
+    # the demand, which are no midpoints.
     is_column = (
         (start.share > MIN_SHARE) & (start.mid >= 0) & (start.mid != problem.target[:, None])
     )
     demands, slots = np.nonzero(is_column & (start.mid != problem.source[:, None]))
     any_number = master.point(demands, start.mid[demands, slots], start.share[demands, slots])
-    # The better one of the new point and the start, if that has few enough policies.
+    # Least utilisation with N policies; the start is a candidate, too, if it has at most N.
     point, bound, _ = at_most(master, max_policies, any_number, gap, deadline)
     candidates = [_few_policies(problem, *master.slots(point), 0.0, begin)]
     start_routing = _few_policies(problem, start.mid, start.share, 0.0, begin)
@@ -394,7 +398,7 @@ def unsplit(
         deadline,
     )
     slots, share = master.slots(unsplit_point)
-    # Midpoint (D, 1) with the share of 1.
+    # Midpoint (D, 1) with the share of 1; the incumbent is retained if it is better.
     best_mid = np.take_along_axis(slots, share.argmax(1)[:, None], 1)
     candidates = [
         (midpoints, problem.utilisation(problem.loads(midpoints, ones)))
@@ -413,7 +417,7 @@ def _make_master(problem: SegmentProblem, start: SegmentResult) -> Master:
 def _few_policies(
     problem: SegmentProblem, mid: IntArray, share: FloatArray, bound: float, begin: float
 ) -> FewPolicies:
-    """Return the routing of these midpoints and split ratios (D, K), with its utilisation.
+    """Return these midpoints and split ratios with their utilisation and number of policies.
 
     Args:
         problem: routing of one matrix over lists with at most one midpoint.

@@ -78,9 +78,10 @@ class Step:
         findings: sentences of the section.
         command: command line with more detail; "" for none.
         page: output of that command, relative to OUT; "" for none.
-        lines: table: the headings, then the texts of each row; () for none.
-        worst: index of the matrix with the largest utilisation, for later steps; -1 for none.
-        growth: factor of the demands at the horizon, for later steps.
+        lines: table of the section, as texts: the headings, then the cells of each row; () for
+            none.
+        worst: index of the matrix with the largest utilisation; -1 for none.
+        growth: factor of the demands at the horizon, which the purchases step uses.
     """
 
     title: str
@@ -94,7 +95,7 @@ class Step:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Step:
-        """Restore a step from its entry in the journal.
+        """Return the step that an entry of the journal records.
 
         Raises:
             InputError: the journal is of another version.
@@ -108,6 +109,7 @@ class Step:
 
     def section(self) -> Section:
         """Return the section of the page: findings, table, and the command with more detail."""
+        # A step without a command is the input, whose section says "files" and "as read".
         facts = "has more detail" + (f"; its results are in {self.page}" if self.page else "")
         headings, *lines = self.lines or [()]
         columns = [Column(heading, itemgetter(column)) for column, heading in enumerate(headings)]
@@ -151,7 +153,9 @@ class Analyses:
     notify: Notify = lambda _: None
 
     def loads(self) -> tuple[Simulation, Settings]:
-        """Compute the link loads without failure and under each failure."""
+        """Return the link loads without failure and under each failure, and the settings of the
+        simulation.
+        """
         options = self.options
         settings: dict[str, Any] = {
             "failures": ("cables",),
@@ -166,8 +170,8 @@ class Analyses:
         ), settings
 
     def metrics(self) -> tuple[MetricsReport, Settings]:
-        """Find few metric changes that reduce the largest utilisation most; Ctrl-C ends the search
-        with the best so far.
+        """Return few metric changes that reduce the largest utilisation most, and the settings of
+        the search; Ctrl-C ends it with the best changes so far.
         """
         options = self.options
         settings: dict[str, Any] = {
@@ -179,9 +183,11 @@ class Analyses:
         return improve(self.dag, self.traffic, MetricsOptions(**settings), self.notify), settings
 
     def policies(self) -> tuple[StaticReport, Settings]:
-        """Find few segment routing policies with which every link respects the utilisation limit.
+        """Return few segment routing policies with which every link respects the utilisation limit,
+        and the settings of the search.
 
-        If no lists respect it, find few policies within 1% of the smallest largest utilisation.
+        If no lists respect the limit, the policies keep the largest utilisation within 1% of the
+        smallest possible one.
         """
         limit = {"target_utilisation": self.options.max_utilisation}
         try:
@@ -192,10 +198,11 @@ class Analyses:
             return self._policies({"fewest_policies": "1%"})
 
     def _policies(self, policy_limit: Settings) -> tuple[StaticReport, Settings]:
-        """Optimise policies under a limit on their number or on the utilisation.
+        """Return the fewest policies within a utilisation, and the settings of the search.
 
         Args:
-            policy_limit: the setting of :class:`SegmentsOptions` that limits the policies.
+            policy_limit: target_utilisation or fewest_policies, the setting of
+                :class:`SegmentsOptions` that gives the utilisation.
         """
         settings: dict[str, Any] = {
             "objective": "max_link_utilisation",
@@ -212,7 +219,8 @@ class Analyses:
         ), settings
 
     def purchases(self, growth: float) -> tuple[UpgradePlan, Settings]:
-        """Plan the capacity expansion with which every link respects its limit under every failure.
+        """Return the capacity expansion with which every link respects the utilisation limit under
+        every failure, and the settings of the search.
 
         Args:
             growth: factor of the demands at the horizon.
@@ -229,10 +237,10 @@ class Analyses:
         return plan_upgrade(self.dag.topology, self.traffic, upgrade_options, self.notify), settings
 
     def attempt(self, name: str, growth: float = 1.0) -> AnalysisResult:
-        """Run a step of the survey.
+        """Return the result of a step of the survey; if a step after the loads fails, one without a
+        report whose summary gives the reason.
 
-        If a step after the loads fails, return a step that gives the reason, since the others do
-        not depend on it.
+        The other steps do not depend on it.
 
         Args:
             name: loads, metrics, policies or purchases.
@@ -251,7 +259,7 @@ class Analyses:
             return AnalysisResult(None, {}, failed)
 
     def _run_step(self, name: str, growth: float) -> AnalysisResult:
-        """Run a step of the survey, and summarise its result.
+        """Return the result of a step of the survey, with its settings and its summary.
 
         Args:
             name: loads, metrics, policies or purchases.
@@ -290,8 +298,10 @@ _COMMANDS: Mapping[str, tuple[str, Any, str]] = {
 def write_step(folder: Path, name: str, finished: AnalysisResult, routers: Path | None) -> Step:
     """Write the result of a step; return its summary, with the command for more detail.
 
+    A step without a report, which failed, is returned unchanged.
+
     Args:
-        folder: folder of the survey, with network and traffic.
+        folder: folder of the survey, which has the files of network and traffic.
         name: loads, metrics, policies or purchases.
         finished: the finished step.
         routers: table of routers; None for none.
@@ -318,7 +328,8 @@ def write_step(folder: Path, name: str, finished: AnalysisResult, routers: Path 
 def network_step(
     topology: Topology, notes: Sequence[str], traffic: TrafficMatrices | None, growth: float
 ) -> Step:
-    """Summarise the input of a survey: assumptions, doubts, sizes and traffic.
+    """Return the step that summarises the input: assumptions and doubts about the network, its
+    sizes, and the traffic.
 
     Args:
         topology: the network, with the current metrics.
@@ -341,7 +352,8 @@ def network_step(
 
 
 def loads_step(simulation: Simulation, growth: float) -> Step:
-    """Summarise the loads without failure, the worst failures, and the outlook under growth.
+    """Return the step that summarises the loads without failure, the worst failures, and the
+    outlook under growth.
 
     Args:
         simulation: the loads.
@@ -359,7 +371,8 @@ def loads_step(simulation: Simulation, growth: float) -> Step:
 
 
 def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
-    """Summarise the metric changes: number, and largest utilisation before and after.
+    """Return the step that summarises the metric changes: their number, and the largest utilisation
+    before and after.
 
     Args:
         report: result of the search for changes.
@@ -384,12 +397,15 @@ def metrics_step(report: MetricsReport, options: SurveyOptions) -> Step:
 
 
 def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
-    """Summarise the segment routing policies: number, and largest utilisation before and after.
+    """Return the step that summarises the segment routing policies: their number, and the largest
+    utilisation before and after.
 
     Args:
         report: segment lists that serve all matrices and failures.
         options: options of the survey.
     """
+    # Policies with their effect; no policy is needed; or no lists help, with the bound rounded
+    # down to 0.01%.
     lists = report.lists
     failure_kinds = failures_text(options)
     num_policies = len(report.policies.lists)
@@ -413,13 +429,14 @@ def policies_step(report: StaticReport, options: SurveyOptions) -> Step:
 
 
 def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> Step:
-    """Summarise the capacity expansion: added capacity and number of cables.
+    """Return the step that summarises the capacity expansion: added capacity, and number of cables.
 
     Args:
         plan: the expansion.
         options: options of the survey.
         growth: factor of the demands at the horizon.
     """
+    # Capacity to buy, or none, under which conditions; and an evaluation that the time limit ended.
     total_added = sum(purchase.bought for purchase in plan.purchases)
     growth_text = f" for demands {growth:.3g} times today's" if growth != 1 else ""
     limit = percent(options.max_utilisation)
@@ -443,7 +460,7 @@ def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> 
 
 
 def failures_text(options: SurveyOptions) -> str:
-    """Describe the failures of the options."""
+    """Return the text for the failures of the options: every cable, and groups if there are any."""
     return "each single cable" + (" and each group" if options.groups is not None else "")
 
 
@@ -454,6 +471,7 @@ def command_line(name: str, config: Any) -> str:
         name: name of the command.
         config: its settings.
     """
+    # Option names and values; a value that begins with "-" is joined to its option by "=".
     words = ["teal", name]
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -75,7 +75,7 @@ class Survey:
     """
 
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
-        """Read the input, open the journal, and write the input to OUT."""
+        """Read the input, open the journal, write the input to OUT, and restore finished steps."""
         self._config = config
         self._notify = notify
         if not config.resume:
@@ -114,7 +114,11 @@ class Survey:
         }
 
     def _matrices(self, text: str) -> TrafficMatrices | None:
-        """Load the matrices of a file, Gbit/s; None without a file."""
+        """Return the matrices of an option, Gbit/s; None if it is empty.
+
+        Args:
+            text: file or name of the traffic; "" for none.
+        """
         if not text:
             return None
         return load_traffic(text, self._topology, unit=self._config.traffic_unit)
@@ -142,7 +146,7 @@ class Survey:
                 )
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
-        """Write matrices to a file in OUT."""
+        """Write matrices to the file ``name`` in OUT."""
         write_files(self._config.out, {name: traffic_writer(traffic, self._topology)})
 
     def run(self) -> list[Step]:
@@ -155,10 +159,12 @@ class Survey:
         Raises:
             InputError: invalid files.
         """
+        # Steps in order: the input, the matrix from counters if there are any, and the analyses.
         step_functions: dict[str, Callable[[], Step]] = {"network": self._network_step}
         if self._config.counters is not None:
             step_functions["matrix"] = self._matrix_step
         step_functions |= {name: partial(self._analysis_step, name) for name in NAMES}
+        # Run the steps that the journal lacks, and record each one.
         try:
             for step_number, (name, run_step) in enumerate(step_functions.items(), 1):
                 if name in self.steps:
@@ -181,7 +187,7 @@ class Survey:
         return list(self.steps.values())
 
     def _write(self) -> None:
-        """Write the page of the finished steps, and the manifest."""
+        """Write the page of the finished steps, and the manifest, to OUT."""
         files: dict[str, Callable[[Path], None]] = {
             PAGE: page_writer(self._topology, list(self.steps.values())),
             MANIFEST: partial(write_manifest, settings=self._config),
@@ -195,12 +201,14 @@ class Survey:
         return {"topology": str(self._config.out / NETWORK), **counter_settings, "history": history}
 
     def _network_step(self) -> Step:
-        """Summarise the input."""
+        """Return the step that summarises the input: network, and matrices unless they come from
+        counters.
+        """
         inputs = (self._topology.notes, self._traffic, self._config.growth)
         return network_step(self._installed, *inputs)
 
     def _matrix_step(self) -> Step:
-        """Estimate the traffic matrix from counters; write it to OUT."""
+        """Estimate the traffic matrix from counters, write it to OUT, and return the step."""
         config = EstimateConfig(
             **self._counter_arguments(), out=self._config.out / ESTIMATE, overwrite=True
         )
@@ -216,7 +224,7 @@ class Survey:
         )
 
     def _analysis_step(self, name: str) -> Step:
-        """Run an analysis, and write its results.
+        """Run an analysis, write its results to OUT, and return the step.
 
         Ctrl-C during the search for metrics ends it with the best changes so far; the survey then
         stops without recording the step, so that a resumed run repeats it.
@@ -224,6 +232,7 @@ class Survey:
         Args:
             name: loads, metrics, policies or purchases.
         """
+        # The matrices in OUT include the growth of the options.
         config = self._config
         traffic = load_traffic(str(config.out / TRAFFIC), self._installed)
         analyses = Analyses(self._dag, traffic, config, self._notify)
@@ -231,6 +240,7 @@ class Survey:
         interrupts: list[bool] = []
 
         def interrupt() -> None:
+            """Record Ctrl-C, and end the search."""
             interrupts.append(True)
             raise KeyboardInterrupt
 
@@ -245,7 +255,7 @@ class Survey:
 
 
 def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
-    """Run all steps of a survey, and write its page.
+    """Run all steps of a survey, write its page, and return the steps in order.
 
     Args:
         config: the settings.
@@ -258,7 +268,12 @@ def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
 
 
 def survey_outcome(config: SurveyConfig, notify: Notify) -> Outcome:
-    """Run ``teal survey``; the text is the answers at the top of the page."""
+    """Run ``teal survey``; return the answers at the top of the page, and the page's file.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
     steps = run_survey(config, notify)
     return Outcome(
         text="\n".join(step.answer for step in steps if step.answer),

@@ -26,7 +26,7 @@ class SurveyOptions(GrowthConfig, IgpConfig, TrafficFileConfig):
     """Time limit of each search, for metrics, policies and expansion: 30s, 5m."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Raise InputError for a value out of its range, or for --ucmp."""
         self.check_growth()
         require(self, "changes", "an integer >= 1", self.changes >= 1)
         if self.ucmp:

@@ -51,7 +51,7 @@ class SurveyReport:
         topology: the network, with the current metrics.
         traffic: the matrices, multiplied by the growth of the options.
         read: first step, which summarises the input.
-        done: finished steps, by name.
+        results_by_analysis: results by name of the step: loads, metrics, policies, purchases.
         routers: table of routers, for the commands with more detail; None for none.
     """
 
@@ -63,13 +63,15 @@ class SurveyReport:
 
     @property
     def loads(self) -> Simulation:
-        """Loads without failure and under every one."""
+        """Link loads without failure and under each failure."""
         report: Simulation = self.results_by_analysis["loads"].report
         return report
 
     @property
     def metrics(self) -> MetricsReport | None:
-        """Few metric changes that reduce utilisation most; None if the search failed."""
+        """Few metric changes that reduce the largest utilisation most; None if the search
+        failed.
+        """
         report: MetricsReport | None = self.results_by_analysis["metrics"].report
         return report
 
@@ -83,12 +85,14 @@ class SurveyReport:
 
     @property
     def purchases(self) -> UpgradePlan | None:
-        """Capacity expansion; None if the search failed."""
+        """Capacity expansion with which every link respects the utilisation limit; None if the
+        search failed.
+        """
         report: UpgradePlan | None = self.results_by_analysis["purchases"].report
         return report
 
     def __repr__(self) -> str:
-        """Join the answers of all steps."""
+        """Return the answers of all steps, one a line."""
         return "\n".join(
             item.step.answer for item in self.results_by_analysis.values() if item.step.answer
         )
@@ -105,6 +109,10 @@ class SurveyReport:
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
         """Write the page and the results of all steps to a folder.
+
+        Args:
+            folder: output folder.
+            overwrite: whether existing results may be replaced.
 
         Raises:
             InputError: the folder has results, and ``overwrite`` is false.
@@ -125,12 +133,19 @@ class SurveyReport:
 
 
 def traffic_writer(traffic: TrafficMatrices, topology: Topology) -> Callable[[Path], None]:
-    """Return a writer of matrices in float64, so that a load at its limit stays at its limit."""
+    """Return a function that writes matrices to a path in float64, so that a load at the
+    utilisation limit is still at the limit when the file is read.
+    """
     return partial(save_traffic, traffic=traffic, topology=topology, exact=True)
 
 
 def page_writer(topology: Topology, steps: Sequence[Step]) -> Callable[[Path], None]:
-    """Return a writer of the page of these steps."""
+    """Return a function that writes the survey's page to a path.
+
+    Args:
+        topology: the network, for the heading.
+        steps: finished steps, a section each; their answers are the introduction.
+    """
     answers = " ".join(step.answer for step in steps if step.answer)
     return partial(
         write_page,
@@ -146,12 +161,12 @@ def survey(
     options: SurveyOptions,
     notify: Callable[[str], None] = lambda _: None,
 ) -> SurveyReport:
-    """Run all steps of a survey.
+    """Run all steps of a survey, and return their results.
 
     Args:
         topology: the network, or a file or name.
         traffic: its matrices, or a file or name.
-        options: the options.
+        options: settings of the survey.
         notify: called with the progress.
 
     Raises:

@@ -57,7 +57,11 @@ class Measure:
 
 
 def ranking_rows(scores: Sequence[Score]) -> list[Measure]:
-    """Return the metrics of each program, in the order of the ranking."""
+    """Return the metrics of each program, in the order of the ranking.
+
+    Args:
+        scores: scores of all programs.
+    """
     rows = []
     for program, mean_scores in means(scores).items():
         program_scores = [score for score in scores if score.program == program]
@@ -80,6 +84,7 @@ def ranking_table(scores: Sequence[Score]) -> Table:
     }
 
     def mean(track: str) -> Column:
+        """Return the column of the mean scores in a track, or of all tracks."""
         return Column(track, lambda name: ranking[name][track], percent, most_is_best=True)
 
     columns = (
@@ -148,12 +153,14 @@ def write_bench_page(path: Path, scores: Sequence[Score]) -> None:
 
 
 def _tracks(scores: Sequence[Score]) -> list[str]:
-    """Return the tracks that occur, in their order."""
+    """Return the tracks of which there are scores, in the order of TRACKS."""
     return [track for track in TRACKS if any(score.track == track for score in scores)]
 
 
 def _median_s(scores: Sequence[Score]) -> float:
-    """Return the median of the known times of cases, seconds; NaN without any."""
+    """Return the median of the times of cases, seconds, without unknown ones; NaN if no time is
+    known.
+    """
     seconds = [score.seconds for score in scores if not math.isnan(score.seconds)]
     return float(np.median(seconds)) if seconds else math.nan
 
@@ -164,7 +171,7 @@ PROOFS = "proofs"
 
 
 def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
-    """Read the set from its folder, or make it if there is none.
+    """Return the set of the settings' folder; make and write it if the folder has none.
 
     Args:
         config: the settings.
@@ -181,6 +188,7 @@ def set_of(config: BenchConfig, notify: Callable[[str], None]) -> BenchSet:
     with progress_bar(desc="problems", unit="case") as bar:
 
         def report(_: str, number: int, total: int) -> None:
+            """Advance the progress bar to the case of an index, of a total number of cases."""
             bar.total = total
             bar.update(number + 1 - bar.n)
 
@@ -205,7 +213,7 @@ def result_file(scheme: str) -> str:
 
 
 def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]:
-    """Run the schemes, check all results and rank them.
+    """Run the schemes, check and rank all results, write the files, and return the scores.
 
     Args:
         config: the settings.
@@ -235,7 +243,7 @@ def run_bench(config: BenchConfig, notify: Callable[[str], None]) -> list[Score]
     _run_schemes(config, bench, out_files, notify)
     if not files:
         return []
-    # Rank all results, and prove them.
+    # Rank all results, and prove them; programs are named after their files.
     programs = {path.stem: read_results(path, bench) for path in out_files.values()} | other_results
     seconds_by_program = {
         path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in files
@@ -287,13 +295,20 @@ _MAX_LISTED = 5
 
 
 def bench_outcome(config: BenchConfig, notify: Notify) -> Outcome:
-    """Run ``teal bench``."""
+    """Run ``teal bench``; return the ranking, the faults of invalid results, and the files.
+
+    Args:
+        config: the settings.
+        notify: called with the progress.
+    """
+    # Without results there is only the set.
     scores = run_bench(config, notify)
     if not scores:
         text = (
             f"{config.set} has the set; --scheme runs a scheme on it, --results ranks result files"
         )
         return Outcome(text=text, data={"set": str(config.set)})
+    # Faults of invalid results, and valid results without a proof.
     faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
     lines = [f"{name}: {fault}" for name, fault in list(faults.items())[:_MAX_LISTED]]
     if config.prove and config.out is not None:

@@ -9,10 +9,10 @@ Four tracks:
   (max_link_utilisation).
 - *unsplittable*: one path per demand; minimum largest utilisation.
 
-The optimum of a case is over all paths of its network, certified by a bound to 0.1%.  That of
-*next* is in hindsight.  That of *unsplittable* is of splittable demands: a bound that perhaps no
-program can reach.  Rates are rounded to six digits, so that the set has the same content hash on
-every machine: :data:`KEY`.
+The optimum of a case is over all paths of its network, certified by a bound to 0.1%.  In the track
+*next* it is the optimum of a program that knows the matrix; in *unsplittable* it is the optimum of
+splittable demands, which perhaps no program can reach.  Rates are rounded to six digits, so that
+the set has one content hash on every machine: :data:`KEY`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Source:
     Attributes:
         topology: name of the network.
         traffic: specification of the generated matrices.
-        known: indices of the matrices of the track known; the last one is used for failures.
+        known_rows: indices of the matrices of the track known; the last one is used for failures.
         next: indices of the matrices of the track next.
         failed_every: every n-th cable fails, in a case of its own; 0 for none.
         unsplittable: indices of the matrices of the track unsplittable.
@@ -108,12 +108,13 @@ class Case:
     """One problem of the benchmark.
 
     Attributes:
-        name: such as ``geant/failures/24/ch1.ch - it1.it``.
+        name: network, track, matrix and failed cable, such as
+            ``geant/failures/24/ch1.ch - it1.it``.
         track: known, failures, next or unsplittable.
         network: name of the network in the set.
         matrix: index of the matrix on which results are evaluated.
         failed: names of the two ends of the failed cable; () for none.
-        value: value of an allocation over all paths: Gbit/s, or the largest utilisation.
+        value: value of the optimum over all paths to 0.1%: Gbit/s, or the largest utilisation.
         bound: certified bound on the value of any program.
     """
 
@@ -127,7 +128,7 @@ class Case:
 
     @property
     def objective(self) -> str:
-        """Name of the program."""
+        """Name of the objective: total_flow, or max_link_utilisation."""
         return "total_flow" if self.track in ("known", "failures") else "max_link_utilisation"
 
 
@@ -169,7 +170,7 @@ def make_set(
     report: Callable[[str, int, int], None] = lambda *_: None,
     names: tuple[str, ...] = tuple(_SOURCES),
 ) -> BenchSet:
-    """Make the set: load networks, generate matrices, and solve the optima.
+    """Return the set: load networks, generate matrices, and compute the optima.
 
     Args:
         report: called before each case with its name, its index and the number of cases.
@@ -189,12 +190,13 @@ def make_set(
             load_topology(_SOURCES[name].topology), name=name
         )
         traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
-    # Solve each case.
+    # Solve each case; its value and bound are 0 until then.
     planned = [
         (name, track, row, failed)
         for name in names
         for track, row, failed in _cases(name, networks[name])
     ]
+    # A case is named network/track/matrix, and /failed cable if there is one.
     cases = []
     bench = BenchSet(networks, traffic, ())
     for case_index, (name, track, row, failed) in enumerate(planned):
@@ -213,7 +215,13 @@ def make_set(
 
 
 def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
-    """Yield track, index of the matrix, and ends of the failed cable of each case of a network."""
+    """Yield track, index of the matrix, and ends of the failed cable, () for none, of each case of
+    a network.
+
+    Args:
+        name: name of the network in the set.
+        topology: the network.
+    """
     source = _SOURCES[name]
     for row in source.known_rows:
         yield "known", row, ()
@@ -228,7 +236,12 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
 
 
 def _solved(bench: BenchSet, case: Case) -> Case:
-    """Return a case with value and bound of its optimum over all paths."""
+    """Return a case with the value and the bound of its optimum over all paths.
+
+    Args:
+        bench: networks and matrices.
+        case: the case, without value and bound.
+    """
     _, optimum = optimum_of(bench, case)
     return dataclasses.replace(
         case, value=float(optimum.result.value[0]), bound=float(optimum.bound_all_paths[0])
@@ -236,7 +249,13 @@ def _solved(bench: BenchSet, case: Case) -> Case:
 
 
 def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
-    """Return the problem of a case over its first paths, and its optimum over all paths."""
+    """Return the problem of a case over _FIRST_PATHS paths of each demand, and its optimum over all
+    paths, by column generation from these paths.
+
+    Args:
+        bench: networks and matrices.
+        case: the case.
+    """
     topology = bench.network_of(case)
     traffic = bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
@@ -258,8 +277,12 @@ def _rounded(traffic: TrafficMatrices) -> TrafficMatrices:
 
 
 def write_set(folder: Path, bench: BenchSet) -> None:
-    """Write ``set.json`` and, for each network, ``NAME.json`` (topology) and ``NAME.npz``
-    (matrices).
+    """Write a set to a folder: ``set.json`` and, for each network, ``NAME.json`` (topology) and
+    ``NAME.npz`` (matrices).
+
+    Args:
+        folder: folder of the set, made if missing.
+        bench: the set.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, topology in bench.networks.items():
@@ -277,11 +300,12 @@ def write_set(folder: Path, bench: BenchSet) -> None:
 
 
 def read_set(folder: Path) -> BenchSet:
-    """Read a set from its folder.
+    """Return the set that a folder holds.
 
     Raises:
         InputError: the folder has no set, or its files were changed.
     """
+    # Cases, names of the networks, and content hash of the set when it was written.
     file = folder / SET_FILE
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -293,6 +317,7 @@ def read_set(folder: Path) -> BenchSet:
     except (OSError, ValueError, KeyError, TypeError) as error:
         problem = f"no benchmark set: {type(error).__name__}: {error}"
         raise InputError.invalid(str(file), "", problem, "make one with teal bench --set") from None
+    # Networks, named as in the set, and their matrices; their content hash must be unchanged.
     networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
     networks = {
         name: dataclasses.replace(topology, name=name) for name, topology in networks.items()

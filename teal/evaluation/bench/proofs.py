@@ -44,12 +44,14 @@ def prove_scores(
         folder: folder of the proofs, made if missing.
         report: called with the name of each case.
     """
+    # Scores with a proof, or with the reason why there is none, by (program, case).
     proved: dict[tuple[str, str], Score] = {}
     for case in bench.cases:
         report(case.name)
         valid_scores = [score for score in scores if score.case == case.name and not score.fault]
         if not valid_scores:
             continue
+        # The dual prices of the case's optimum prove the bound of every result.
         problem, optimum = optimum_of(bench, case)
         for score in valid_scores:
             score_folder = _proof_folder(score)
@@ -74,7 +76,9 @@ def prove_scores(
 
 
 def _proof_folder(score: Score) -> Path:
-    """Return PROGRAM/CASE, percent-encoded, so that different names have different folders."""
+    """Return the relative folder PROGRAM/CASE of the proof of a result, whose names are
+    percent-encoded, so that different names have different folders.
+    """
     return Path(*(quote(name, safe="") for name in (score.program, score.case)))
 
 
@@ -88,9 +92,10 @@ def _prove(
         paths: candidate paths over which ``prices`` were computed.
         prices: (1, E) dual prices of links.
         result: paths and shares of each demand.
-        case: the case, whose name messages have.
+        case: the case, whose name appears in messages.
         folder: folder of the proof.
     """
+    # Rates by (source, target), Gbit/s; flows of each demand by path.
     demand = problem.demand[0].numpy()
     rate = {
         (int(s), int(t)): float(amount)
@@ -103,6 +108,7 @@ def _prove(
         for ends, demand_paths in result.items()
         if rate.get(ends, 0.0) > 0
     }
+    # Splits over the candidate paths and those of the result; solve times are unknown (NaN).
     all_paths, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
     allocation = Allocation.of_batch(torch.from_numpy(splits)[None], prices, math.nan)
     return write_proof(
@@ -111,7 +117,11 @@ def _prove(
 
 
 def _sum_by_path(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
-    """Return the flows of paths, Gbit/s, with equal paths added up."""
+    """Return the flow of each path, Gbit/s, by its links; flows of equal paths are added up.
+
+    Args:
+        flows: links and flow of each path.
+    """
     total: PathFlows = {}
     for links, flow in flows:
         total[links] = total.get(links, 0.0) + flow

@@ -49,14 +49,15 @@ class Score:
         program: name of the program.
         case: name of the case.
         track: track of the case.
-        score: from 0 to 1.
+        score: score from 0 to 1; 0 for a missing or invalid result.
         value: Gbit/s, or the largest utilisation; NaN if the result is invalid.
         bound: bound of the case.
         seconds: time by the program's own clock; NaN if unknown.
-        fault: why the result is invalid; ``""`` if it is valid.
+        fault: reason for which the result is invalid; ``""`` if it is valid.
         proved_gap: gap to the optimum over all paths that a proof of the value shows; NaN without a
             proof.
-        proof: folder of the proof, or why there is none; ``""`` if no proof was requested.
+        proof: folder of the proof, or the reason for which there is none; ``""`` if no proof was
+            requested.
     """
 
     program: str
@@ -72,7 +73,7 @@ class Score:
 
 
 def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
-    """Read a result file: paths and shares of each demand, by case.
+    """Return the paths and shares of each demand in a result file, by name of the case.
 
     Args:
         path: the file.
@@ -81,6 +82,7 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
     Raises:
         InputError: another table, an unknown case, node or link, or a share that is no number.
     """
+    # Cases by name; indices of links by the names of their ends, and of nodes by name, by network.
     cases = {case.name: case for case in bench.cases}
     links = {name: _links(bench, name) for name in bench.networks}
     nodes = {name: topology.node_index() for name, topology in bench.networks.items()}
@@ -124,7 +126,12 @@ def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:
 
 
 def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
-    """Return the index of each link of a network, by the names of its ends."""
+    """Return the index of each link of a network, by (source name, target name).
+
+    Args:
+        bench: benchmark set: networks, matrices and cases.
+        name: name of the network in the set.
+    """
     topology = bench.networks[name]
     names = topology.node_names
     return {
@@ -134,7 +141,8 @@ def _links(bench: BenchSet, name: str) -> dict[tuple[str, str], int]:
 
 
 def read_seconds(path: Path) -> dict[str, float]:
-    """Read the seconds of each case from a table ``case,seconds``; {} if there is no file.
+    """Return the seconds of each case, by its name, from a table ``case,seconds``; {} if there is
+    no file.
 
     Raises:
         InputError: another table, or a time that is no number.
@@ -155,7 +163,8 @@ def rank(
     programs: Mapping[str, Mapping[str, Paths]],
     seconds: Mapping[str, Mapping[str, float]],
 ) -> list[Score]:
-    """Return the score of every program on every case, in their order.
+    """Return the score of every program on every case, program by program, in the order of the
+    cases.
 
     Args:
         bench: benchmark set: networks, matrices and cases.
@@ -187,6 +196,7 @@ def score_of(
         paths: paths and shares of each demand; None without a result.
         seconds: time of the case; NaN if unknown.
     """
+    # Flow is compared with its upper bound, utilisation with its lower bound.
     value, fault = (math.nan, "no result") if paths is None else _value(bench, case, paths)
     score = 0.0
     if not fault:
@@ -201,6 +211,11 @@ def score_of(
 
 def _value(bench: BenchSet, case: Case, paths: Paths) -> tuple[float, str]:
     """Check an allocation, and compute its value.
+
+    Args:
+        bench: benchmark set: networks, matrices and cases.
+        case: the case.
+        paths: paths and shares of each demand.
 
     Returns:
         the value, NaN for an invalid allocation, and its fault, "" for a valid one.
@@ -269,8 +284,14 @@ def _check_shares(
 
 
 def means(scores: Sequence[Score]) -> dict[str, dict[str, float]]:
-    """Return the mean scores of each program, the best first: of each track that the set has, and
-    ``all``, the mean of the tracks.
+    """Return the mean scores of each program, the best program first.
+
+    Args:
+        scores: scores of all programs.
+
+    Returns:
+        by program, the mean score in each track that occurs, and under ``all`` the mean of the
+        tracks.
     """
     means_by_program: dict[str, dict[str, float]] = {}
     for program in dict.fromkeys(score.program for score in scores):

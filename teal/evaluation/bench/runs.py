@@ -24,8 +24,8 @@ from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
 from teal.solvers.candidates import choose_paths
 
-# Indices of matrices for which candidate paths are chosen; no case uses them.
-_TRAINED_ON = (0, 3, 6, 9)
+# Indices of the matrices from which candidate paths are chosen; no case uses them.
+_PATH_SELECTION_ROWS = (0, 3, 6, 9)
 # Smallest split ratio that is written.
 _MIN_SHARE = 1e-9
 
@@ -38,11 +38,11 @@ def run_scheme(
 ) -> tuple[dict[str, Paths], dict[str, float]]:
     """Run a scheme on every case.
 
-    Candidate paths are chosen once for a network and objective, from its first matrices.  Neither
-    that nor loading a model is timed.  In the track *next* the scheme is a hedge
-    (:mod:`teal_next`): any other scheme allocates for the last known matrix, and a hedge that is no
-    scheme has no results in the other tracks.  In *unsplittable* each demand uses the path with its
-    largest share.
+    Candidate paths are chosen once for a network and objective, from its first matrices; this, and
+    loading a model, are not timed.  In the track *next* the scheme allocates for an unknown matrix
+    from the past ones.  A hedge, a method for this purpose alone (:mod:`teal_next`), may have
+    results in this track alone; other schemes allocate for the last known matrix.  In
+    *unsplittable* each demand uses the path with its largest share.
 
     Args:
         bench: benchmark set: networks, matrices and cases.
@@ -56,6 +56,7 @@ def run_scheme(
     Raises:
         InputError: an unknown scheme or option.
     """
+    # A wrong specification raises its error here, before any case.
     make_hedge(scheme, model)
     is_hedge_only = not _is_scheme(scheme, model)
     results = {}
@@ -65,6 +66,7 @@ def run_scheme(
         report(case.name)
         if is_hedge_only and case.track != "next":
             continue
+        # Problem of the case, and the timed allocation: from past matrices, or of the matrix.
         paths = chosen_paths(case.network, case.objective)
         problem = _problem(bench, case, paths)
         if case.track == "next":
@@ -87,7 +89,12 @@ def run_scheme(
 
 
 def _is_scheme(scheme: str, model: Path | None) -> bool:
-    """Whether a specification names a scheme."""
+    """Whether a specification names a scheme for known matrices, not only a hedge.
+
+    Args:
+        scheme: specification of a scheme or hedge.
+        model: folder of a trained model; None for none.
+    """
     try:
         make_scheme(scheme, model)
     except InputError:
@@ -96,16 +103,28 @@ def _is_scheme(scheme: str, model: Path | None) -> bool:
 
 
 def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
-    """Choose candidate paths for a network and objective, from its first matrices."""
+    """Return candidate paths for a network and objective, chosen from its first matrices.
+
+    Args:
+        bench: benchmark set: networks, matrices and cases.
+        network: name of the network in the set.
+        objective: name of the objective.
+    """
     traffic = bench.traffic[network]
-    rows = [row for row in _TRAINED_ON if row < traffic.num_matrices]
+    rows = [row for row in _PATH_SELECTION_ROWS if row < traffic.num_matrices]
     return choose_paths(
         bench.networks[network], traffic.read(rows), objective=Objective(objective)
     ).paths
 
 
 def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
-    """Return the problem of a case; for *next* without demand, which the scheme must not see."""
+    """Return the problem of a case; for *next* without demand, which the scheme must not see.
+
+    Args:
+        bench: benchmark set: networks, matrices and cases.
+        case: the case.
+        paths: candidate paths.
+    """
     demand = bench.traffic[case.network].read([case.matrix])
     if case.track == "next":
         demand = np.zeros_like(demand)
@@ -117,7 +136,7 @@ def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
 def _rows(
     problem: Problem, splits: Tensor, *, single: bool
 ) -> Iterator[tuple[tuple[int, int], list[tuple[list[int], float]]]]:
-    """Yield node pair, and links and share of each used path, of every demand.
+    """Yield the source and target of each demand, with links and share of each path that it uses.
 
     Args:
         problem: problem of the case.
@@ -148,6 +167,7 @@ def write_results(
         results: paths and shares of each case.
         seconds: seconds of each case.
     """
+    # A row for each path: the source, then the end of each of its links.
     cases = {case.name: case for case in bench.cases}
     with (
         atomic_file(path) as temporary,
