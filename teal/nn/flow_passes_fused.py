@@ -70,7 +70,8 @@ class PassResults(NamedTuple):
         state: (B, P F) state g of each path; 0 for a path with a failed link.
         share: (B, P) splits w.
         load_elasticity: (blocks, B, 2 E) load and elasticity of every link, side by side, Gbit/s,
-            to be summed over the blocks.
+            to be summed over the blocks: over the paths through the link, sums of demand w and of
+            q demand w (1 - w), with q the factor of profits in the actions.
         link_states: (blocks, B, E F) sum of demand g over the paths through each link, to be summed
             over the blocks.
     """
@@ -446,7 +447,8 @@ def _sum_over_links(
 ):
     """Add load, elasticity and demand-weighted states of one source's paths to its links.
 
-    Per link, over the paths through it: sums of demand w, of q demand w (1 - w), and of demand g.
+    Per link, over the paths through it: sums of demand w (load), of q demand w (1 - w)
+    (elasticity), and of demand g, with the split w and the state g of a path.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -457,7 +459,7 @@ def _sum_over_links(
         demands: ``rate`` (B, D) Gbit/s.
         state: (P, F) states g, flat.
         shares: (P,) splits w.
-        sharpness: q.
+        sharpness: q, factor of the profit in the actions.
         node_pair: (max_slots, 2) load and elasticity of each trie node (work array).
         node_state: (max_slots, F) demand-weighted states of each trie node (work array).
         link_pair: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
@@ -534,13 +536,13 @@ def _pass_over_block(
     all_pairs = results.load_elasticity
     all_states = results.link_states
     # Scratch arrays by trie node of a source: price, log of the largest utilisation, smallest
-    # capacity or largest excess, and links of the path to it; then messages or states (F numbers),
-    # and load and elasticity.
+    # capacity (encoder) or largest excess (layer), and links of the path to it; F numbers, first
+    # the sum of messages, then the sum of states; load and elasticity.
     price = np.empty(max_slots, dtype=np.float32)
     max_log_utilisation = np.empty(max_slots, dtype=np.float32)
     path_bound = np.empty(max_slots, dtype=np.float32)
     num_hops = np.empty(max_slots, dtype=np.float32)
-    message_sum = np.empty(max_slots * width, dtype=np.float32)
+    node_rows = np.empty(max_slots * width, dtype=np.float32)
     node_pair = np.empty(max_slots * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
@@ -590,7 +592,7 @@ def _pass_over_block(
                     max_log_utilisation,
                     path_bound,
                     num_hops,
-                    message_sum,
+                    node_rows,
                     actions,
                     mean_state,
                     weights,
@@ -610,7 +612,7 @@ def _pass_over_block(
                 shares,
                 weights.sharpness,
                 node_pair,
-                message_sum,
+                node_rows,
                 all_pairs[block, b],
                 all_states[block, b],
                 lanes,
@@ -783,7 +785,7 @@ _OPERATIONS_PER_NUMBER = 20
 class CompiledPasses:
     """Passes of a universal FlowGNN over all paths, compiled, for inference on the CPU.
 
-    Implements :class:`teal.nn.flow_passes.PathPasses`.  F numbers per path state.
+    Implements :class:`teal.nn.flow_passes.PathPasses`.  The state of a path has F numbers.
 
     Args:
         problem: B matrices, for which :meth:`accepts` is true.
@@ -807,7 +809,7 @@ class CompiledPasses:
         self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         self._max_paths = int(np.diff(scan.path_ptr).max(initial=0))
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
-        # Demands, values and costs, over the mean value.
+        # Demands; values and costs over the mean value (at least 1e-30: it may be 0).
         rejects = not problem.demand_set.carries_all
         unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
         value = problem.demand_value / unit if rejects else torch.zeros_like(problem.demand_value)
@@ -857,7 +859,8 @@ class CompiledPasses:
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
         """
@@ -865,12 +868,14 @@ class CompiledPasses:
         batch = self._problem.batch
         packed = self._packed
         blocks = len(self._block_ptr) - 1
+        # New path states and splits, 0; ``_run`` clears the link sums.
         self._results = PassResults(
             np.zeros((batch, packed.num_paths * width), np.float32),
             np.zeros((batch, packed.num_paths), np.float32),
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
             np.empty((blocks, batch, packed.num_links * width), np.float32),
         )
+        # The encoder has no weights for earlier states, and receives no messages.
         no_weights = np.zeros(0, np.float32)
         layer = Weights(
             no_weights,
@@ -895,7 +900,8 @@ class CompiledPasses:
 
         Args:
             weights: weights of the layer.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths.
             utilisation: (B, E) utilisation of the last splits.
@@ -927,7 +933,8 @@ class CompiledPasses:
         Args:
             is_first: whether the pass is the encoder's, else that of a layer.
             layer: weights of the encoder or the layer.
-            price: (B, E) prices of the links, over the unit of the values.
+            price: (B, E) prices of the links, over the mean value (over the mean path price in a
+                balanced program).
             message: (B, E F) messages of the links; (B, 0) for the encoder.
             utilisation: (B, E) utilisation of the links.
             width: F, numbers of a state.

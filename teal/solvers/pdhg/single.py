@@ -113,7 +113,7 @@ def _solve_by_interior_points(
         problem: B matrices of one program without side conditions.
         state: warm start; None for a cold start.
         options: target and limits of the search.
-        first: presolved program of the first matrix, if it exists already.
+        first_program: presolved program of the first matrix; None to presolve it here.
 
     Raises:
         InputError: the program is not over paths, or not on the CPU.
@@ -230,7 +230,8 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
             return None
         shares[row] = solution[0][0]
         prices[row] = solution[1][0]
-    # HiGHS's optimum is feasible within its tolerance only: project, and certify the gap.
+    # HiGHS's optimum is feasible within its tolerance only: scale it down to the capacities, with
+    # no rounds that allocate unused capacity (``refill``), and certify the gap.
     splits = project(exact, shares, refill=0)
     value = exact.value(splits)
     bound = dual_bound(exact, prices)
@@ -294,7 +295,7 @@ def _solve_with_selected_engines(
         interior_result = yield from _solve_by_interior_points(
             problem, None, interior_options, program
         )
-        # Indices of the matrices above the target gap.
+        # Indices of the matrices above the target gap: all reasons to stop but ``Stop.GAP``.
         rows = _stopped_rows(interior_result, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
             return interior_result
@@ -308,6 +309,7 @@ def _solve_with_selected_engines(
             max_iterations=max(0, options.max_iterations - interior_result.iterations),
             starter=None,
         )
+        # None: PDHG runs to the end, without another turn of interior points.
         pdhg_result = yield from _solve_by_pdhg(
             problem.rows(rows),
             begin_state,

@@ -208,7 +208,7 @@ class InMemory:
         self._arrays: dict[str, AnyArray] = {}
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Return or create an array (:class:`ArrayStorage`)."""
+        """Return the array (size,) of a name; create it, filled with zeros, at its first call."""
         if name not in self._arrays:
             self._arrays[name] = np.zeros(size, dtype)
         return self._arrays[name]
@@ -295,7 +295,7 @@ class PathPasses:
         rows[:, : self._batch] = demand.T
 
     def scratch(self) -> Scratch:
-        """Return the work arrays of an iteration; allocated at the first call."""
+        """Return the work arrays of an iteration, which the first call allocates."""
         if self._scratch is None:
             width = len(self._lanes)
             blocks = len(self._block_ptr) - 1
@@ -306,6 +306,8 @@ class PathPasses:
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile the kernels by calls with no iterations and no sources."""
         self.iterate(0, program, dual, control)
+        # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.  The
+        # two flags: a first and last round.
         zeros = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(
@@ -397,6 +399,8 @@ class PathPasses:
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
             initial=0
         )
+        # Demands have no value where all must be carried.  (0, 0): two SIMD lanes, for load and
+        # elasticity.
         with threads_for(self._operations):
             sample.respond(
                 scan,
@@ -649,7 +653,14 @@ def operations(packed: PackedPaths, num_lanes: int) -> int:
 
 
 def make_scratch(num_links: int, num_blocks: int, num_lanes: int, dtype: Any) -> Scratch:
-    """Allocate the work arrays of an iteration, with one row of loads and sums per block."""
+    """Allocate the work arrays of an iteration, with one row of loads and sums per block.
+
+    Args:
+        num_links: E.
+        num_blocks: number of blocks of sources.
+        num_lanes: L, matrices side by side.
+        dtype: NumPy type of all arrays, that of the splits.
+    """
     return Scratch(
         price=np.zeros(num_links * num_lanes, dtype),
         halpern=np.zeros(4 * num_lanes, dtype),

@@ -71,9 +71,9 @@ class Sample:
 
     Attributes:
         demands: (n,) demand indices, ascending.
-        is_certain: (n,) whether pi = 1.
-        problem: program of the sampled demands at the rates demand / pi, B = 1; max_concurrent_flow
-            as max_link_utilisation.
+        is_certain: (n,) whether a demand is drawn with probability 1.
+        problem: program of the sampled demands at the rates demand / pi, with pi the probability
+            of a demand to be drawn; B = 1.  max_concurrent_flow becomes max_link_utilisation.
     """
 
     demands: Int64Array
@@ -119,7 +119,7 @@ class SampleAnswer:
 
 
 def zero_answer(problem: Problem) -> SampleAnswer:
-    """Return the answer of a matrix without demand: zero prices, no fixed splits."""
+    """Return the answer of a matrix without demand: zero prices (E,), and no fixed splits."""
     no_demands = np.zeros(0, np.int64)
     splits = np.zeros((0, problem.paths.num_paths))
     return SampleAnswer(np.zeros(problem.topology.num_links), 1.0, no_demands, splits)
@@ -344,7 +344,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of the fixed demands.
         demand: (D * width,) Gbit/s; demand d of this matrix at d * width + lane.
@@ -380,8 +380,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             node_cost[i + 1] = (
                 node_cost[scan.parent[first_node + i]] + price_plus_cost[scan.link[first_node + i]]
             )
-        # Exponents of the softmax, relative to the largest one of each demand.  ``offset`` is the
-        # demand's first entry in ``weight``, ``path`` the demand's first path.
+        # Exponents of the softmax, relative to the largest one of each demand; exponentials() below
+        # replaces them by the softmax terms.  ``offset`` is the demand's first entry in ``weight``,
+        # ``path`` the demand's first path.
         offset = 0
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -389,9 +390,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             num_paths = scan.path_count[d]
             max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(num_paths):
-                exponential = sharpness * (value - node_cost[scan.end_node[path + k]])
-                weight[offset + num_steps + k] = exponential
-                max_exponent = max(max_exponent, exponential)
+                softmax_term = sharpness * (value - node_cost[scan.end_node[path + k]])
+                weight[offset + num_steps + k] = softmax_term
+                max_exponent = max(max_exponent, softmax_term)
             for k in range(num_paths):
                 weight[offset + num_steps + k] -= max_exponent
             # Keep the cheapest path's exponent: the optimal share under a utility needs its price.
@@ -432,7 +433,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 total = np.float32(0)
                 for k in range(num_paths):
                     total += weight[offset + num_steps + k]
-                # Split of a path over its exponential: 1 / normaliser; under a utility also times
+                # Split of a path over its softmax term: 1 / normaliser; under a utility also times
                 # the optimal share.
                 inverse_sum = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
                 # -d log(share) / d price of the optimal share under a utility.
@@ -467,11 +468,11 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                             + (step_end - step_start) * step_inverse_sum * step_inverse_sum
                         )
                         step_start = step_end
-                # Split of each path: w = exponential / normaliser.  Elasticity: q rate (w - w^2).
+                # Split of each path: w = softmax term / normaliser.  Elasticity: q rate (w - w^2).
                 rate = np.float32(demand[d * width + lane])
                 for k in range(num_paths):
-                    exponential = weight[offset + num_steps + k]
-                    path_share = exponential * inverse_sum
+                    softmax_term = weight[offset + num_steps + k]
+                    path_share = softmax_term * inverse_sum
                     out[(path + k) * width + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
@@ -480,13 +481,13 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                             node_flow[node + 1] = (
                                 sharpness
                                 * rate
-                                * (path_share - exponential * exponential * inverse_square_sum)
+                                * (path_share - softmax_term * softmax_term * inverse_square_sum)
                             )
                         else:
                             node_flow[node + 1] = (
                                 rate
                                 * path_share
-                                * (sharpness * (1 - exponential / total) + utility_elasticity)
+                                * (sharpness * (1 - softmax_term / total) + utility_elasticity)
                             )
             offset += num_paths + num_steps
             path += num_paths
@@ -549,7 +550,7 @@ def respond(
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
         demand: (D * width,) Gbit/s, 0 where no path is live; demand d of this matrix at

@@ -143,6 +143,7 @@ class ScenarioPasses:
                 demand_value_sum=np.zeros((num_blocks, width)),
             )
             group_demand = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
+            # Values of 0, no utility, and a trial routing of even splits, as all demand is carried.
             with threads_for(self._operations // groups):
                 certificates.measure(
                     self._scan,
@@ -200,7 +201,7 @@ class ScenarioPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Reject sampled responses of single matrices.
+        """Raise an error: responses of a single matrix are not supported.
 
         Raises:
             NotImplementedError: always; scenarios are not sampled.
@@ -311,7 +312,7 @@ class ScenarioPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Reject projections.
+        """Raise an error: flows are not projected onto the capacities.
 
         Raises:
             NotImplementedError: always; all demand is served, possibly above the capacities.
@@ -327,10 +328,10 @@ class ScenarioPasses:
             self._has_incumbent = True
 
     def recall(self) -> FloatArray:
-        """Reject another projection.
+        """Raise an error: there are no projected flows to reload.
 
         Raises:
-            NotImplementedError: always; nothing is projected.
+            NotImplementedError: always; flows may exceed the capacities.
         """
         raise NotImplementedError
 
@@ -509,8 +510,8 @@ def _make_engine(
 
     Args:
         counted: scenarios with weight.
-        limits: (S,) their limits.
-        state: warm start.
+        limits: (S,) largest weight of each of them in the risk measure, positive.
+        state: warm start; None for a cold start.
         gap: target gap.
     """
     if counted.objective.name is ObjectiveName.TOTAL_FLOW:
@@ -544,13 +545,23 @@ def _costs(problem: Problem, best_splits: Tensor) -> Tensor:
 
 
 def _minimisation(problem: Problem) -> Problem:
-    """Return the problem under an objective that the search minimises."""
+    """Return the problem under max_link_utilisation, an objective that the search minimises."""
     return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
 def _limits(num_scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
-    """Return (S,) the largest weight of each scenario: its weight over 1 - tail, at most 1; 1 if
-    tail is 1 and the weight positive.
+    """Return (S,) the largest weight of each scenario in the risk measure.
+
+    For ``tail`` below 1 it is the scenario's weight over 1 - tail, at most 1.  For ``tail`` 1, the
+    worst case, it is 1 for a positive weight and 0 otherwise.
+
+    Args:
+        num_scenarios: S.
+        weights: (S,) weights >= 0 of the scenarios, not all 0; None for equal weights.
+        tail: risk level in [0, 1].
+
+    Raises:
+        InputError: wrong number of weights, or weights out of range.
     """
     weights = np.ones(num_scenarios) if weights is None else np.asarray(weights, dtype=np.float64)
     if (
@@ -637,7 +648,7 @@ class ScenarioEngine(FusedEngine):
     def _normalise_dual(self) -> None:
         """Project y onto {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.
 
-        Given y may belong to another program and exceed the limits.
+        The y of a warm start may belong to another program and exceed the limits.
         """
         super()._normalise_dual()
         dual = self._dual.stepped
@@ -646,10 +657,10 @@ class ScenarioEngine(FusedEngine):
         )
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """Return (1,) the smallest divisor of y for which y meets the scenario limits and sums to
-        at most 1.
+        """Return (1,) the smallest number by which y must be divided to meet the scenario limits
+        and a sum of at most 1.
 
-        The divided y prove a bound, since utilisations are not negative.
+        The quotients prove a bound, since utilisations are not negative.
 
         Args:
             capacity_value: (G * E * L,) y, price times capacity.
@@ -663,7 +674,7 @@ class ScenarioEngine(FusedEngine):
         """Return (1,) the tail mean of the scenarios' largest utilisations.
 
         Args:
-            utilisation: (G * E * L,).
+            utilisation: (G * E * L,) utilisation of each link in each scenario.
         """
         theta = self.split_scenarios(utilisation).amax(1)
         return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
@@ -699,7 +710,8 @@ class SampledScenarios:
             deadline: time limit of the sample.
 
         Returns:
-            false, without effect, if the sample would be empty or too large.
+            Whether the engine restarted: False, without effect, if the sample would be empty or
+            too large.
         """
         problem = self._problem
         size = self._size
@@ -720,7 +732,7 @@ class SampledScenarios:
             demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(probability),
             demand_value=problem.demand_value[: len(drawn)],
         )
-        # Solve the sample, and respond to its prices.
+        # Solve the sample from a cold start, without progress reports; respond to its prices.
         engine = ScenarioEngine(sampled, self._scenario_limits, None)
         search = Search(
             sampled.row(0),
