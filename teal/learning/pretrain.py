@@ -112,8 +112,9 @@ class FlowGnnTask:
         return total.mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are card fields on the training run."""
+        """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
         assert isinstance(model, UniversalFlowGnn)
+        # Any objective, without a latency penalty; any network, without a content key.
         card = checkpoint.FlowGnnCard(
             model.config,
             checkpoint.ANY,
@@ -163,7 +164,7 @@ class PretrainTask(Protocol):
         ...
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are card fields on the training run."""
+        """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
         ...
 
 
@@ -214,6 +215,7 @@ class Pretrainer:
         stopwatch = Stopwatch(self.elapsed_s)
         last_save = time.perf_counter()
 
+        # One optimiser step; checkpoint and state are saved every minute.
         def step(bar: Any) -> None:
             nonlocal last_save
             bar.set_postfix(loss=f"{self.one_step():.4f}", refresh=False)
@@ -235,6 +237,7 @@ class Pretrainer:
         """Make one optimiser step over a few random networks; return the mean loss."""
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
+        # A model that is to start a solver is trained on problems that take many iterations.
         draws = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
             self.optimiser,
@@ -244,7 +247,7 @@ class Pretrainer:
             warm_up_steps=_WARM_UP_STEPS,
             final_share=_FINAL_SHARE,
         )
-        # Accumulate the gradients of a problem on each network.
+        # Accumulate the gradients of a problem on each of a few networks.
         self.optimiser.zero_grad()
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
         for _ in range(_NETWORKS_PER_STEP):
@@ -309,7 +312,9 @@ class Pretrainer:
 
 
 def run_pretrain(config: PretrainConfig) -> Pretrainer:
-    """Run ``teal pretrain`` for the models price and flow, or resume the run in OUT.
+    """Train a PriceGNN or a FlowGNN on many networks, or resume the run in the folder OUT.
+
+    Returns the trainer after the last step.
 
     Raises:
         InputError: invalid settings, or OUT has an earlier run and ``overwrite`` is not set.
@@ -356,7 +361,7 @@ KINDS: Registry[Pretraining] = Registry(
 
 
 def pretrain_outcome(config: PretrainConfig, notify: Notify) -> Outcome:
-    """Run `teal pretrain`.
+    """Run ``teal pretrain``; return its text and data.
 
     Raises:
         InputError: an unknown kind of model, or invalid settings of its training.

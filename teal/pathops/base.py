@@ -188,6 +188,10 @@ class TorchBackend:
     """Path operations in torch, which process all trie nodes of one depth at once.
 
     T trie nodes of all sources; a node stands for the path from its source to it.
+
+    Args:
+        paths: candidate paths.
+        device: device of all tensors.
     """
 
     name = "torch"
@@ -277,6 +281,7 @@ class TorchBackend:
 
 ColumnLinks = tuple[PathLinks, FloatArray]
 
+# Incidences of the columns of path operations that side conditions transform.
 _cache: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDictionary()
 
 
@@ -287,7 +292,7 @@ def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
 
     Args:
         ops: path operations, possibly transformed by side conditions.
-        num_rows: number of rows, links and those that side conditions add.
+        num_rows: number of rows: the links, and the rows that side conditions add.
     """
     if ops.is_over_paths and isinstance(ops.column_paths, PathSet):
         return path_links_of(ops.column_paths), np.zeros(0)
@@ -298,7 +303,12 @@ def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
 
 
 def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:
-    """Convert the incidence matrix of ``ops`` to rows and coefficients by column."""
+    """Return the rows of each column in CSR form, and the coefficients, (incidences,) float64.
+
+    Args:
+        ops: path operations, transformed by side conditions.
+        num_rows: number of rows.
+    """
     mask = ops.mask.cpu().numpy()
     slot = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
     rows = sp.csc_array(ops.incidence(num_rows))[:, slot]

@@ -255,7 +255,7 @@ class Buffers:
 
 
 class Recorded:
-    """Recorded launches of a solve.
+    """Solve of one program at a time, by launches that are recorded once and replayed.
 
     Args:
         problem: the first program; others of its shape may follow.
@@ -309,7 +309,7 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _run(self, name: str, work: Callable[[], None]) -> None:
-        """Replay the recording of a name, or create it."""
+        """Run ``work``: the first call of a name records it, later calls replay the recording."""
         if name not in self._graphs:
             self._graphs[name] = cuda.LaunchGraph(self._device, self._pool)
         self._graphs[name].run(work)
@@ -348,12 +348,14 @@ class Recorded:
             best.zero_()
 
     def trivial_bound(self) -> Tensor:
-        """Return (B,) certified bound at zero prices."""
+        """Return the (B,) certified dual bounds at zero prices."""
         return self._record[_TRIVIAL].cpu()
 
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the splits of T(z), projected to feasible ones, and (B,)
-        certified bounds at the prices of T(z).
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        The values are those of the splits of T(z), projected to feasible ones, the bounds those of
+        the prices of T(z).
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.

@@ -89,6 +89,7 @@ class FusedEngine:
         self._capacity, self._cost = self._link_rows()
         self._passes = passes or self._make_passes(dtype)
         self._program, primal_weight = self._scaled_program()
+        # Zero arrays: six of the links, and six counters of each matrix beside the primal weights.
         self._dual = Dual(*(np.zeros_like(self._capacity) for _ in range(6)))
         self._control = Control(
             primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6))
@@ -110,7 +111,10 @@ class FusedEngine:
         )
 
     def _limits(self) -> tuple[FloatArray, int]:
-        """Return ``limits`` and ``scenario_width`` of the scaled program: no scenarios."""
+        """Return the limits of the scenarios and the number of scenarios side by side in a row.
+
+        They are (0,) and 1, since this program has no scenarios.
+        """
         return np.zeros(0), 1
 
     def _make_passes(self, dtype: torch.dtype) -> PathPasses:
@@ -131,7 +135,7 @@ class FusedEngine:
         return passes
 
     def _demand_value(self) -> DemandValue:
-        """Return values and caps of the demands."""
+        """Return the values of the demands, with the largest share of each path where limited."""
         problem = self._problem
         value = demand_value_rows(problem, self._lane_rows)
         largest = problem.largest_share
@@ -268,8 +272,8 @@ class FusedEngine:
         Args:
             state: splits (B, D, K) and prices (B, E), on the CPU.
             weight_factor: factor on the first primal weight.
-            iterations: iterations credited to the restart schedule; since a cycle lasts at most a
-                share of all iterations, a credit allows longer cycles.
+            iterations: initial value of the count of all iterations.  Since a restart cycle lasts
+                at most a share of this count, a higher value allows longer cycles.
         """
         control = self._control
         control.primal_weight[:] = control.first_primal_weight * weight_factor
@@ -364,9 +368,9 @@ class FusedEngine:
         )
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run ``num_iterations`` iterations.
+        """Run ``num_iterations`` iterations; return (B,) dual bounds of the y before the last one.
 
-        Returns (B,) dual bounds at the y before the last iteration, with rounding errors.
+        The bounds have rounding errors, so that they are not certified.
         """
         # Not in _start: the search may stop after a gap check of the start.
         if not self._has_advanced:
@@ -385,18 +389,19 @@ class FusedEngine:
         return torch.from_numpy(lanes[: self._problem.batch].copy())
 
     def _as_value(self, score: Tensor) -> Tensor:
-        """Convert scores (B,) to objective values: under a utility to equivalent common shares.
+        """Convert scores (B,), the sums that the engine maximises, to objective values.
 
-        The score is the quantity that the engine maximises: sum of demand weight times
-        (utility + 1).  Other programs have no conversion.
+        Under a utility the score is the sum of demand weight times (utility + 1), and the value is
+        the common share: the share of all demands at which the score is the same.  For other
+        programs the score is the value.
         """
         utility = self._problem.utility
         return score if utility is None else utility.equivalent(score)
 
     def _prices(self) -> FloatArray:
-        """Return (E * L,) link prices of T(z), S y / capacity, value per Gbit/s.
+        """Return the (E * L,) link prices of T(z).
 
-        Without S in a balanced program.
+        They are S y / capacity, value per Gbit/s; in a balanced program y / capacity, 1/(Gbit/s).
         """
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._on_simplex else prices * self._per_link(self._scale)

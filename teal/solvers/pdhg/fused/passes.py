@@ -306,8 +306,8 @@ class PathPasses:
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile the kernels by calls with no iterations and no sources."""
         self.iterate(0, program, dual, control)
-        # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.  The
-        # two flags: a first and last round.
+        # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.
+        # The two flags: a first and last round.
         zeros = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(

@@ -67,15 +67,15 @@ class DroppedFlowEngine(PlainEngine):
         self._volume = self._routable.sum(1)
         mask = problem.path_mask[:1]
         demand = self._routable
-        # Step sizes: sums of the magnitudes of a variable's coefficients.  Those of the splits,
-        # (1, D, 1), are equal for all paths of a demand, so that the prox is the Euclidean
+        # Inverse step sizes: sums of the magnitudes of a variable's coefficients.  For the splits,
+        # (1, D, 1), they are equal for all paths of a demand, so that the prox is the Euclidean
         # projection.
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
         limited_demand = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
         self._path_size = (
             limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
         ).clamp(min=_MIN_DIVISOR)
-        # Those of y and q, (S, E + 1), over the limit of the scenario.
+        # For y and q, (S, E + 1): the sums over the limit of the scenario.
         full_path_load = problem.with_demand(demand).loads(
             mask.to(demand).expand(problem.batch, -1, -1)
         )
@@ -111,7 +111,7 @@ class DroppedFlowEngine(PlainEngine):
             step: (S, E + 1) step sizes.
 
         Returns:
-            (1, S (E + 1)).
+            (1, S (E + 1)) projected y and q, flat.
         """
         dual = dual.contiguous().clone()
         dual[:, :-1] = torch.where(self._is_priced, dual[:, :-1], 0)
@@ -119,12 +119,18 @@ class DroppedFlowEngine(PlainEngine):
         return dual.view(1, -1)
 
     def _prices_and_weights(self, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y (S, E) and q (S,)."""
+        """Split dual variables (1, S (E + 1)) into the prices y (S, E) and the weights q (S,)."""
         rows = dual.view(self._exact.batch, -1)
         return rows[:, :-1], rows[:, -1]
 
     def _profit(self, prices: Tensor, weights: Tensor) -> Tensor:
-        """Return (1, D, K) the sum over the scenarios of D_s (q - price_s)."""
+        """Return (1, D, K) the profit of each path: the sum over the scenarios s of its demand D_s
+        times q[s] minus the path's price.
+
+        Args:
+            prices: (S, E) y.
+            weights: (S,) q.
+        """
         path_price = self._exact.ops.path_sum(prices)
         return torch.einsum("sd,sdk->dk", self._routable, weights[:, None, None] - path_price)[None]
 
@@ -206,7 +212,7 @@ class DroppedFlowEngine(PlainEngine):
         ], self.certify()
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """Return (1, S, E) prices y."""
+        """Return the (1, S, E) prices y of dual variables (1, S (E + 1))."""
         return self._prices_and_weights(dual)[0][None]
 
 
@@ -239,8 +245,8 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
     Greedy: the largest losses get their limits until the q sum to 1.
 
     Args:
-        losses: (S,).
-        limits: (S,) with a sum of at least 1, up to rounding.
+        losses: (S,) loss of each scenario.
+        limits: (S,) largest weight of each scenario; their sum is at least 1, up to rounding.
     """
     order = torch.argsort(losses, descending=True)
     cumulative_weight = limits[order].cumsum(0).clamp(max=1)
@@ -258,7 +264,8 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 
         (q - q'[s])^2 / (2 step_q) + sum over e of max(0, y'[e] - q)^2 / (2 step_e) + t q
 
-    over [0, limit[s]]; t is found by bisection, q by bisection on the derivative, which increases.
+    over [0, limit[s]], with the step sizes step_q of q and step_e of y'[e]; t is found by
+    bisection, q by bisection on the derivative, which increases.
 
     Args:
         dual: (S, E + 1) y' and, in the last column, q' (written).
@@ -267,7 +274,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
     """
     num_scenarios = dual.shape[0]
     num_links = dual.shape[1] - 1
-    # q of each scenario.  Limits with a sum of 1 leave no choice.
+    # q of each scenario.  Limits with a sum of 1, up to rounding, leave no choice.
     weights = limits.copy()
     if limits.sum() > 1 + 1e-12:
         # Bracket the multiplier t, then bisect: the sum of q decreases in t.

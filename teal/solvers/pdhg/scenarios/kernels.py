@@ -54,7 +54,7 @@ def _path_prices(s, scan, price, path_price, groups, lanes):  # type: ignore[no-
         path_price: (G, slots * L) price from the source to node i of its trie in row i, the source
             being 0 (written).
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     first_node = scan.node_ptr[s]
     num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -72,7 +72,7 @@ def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-
         flow: (G, slots * L) flow of the path that ends in each node, Gbit/s (overwritten).
         loads: (G, E * L) link loads, Gbit/s (added to).
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     first_node = scan.node_ptr[s]
     num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -90,7 +90,7 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
         rows: demands of all scenarios.
         path_price: (G, slots * L) price from the source to each trie node.
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     weighted = fill(0.0, lanes)
     for g in range(groups):
@@ -119,7 +119,7 @@ def step(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Primal step and Halpern average of the shared splits, and the link loads of every scenario.
+    """Compute primal step and Halpern average of the shared splits, and all scenarios' link loads.
 
         w'[d, :] = Proj(w[d, :] - mean price / (omega h[d])),   w <- halpern . (w', w, w_0),
 
@@ -141,7 +141,7 @@ def step(
         loads: (blocks, G, E * L) link loads of T(z) by the block's demands, Gbit/s (written).
         sums: (blocks, 3) sums over demands: minus demand times lowest mean price, and the squared
             distances of T(z) from z and z_0 (written).
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -150,7 +150,7 @@ def step(
         # ends there, per scenario; splits of one demand before the projection.
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
-        unprojected = np.empty(256)
+        unprojected = np.empty(256)  # at least the number of paths, which is one byte
         block_loads = loads[block]
         block_sums = sums[block]
         block_loads[:] = 0
@@ -177,6 +177,7 @@ def step(
                         lowest_price = min(lowest_price, mean_price)
                         unprojected[k] = current[path + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest_price
+                    # In one lane: the splits are shared by all scenarios.
                     shift = simplex_shift(unprojected, num_paths, 1.0, (0,))
                     # Halpern average, flows and distances.
                     for k in range(path, path + num_paths):
@@ -205,7 +206,7 @@ def step(
 
 @kernel
 def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
-    """Dual step on all scenarios' links, projection of y, Halpern average and restart decision.
+    """Finish an iteration on the links of all scenarios: dual step, projection, average, restart.
 
     y' = y + omega / m (2 load(w') - load(w)) with loads over capacity, projected onto {y >= 0, sum
     of y = 1, sum of y of scenario s <= limit[s]}.
@@ -250,7 +251,7 @@ def certify(
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         loads: (blocks, G, E * L) link loads of the repaired splits, Gbit/s (written).
         sums: (blocks,) each block's part of the bound (written).
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -276,7 +277,7 @@ def certify(
                     num_live += rows.is_live[k]
                     stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
                     split_sum += stepped[k]
-                # Normalise them, and find the cheapest path.
+                # Normalise them (a sum up to 1e-9 counts as 0), and find the cheapest path.
                 for k in range(path, path + num_paths):
                     node = np.int64(scan.end_node[k])
                     if split_sum > 1e-9:
@@ -330,10 +331,10 @@ def respond(
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         sharpness: q, Gbit/s.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -341,7 +342,7 @@ def respond(
         # Price from the source to each trie node of one source, per scenario; mean prices of the
         # paths of one demand.
         path_price = np.zeros((groups, max_slots * width))
-        mean_price = np.empty(256)
+        mean_price = np.empty(256)  # at least the number of paths, which is one byte
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)
             path = scan.path_ptr[s]

@@ -107,7 +107,13 @@ class ShardWorker:
         carries_all: whether all demand must be carried.
         folder: folder of the state on disk.
         memory: largest state in memory, in bytes; a larger one is mapped one shard at a time.
-        report: progress callback: shards with computed paths.
+        report: progress callback, called with the number of shards that have their paths.
+
+    Attributes:
+        num_paths: number of paths of all shards.
+        num_nodes: number of trie nodes of all shards.
+        num_demands: number of demands of all shards.
+        is_in_memory: whether the state is in memory, else in mapped files.
     """
 
     def __init__(
@@ -164,7 +170,8 @@ class ShardWorker:
             options: keyword arguments of all calls.
 
         Returns:
-            sums of the returned arrays, a tuple; None if the method returns nothing.
+            Sums of the returned arrays over the shards, a tuple; None if the method returns
+            nothing.
         """
         sums: list[FloatArray] | None = None
         for index, arguments in enumerate(each):
@@ -220,6 +227,7 @@ class ShardWorker:
         arrays: ArrayStorage = (
             InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
         )
+        # One matrix in one lane.
         passes = PathPasses(
             shard.packed(),
             shard.num_paths,
@@ -261,11 +269,20 @@ class ShardBackend(Protocol):
         ...
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard, by their indices within the shard."""
+        """Return the paths of some demands of every shard.
+
+        Args:
+            demands: (n,) indices of the demands within the shard, for each shard.
+        """
         ...
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return the function's result for every shard's allocation."""
+        """Return the results of a function for the allocations of all shards.
+
+        Args:
+            function: function of an :class:`Allocated` and ``arguments``.
+            arguments: further arguments, equal for all shards.
+        """
         ...
 
     def close(self) -> None:
@@ -281,7 +298,8 @@ class OneProcess:
         shards: demands of each shard.
         carries_all: whether all demand must be carried.
         memory: largest state in memory, in bytes; a larger one is mapped from disk.
-        report: progress callback: shards with computed paths, and number of shards.
+        report: progress callback, called with the number of shards that have their paths, and the
+            number of all shards.
     """
 
     def __init__(
@@ -317,11 +335,11 @@ class OneProcess:
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard, by their indices within the shard."""
+        """Return the paths of some demands of every shard, by (n,) indices within each shard."""
         return [self._worker.subset(index, indices) for index, indices in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return a function's result for every shard's allocation."""
+        """Return the results of a function for the allocations of all shards."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
@@ -352,12 +370,12 @@ class ShardPasses:
         self.rounds = 0
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Do nothing: kernels are compiled at their first call."""
+        """Return at once: the workers compile the kernels at their first call."""
 
     def _total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Return sums over all shards, and count the round."""
+        """Call a method of :class:`PathPasses` on every shard; count the call, and return the sums."""
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
@@ -366,15 +384,15 @@ class ShardPasses:
 
         Args:
             inverse_capacity: (E,) 1 / c, 0 for a failed link.
-            cost: (E,) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+            cost: (E,) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Reject splits.
+        """Raise an error: the splits of a shard cannot be set from this process.
 
         Raises:
-            NotImplementedError: always; the splits of a warm start are with the shards.
+            NotImplementedError: always; the splits are with the shards.
         """
         raise NotImplementedError
 
@@ -391,7 +409,7 @@ class ShardPasses:
         """Set the splits of T(z) to the softmax response of all demands to link prices.
 
         Args:
-            price_plus_cost: (E,) value per Gbit/s.
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
             sharpness: inverse softmax temperature, 1/(value per Gbit/s).
             fixed_demands: (n,) indices of the demands with fixed splits, ascending.
             fixed_splits: (n, K) splits of these demands.
@@ -449,7 +467,7 @@ class ShardPasses:
         """Return (E,) loads of the splits of T(z), and (1,) the demands' part of the dual bound.
 
         Args:
-            price_plus_cost: (E,) value per Gbit/s.
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
             is_repairing: whether to scale splits to a sum of 1 over live paths.
         """
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
@@ -487,9 +505,9 @@ class ShardPasses:
         return load
 
     def best_splits(self) -> FloatArray:
-        """Return (1, 0, K): the splits are with the shards."""
+        """Return the splits of no demand, (1, 0, K), since the splits stay with the shards."""
         return self._no_splits
 
     def stepped_splits(self) -> FloatArray:
-        """Return (1, 0, K): the splits are with the shards."""
+        """Return the splits of no demand, (1, 0, K), since the splits stay with the shards."""
         return self._no_splits
