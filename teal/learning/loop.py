@@ -51,6 +51,7 @@ class ReadAhead(Generic[T]):
         self._ahead: dict[int, Future[T]] = {}
 
     def _read(self, step: int) -> T:
+        """Return the inputs of a step, read in the calling thread."""
         read: Any = self._method()
         return read(step)
 

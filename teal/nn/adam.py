@@ -74,6 +74,7 @@ class Adam:
     def change(self) -> None:
         """Update each parameter that has a gradient, without waiting for a GPU."""
         indices = self._with_gradients()
+        # No maxima of second moments (the empty list): they belong to the variant AMSGrad.
         steps, means, squares = ([self._state[index][slot] for index in indices] for slot in _SLOTS)
         adam(
             [self._parameters[index] for index in indices],

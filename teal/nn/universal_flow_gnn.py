@@ -6,8 +6,8 @@ independent of K and of the number of demands: the mean over the K paths of a de
 concatenation, and a mean weighted by demand replaces the division by roots of degrees.  A sample of
 the demands at raised rates therefore has the same inputs as all demands.
 
-With h[e] the state of link e, g[p] that of path p, c capacities, v values over their mean, layer l
-computes
+With h[e] the state of link e, g[p] that of path p, v values over their mean, layer l computes, with
+learned weights a_l, b_l, u_l, q_l, A_l, B_l, C_l, V_l and a perceptron MLP_l,
 
     price[e]  = softplus(a_l . h[e] + b_l),
     profit[p] = v[p] - sum of price[e] over the links of p,
@@ -63,6 +63,7 @@ class _LinkUpdate(nn.Module):
 
     def __init__(self, state: int, width: int) -> None:
         super().__init__()
+        # Small weights of the last layer: before training an update changes the state little.
         last = nn.Linear(state, state)
         with torch.no_grad():
             last.weight.mul_(0.3)
@@ -217,10 +218,13 @@ class _Links:
             if self.carries_all
             else mean_value(problem).clamp(min=1e-30)
         )
+        # (B, 1) sum of the demands, Gbit/s; (B, E) loads of even splits; (B, E) factor of the sums of
+        # path states, 1 / (demand of all paths through the link).
         self._rate = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
         self._load = passes.even_load
         full = passes.full_load
         self._weight = torch.where(full > 0, 1 / full.clamp(min=1e-30), 0)
+        # Constant features; the factor 1 / 2 brings the log utilisation to order 1.
         self.utilisation, self._largest = self._relative(self._load)
         size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_OFFSET).log()
         features = [size, (self.utilisation + _OFFSET).log() / 2, torch.ones_like(size)]
@@ -270,6 +274,8 @@ class _Links:
 
         Log utilisation, excess utilisation, log elasticity, Newton step of the price, log price.
         """
+        # The offsets 0.05 and 0.001 avoid a division by 0 and the log of 0; factors, clamp and tanh
+        # keep the features of order 1.
         excess = self.utilisation - 1
         return torch.stack(
             [

@@ -51,8 +51,8 @@ class OpsBackend(Protocol):
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.  Links are int64; of links with equal values the one
-        nearest the source is returned.
+        They are 0 and -1 where there is no path.  Links are int64; of links with equal values, the
+        one nearest the source is returned.
         """
         ...
 
@@ -165,8 +165,8 @@ class PathOps:
     ) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.  Links are int64; of links with equal values the one
-        nearest the source is returned, which alone receives the gradient.
+        They are 0 and -1 where there is no path.  Links are int64; of links with equal values, the
+        one nearest the source is returned, which alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
@@ -249,7 +249,7 @@ class TorchBackend:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.
+        They are 0 and -1 where there is no path.
         """
         # (B, T) largest value from the source to each node, and its link.
         largest = link_values.new_zeros(len(link_values), self._num_nodes)

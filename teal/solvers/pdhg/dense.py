@@ -32,10 +32,11 @@ class Scaling:
     """Constants of the iteration for one program.
 
     Attributes:
-        objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h; (B, D, K) for step sizes per path, as under
-            ``largest_share``.
-        full_path_utilisation: (B, E) m.
+        objective_scale: (B, 1) S, value of all demand; in a balanced program the largest
+            utilisation under even splits.
+        inverse_capacity_sum: (B, D, 1) h, largest sum of 1 / c along a path of the demand; for step
+            sizes per path (B, D, K), one value of each path.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
         load_scale: (B, 1) divisor of utilisations: S where prices lie on the simplex, else 1.
         largest_share: (B, D, K) largest share of a demand on a path, for the equilibrated engine;
             else 1.
@@ -58,13 +59,18 @@ class Scaling:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """An iterate z: splits (B, D, K) and dual variables y (B, E)."""
+    """An iterate z of the search.
+
+    Attributes:
+        splits: (B, D, K) share of each demand on each path.
+        dual: (B, E) dual variables y of the links.
+    """
 
     splits: Tensor
     dual: Tensor
 
     def towards(self, target: Point, weight: Tensor) -> Point:
-        """Return self + weight (target - self), for weights (B,)."""
+        """Return the point self + weight (target - self), with a weight of each matrix, (B,)."""
         w = weight[:, None]
         return Point(
             self.splits + w[..., None] * (target.splits - self.splits),
@@ -72,7 +78,7 @@ class Point:
         )
 
     def where(self, rows: Tensor, alternative: Point) -> Point:
-        """Return self in the ``rows`` (B,) that are true, else ``alternative``."""
+        """Return this point in the matrices where ``rows`` (B,) is true, else ``alternative``."""
         r = rows[:, None]
         return Point(
             torch.where(r[..., None], self.splits, alternative.splits),
@@ -198,15 +204,15 @@ class DenseEngine:
         raise NotImplementedError
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """Return (B, E) prices p of y, value per Gbit/s."""
+        """Return the (B, E) link prices p of dual variables y (B, E), value per Gbit/s."""
         return self._price_scale * dual.to(torch.float64) * self._exact.inverse_capacity
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """Return (B,) the dual bound of y, on the host."""
+        """Return the (B,) dual bounds at the prices of y (B, E), on the host."""
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def trivial_bound(self) -> Tensor:
-        """Return (B,) the certified bound at zero prices."""
+        """Return the (B,) certified dual bounds at zero prices."""
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
@@ -214,7 +220,8 @@ class DenseEngine:
         return self._bound(self._last_step().dual)
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the projected splits of T(z), and (B,) certified bounds.
+        """Run a gap check; return (B,) values of the splits of T(z), projected to feasible ones,
+        and (B,) certified bounds.
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.
@@ -260,6 +267,7 @@ class DenseEngine:
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
     """Estimate the GPU memory to solve one matrix, in bytes; the path set needs more, once."""
+    # Splits of z, z_0 and T(z), node flows, demands and h in ``dtype``; the rest in float64.
     size = dtype.itemsize
     slots = paths.leaf.size
     nodes = paths.trie.num_nodes

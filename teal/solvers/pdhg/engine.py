@@ -69,8 +69,8 @@ class PdhgEngine(Protocol):
         ...
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the splits of T(z), projected to feasible ones, and the
-        bounds of :meth:`certify`.
+        """Run a gap check; return (B,) values of the splits of T(z), projected to feasible ones,
+        and (B,) certified bounds at the prices of T(z).
 
         Args:
             refill: largest number of rounds that allocate unused capacity to unserved demand;
@@ -96,7 +96,7 @@ class PdhgEngine(Protocol):
         ...
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration, feasible or not."""
+        """Return splits and prices of T(z) of the last iteration, feasible or not."""
         ...
 
 

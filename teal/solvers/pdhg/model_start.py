@@ -51,9 +51,10 @@ _REFERENCE_GAP = 0.01  # target gap of the most accurate prediction
 # Factor on the first primal weight, which suits a cold start.  A model's prices are closer to the
 # optimum than its splits; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
 _WEIGHT_FACTOR = 2.0
-# Iterations credited to the restart schedule, so that the first cycles are long enough to improve a
-# start near the optimum: of 0, 6, 24, 40, 60 and 100 among the best to 1% and to 0.1%.
-_ITERATION_CREDIT = 60
+# Initial value of the engine's count of iterations, which limits the length of a restart cycle:
+# the first cycles are then long enough to improve a start near the optimum.  Of 0, 6, 24, 40, 60
+# and 100 among the best to 1% and to 0.1%.
+_INITIAL_ITERATIONS = 60
 
 
 class ModelStart:
@@ -121,10 +122,12 @@ class ModelStart:
         start = functools.partial(
             start_for, self._starter, iterations=self._expected_iterations(gap)
         )
-        self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATION_CREDIT)
+        self._engine.restart(
+            usable_start(self._problem, start), _WEIGHT_FACTOR, _INITIAL_ITERATIONS
+        )
 
     def _expected_iterations(self, gap: float) -> float:
-        """Predict the number of iterations to the target gap without the model."""
+        """Predict the iterations without the model, from the ``gap`` of the first gap check."""
         return expected_iterations(gap, self._gap, is_warm=self._is_warm)
 
 

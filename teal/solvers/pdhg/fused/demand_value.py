@@ -41,7 +41,7 @@ class DemandValue(NamedTuple):
     cap: AnyArray
 
     def astype(self, real: Any) -> DemandValue:
-        """Convert the values to another type."""
+        """Return the same values as arrays of the NumPy type ``real``."""
         return DemandValue(*(part.astype(real) for part in self))
 
 

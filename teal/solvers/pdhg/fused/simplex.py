@@ -109,7 +109,7 @@ def limited_simplex(
     # Entries of a group: E * L.
     size = len(dual) // (-(-len(limits) // width))
     shift = LOWEST
-    # Limits with the sum 1 fix the sum of every scenario: no t is needed.
+    # Limits with the sum 1, up to rounding, fix the sum of every scenario: no t is needed.
     is_at_limits = limits.sum() <= 1 + 1e-12
     # Root t: Newton's method within a bracket.
     if not is_at_limits:
@@ -122,7 +122,7 @@ def limited_simplex(
                 low = min(low, (dual[i] - 1) / slope[i])
         shift = high
         for _ in range(_MAX_STEPS):
-            # Function value, and minus its derivative.
+            # Function value, and minus its derivative; ``scenario_value`` is a scenario's sum of y.
             excess = -1.0
             slope_sum = 0.0
             for s in range(len(limits)):
@@ -138,7 +138,8 @@ def limited_simplex(
             # Bisection where Newton's step leaves the bracket.
             if not low < shift < high:
                 shift = (low + high) / 2
-    # Project each scenario with t + t_s; t_s > 0 at its limit.
+    # Project each scenario with t + t_s; t_s > 0 at its limit.  From here on, ``scenario_value`` is
+    # this multiplier.
     for s in range(len(limits)):
         scenario_value = shift
         if is_at_limits:

@@ -155,7 +155,7 @@ class ShardedProblem:
         return self.backend.num_shards
 
     def _network(self, capacity: FloatArray | None) -> Problem:
-        """Create the program without demands, with ``capacity`` (E,) or the topology's capacities."""
+        """Create the program without demands, at ``capacity`` (E,) or the topology's capacities."""
         no_indices = np.zeros(0, np.int32)
         # Paths of no demand, in an empty trie.
         paths = PathSet(

@@ -375,7 +375,7 @@ class ShardPasses:
     def _total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Call a method of :class:`PathPasses` on every shard; count the call, and return the sums."""
+        """Return the sums of a method's results over all shards, and count the call."""
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
