@@ -135,7 +135,13 @@ def _comparison(carried: Interval, gap: Interval) -> str:
 
 
 def _points(difference: Interval, larger: str, smaller: str) -> str:
-    """Format a difference in percentage points: size, a word for its sign, signed interval."""
+    """Format a difference in percentage points: size, a word for its sign, signed interval.
+
+    Args:
+        difference: mean difference of two shares, and its interval.
+        larger: word for a difference of at least 0.
+        smaller: word for a negative difference.
+    """
     mean, low, high = (100 * value for value in difference[:3])
     return f"{abs(mean):.2f} points {larger if mean >= 0 else smaller} ({low:+.2f} to {high:+.2f})"
 

@@ -104,7 +104,7 @@ class Adam:
         ]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the optimiser state by name, ``INDEX.SLOT`` (``0.exp_avg``)."""
+        """Return the state of the parameters by name, ``INDEX.SLOT``, such as ``0.exp_avg``."""
         return {
             f"{index}.{slot}": value
             for index, slots in self._state.items()

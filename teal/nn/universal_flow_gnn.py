@@ -218,8 +218,8 @@ class _Links:
             if self.carries_all
             else mean_value(problem).clamp(min=1e-30)
         )
-        # (B, 1) sum of the demands, Gbit/s; (B, E) loads of even splits; (B, E) factor of the sums of
-        # path states, 1 / (demand of all paths through the link).
+        # (B, 1) sum of the demands, Gbit/s; (B, E) loads of even splits; (B, E) factor of the sums
+        # of path states, 1 / (demand of all paths through the link).
         self._rate = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
         self._load = passes.even_load
         full = passes.full_load

@@ -176,6 +176,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                     second_term = second_term * inverse_total
                     node = 2 * scan.end_node[path]
                     second_node = 2 * scan.end_node[path + 1]
+                    # Flow and elasticity of both paths at their end nodes.
                     flow[node] = rate * first_term
                     flow[second_node] = rate * second_term
                     slope = sharpness * rate
@@ -185,6 +186,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                         splits[b, d, 0] = first_term
                         splits[b, d, 1] = second_term
                 else:
+                    # Sum of the shares, then splits, flows and elasticities of the paths.
                     total = share[offset]
                     for k in range(num_paths):
                         total += share[offset + 1 + k]

@@ -53,7 +53,7 @@ class Scaling:
 
     @property
     def price_scale(self) -> Tensor:
-        """Ratio (B, 1) of a price p to y / c."""
+        """Ratio (B, 1) of a link's price to its dual variable over its capacity."""
         return self.objective_scale / self.load_scale
 
 
@@ -200,7 +200,7 @@ class DenseEngine:
         self._incumbent: tuple[Tensor, Tensor] | None = None  # (splits, prices)
 
     def _last_step(self) -> Point:
-        """Return T(z) of the last iteration."""
+        """Return T(z), the splits and dual variables of the last PDHG step."""
         raise NotImplementedError
 
     def _prices(self, dual: Tensor) -> Tensor:
@@ -216,12 +216,13 @@ class DenseEngine:
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         return self._bound(self._last_step().dual)
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Run a gap check; return (B,) values of the splits of T(z), projected to feasible ones,
-        and (B,) certified bounds.
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.
@@ -260,13 +261,13 @@ class DenseEngine:
         return self._incumbent
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
-    """Estimate the GPU memory to solve one matrix, in bytes; the path set needs more, once."""
+    """Estimate the GPU memory of the solve of one matrix, in bytes, without the path set."""
     # Splits of z, z_0 and T(z), node flows, demands and h in ``dtype``; the rest in float64.
     size = dtype.itemsize
     slots = paths.leaf.size

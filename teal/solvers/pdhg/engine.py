@@ -51,8 +51,8 @@ class PdhgEngine(Protocol):
     def advance(self, num_iterations: int) -> Tensor:
         """Run ``num_iterations`` iterations.
 
-        Returns (B,) bounds of the optimal value at the y before the last iteration, in the
-        precision of the iteration: only :meth:`certify` accounts for rounding.
+        Returns (B,) dual bounds before the last iteration, in the precision of the iteration: only
+        :meth:`certify` accounts for rounding.
         """
         ...
 
@@ -63,14 +63,13 @@ class PdhgEngine(Protocol):
         ...
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds of the optimal value, at the prices of T(z) of the last
-        iteration.
-        """
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         ...
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Run a gap check; return (B,) values of the splits of T(z), projected to feasible ones,
-        and (B,) certified bounds at the prices of T(z).
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: largest number of rounds that allocate unused capacity to unserved demand;
@@ -90,13 +89,14 @@ class PdhgEngine(Protocol):
         ...
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
-        """Return the incumbent splits (B, D, K) and prices (B, E), float64; zero prices where none
-        were better.
+        """Return the incumbent splits (B, D, K) and prices (B, E), float64.
+
+        Prices are 0 until better ones have been stored.
         """
         ...
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         ...
 
 

@@ -117,7 +117,7 @@ class PlainEngine(DenseEngine):
         self._last_error = zero
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Return T(z) of an iterate z for primal weights omega (B,)."""
+        """Return T(z), the result of a PDHG step from an iterate z, for primal weights (B,)."""
         return step(self._problem, self._scale, point, primal_weight)
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,11 +127,11 @@ class PlainEngine(DenseEngine):
         return distances(self._problem, self._scale, a, b)
 
     def _last_step(self) -> Point:
-        """Return T(z) of the last iteration."""
+        """Return T(z), the splits and dual variables of the last PDHG step."""
         return self._stepped
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
+        """Run iterations; return (B,) dual bounds before the last one, with rounding errors."""
         last_iterate = self._current
         for _ in range(num_iterations):
             last_iterate = self._current

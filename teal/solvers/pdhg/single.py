@@ -681,6 +681,7 @@ def _engine_factory(
                 name,
             )
         return EquilibratedEngine, MAX_LANES
+    # Compiled engines: on the CPU, then on a GPU.
     if name != "plain":
         if FusedEngine.accepts(problem):
             return FusedEngine, lanes_of(dtype)[-1]
@@ -696,6 +697,7 @@ def _engine_factory(
                 "auto, plain or equilibrated (no compiled engine supports this program)",
                 name,
             )
+    # The reference engine supports every program.
     return PlainEngine, MAX_LANES
 
 

@@ -62,7 +62,7 @@ class CudaEngine:
         self._trivial_bound = recorded.trivial_bound()
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
+        """Run iterations; return (B,) dual bounds before the last one, with rounding errors."""
         self._recorded.buffers.advance(num_iterations)
         return self._recorded.buffers.control[kernels.BOUND].cpu()
 
@@ -71,12 +71,13 @@ class CudaEngine:
         return self._trivial_bound
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         return self._recorded.certify()
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Run a gap check; return (B,) values of the splits of T(z), projected to feasible ones,
-        and (B,) certified bounds.
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: number of rounds that allocate unused capacity to unserved demand.
@@ -98,7 +99,7 @@ class CudaEngine:
         return self._recorded.incumbent()
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         return self._recorded.state()
 
 

@@ -154,6 +154,7 @@ def _simplex_shift(
         floor: 0 if the splits may sum to less than 1; else below every x.
     """
     real = splits.dtype.type
+    # One path: t = x - 1.
     if count == 1:
         return max(
             splits[first_split]
@@ -164,6 +165,7 @@ def _simplex_shift(
     shift = real(_LOWEST)
     last_size = count + 1
     for _ in range(count):
+        # Sum minus 1, and number, of the entries above the last t; stop when none was dropped.
         total = real(-1)
         size = 0
         for k in range(count):
@@ -360,6 +362,7 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
     shift = _LOWEST
     last_size = float64(links + 1)
     for _ in range(links):
+        # This thread's sums over the live links above the shift, then the sums of all threads.
         total = 0.0
         slopes = 0.0
         size = 0.0
@@ -384,6 +387,7 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
             break
         shift = total / slopes
         last_size = size
+    # Shift the y of the live links; those of failed links are 0.
     for e in range(thread, links, LINK_THREADS):
         i = first_entry + e
         live = dual[INVERSE * stride + i] > 0
@@ -447,6 +451,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         coupling += step * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
         dual_step_distance += full_path_utilisation * step * step
         dual_anchor_distance += full_path_utilisation * anchor_step * anchor_step
+    # Add up the sums of all threads.
     partial[0, thread] = profit_sum
     partial[1, thread] = step_distance
     partial[2, thread] = anchor_distance

@@ -50,7 +50,7 @@ class SearchShape:
 
     @classmethod
     def of(cls, problem: Problem, dtype: torch.dtype) -> SearchShape:
-        """Return the shape of a program and its iteration type."""
+        """Return the shape of a program whose iteration has the type ``dtype``."""
         capacity = problem.capacity
         has_one_capacity = problem.batch == 1 or capacity.stride(0) == 0
         if not has_one_capacity:
@@ -174,7 +174,7 @@ class Buffers:
             self._iterate(is_storing=iteration == num_iterations - 1)
 
     def _iterate(self, *, is_storing: bool) -> None:
-        """Launch the two kernels of one iteration."""
+        """Launch the two kernels of one iteration; if ``is_storing``, they store its splits."""
         cuda.launch(
             kernels.step_sources,
             self._device,
@@ -317,8 +317,11 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _copy_in(self, problem: Problem, state: PdhgState | None) -> None:
-        """Copy a program and a start into the fixed tensors; zero flow and prices without
-        ``state``.
+        """Copy a program and its first splits and prices into the fixed tensors.
+
+        Args:
+            problem: B matrices of the recorded shape.
+            state: splits (B, D, K) and prices (B, E); None for zeros.
         """
         self._program.take(problem)
         if state is not None:
@@ -330,8 +333,11 @@ class Recorded:
         self._is_warm = state is not None
 
     def begin(self, problem: Problem, state: PdhgState | None) -> None:
-        """Set up for a program of the shape, from the splits and prices of ``state``; None for zero
-        flow and prices.
+        """Set up the solve of a program.
+
+        Args:
+            problem: B matrices of the recorded shape.
+            state: first splits (B, D, K) and prices (B, E); None for zero flow and prices.
         """
         self._copy_in(problem, state)
         self._has_incumbent = self._has_checked = False
@@ -354,8 +360,7 @@ class Recorded:
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
         """Run a gap check; return (B,) values and (B,) certified dual bounds.
 
-        The values are those of the splits of T(z), projected to feasible ones, the bounds those of
-        the prices of T(z).
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.
@@ -374,16 +379,16 @@ class Recorded:
         return value, bound
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z), without a value."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step, without values."""
         self._run("certify", lambda: self._write_bound(self._program.problem()))
         return self._record[_BOUND].cpu()
 
     def _write_bound(self, exact: Problem) -> None:
-        """Write the bound of the prices of T(z) into the record."""
+        """Write the dual bounds at the prices of the last PDHG step into the record."""
         self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
     def _prices(self, exact: Problem) -> Tensor:
-        """Return (B, E) prices of y, value per Gbit/s."""
+        """Return the (B, E) link prices of the last PDHG step, value per Gbit/s."""
         return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
@@ -427,6 +432,6 @@ class Recorded:
         return splits.clone(), prices.clone()
 
     def state(self) -> PdhgState:
-        """Return splits (B, D, K) and prices (B, E) of the last T(z), feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
         return PdhgState(splits, self._prices(self._program.problem()))

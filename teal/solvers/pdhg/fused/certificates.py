@@ -132,6 +132,7 @@ def measure(
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+        # Sums of 1 / capacity and of costs along the path to each node.
         prices_down(
             first_node,
             num_nodes,

@@ -60,7 +60,7 @@ def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -
 
 @inner_kernel
 def _utility(share, alpha):
-    """Return u(s) + 1 = (s^(1 - alpha) - 1) / (1 - alpha) + 1 for the share s of a demand."""
+    """Return u(s) + 1 for the share s, with u(s) = (s^(1 - alpha) - 1) / (1 - alpha)."""
     share = max(share, _MIN_DIVISOR)
     if alpha == 1.0:
         return np.log(share) + 1.0

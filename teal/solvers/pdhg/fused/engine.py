@@ -368,7 +368,7 @@ class FusedEngine:
         )
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run ``num_iterations`` iterations; return (B,) dual bounds of the y before the last one.
+        """Run ``num_iterations`` iterations; return (B,) dual bounds before the last one.
 
         The bounds have rounding errors, so that they are not certified.
         """
@@ -385,7 +385,7 @@ class FusedEngine:
         return np.tile(lanes, len(self._capacity) // len(lanes))
 
     def _per_matrix(self, lanes: FloatArray) -> Tensor:
-        """Return the first B of (L,) values, as a tensor."""
+        """Return the values of the B matrices, (B,), from those of all L lanes, (L,)."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
 
     def _as_value(self, score: Tensor) -> Tensor:
@@ -514,7 +514,7 @@ class FusedEngine:
         return torch.from_numpy(self._passes.best_splits()), self._incumbent_prices
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         return PdhgState(
             torch.from_numpy(self._passes.stepped_splits()),
             self._matrices_from_lanes(self._prices()),

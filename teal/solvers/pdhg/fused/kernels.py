@@ -457,6 +457,7 @@ def step(
             scaled_step = scaled_value * primal_step
             # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
             # projection.  One and two paths have closed forms.
+            # Path caps: greedy term in the dual bound, and projection within the caps.
             if has_caps:
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -467,6 +468,7 @@ def step(
                 capped_shift(unprojected, cap, p, num_paths, lanes, lane_scratch)
                 shift = load(lane_scratch, 0, lanes)
             elif curve is not None:
+                # Utility: its term in the dual bound, and the shift of its primal prox.
                 best_profit = fill(real(LOWEST), lanes)
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -497,6 +499,7 @@ def step(
                 )
                 shift = load(step_scratch, 0, lanes)
             elif num_paths == 1:
+                # One path: the shift to a split of 1.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 first_split = load(current, p, lanes) + primal_step * profit
                 store(unprojected, 0, first_split)
@@ -508,6 +511,7 @@ def step(
                 else:
                     shift = larger(first_split - ones, floor)
             elif num_paths == 2:
+                # Two paths: closed form of the shift.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 second_profit = scaled_value - load(path_price, end_node[p + 1], lanes)
                 first_split = load(current, p, lanes) + primal_step * profit
@@ -529,6 +533,7 @@ def step(
                         floor,
                     )
             else:
+                # More paths: active-set projection onto the simplex.
                 best_profit = floor
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)

@@ -185,19 +185,19 @@ class Passes(Protocol):
         ...
 
     def best_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of the incumbent flows."""
+        """Return the (B, D, K) splits of the incumbent flows, as shares of the demands."""
         ...
 
     def stepped_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of T(z)."""
+        """Return the (B, D, K) splits of T(z), the last PDHG step."""
         ...
 
 
 class ArrayStorage(Protocol):
-    """Storage of named arrays."""
+    """Function that returns the array of a name, and creates it at the first call."""
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Return the array (size,) of a name; zeros at the first call."""
+        """Return the array (size,) of a name, which is filled with zeros at its first call."""
         ...
 
 
@@ -330,7 +330,7 @@ class PathPasses:
             )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program, and store the live demands and their h."""
+        """Compute the constants of the program, and store the live demands and their step sizes."""
         width = len(self._lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
@@ -342,6 +342,7 @@ class PathPasses:
             trial_load=np.zeros((blocks, self._num_links * width)),
             demand_value_sum=np.zeros((blocks, width)),
         )
+        # Constants by block of sources.
         with threads_for(self._operations):
             certificates.measure(
                 self._scan,
@@ -356,6 +357,7 @@ class PathPasses:
                 out,
                 self._lanes,
             )
+        # Demands and step sizes in the type of the iteration, and sums over the blocks and demands.
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
         rates = self._live_demand.reshape(-1, width)
@@ -426,7 +428,7 @@ class PathPasses:
         return total[0::2], total[1::2]
 
     def clear(self) -> None:
-        """Set the splits of T(z) to 0, before another search."""
+        """Set the splits of T(z), the last PDHG step, to 0, before another search."""
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
@@ -631,7 +633,7 @@ class PathPasses:
         )
 
     def stepped_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of T(z)."""
+        """Return the (B, D, K) splits of T(z), the last PDHG step."""
         return self._unpacked_splits(self._primal.stepped, np.zeros((self._batch, 0)))
 
     def _unpacked_splits(self, rows: AnyArray, demand: FloatArray) -> FloatArray:

@@ -323,6 +323,7 @@ def _scenario_weights(
         high = limits[s]
         unprojected = dual[s, num_links]
         weight_step = step[s, num_links]
+        # Bisection on the derivative, which is negative below the root.
         for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:

@@ -181,14 +181,14 @@ class ScenarioPasses:
         )
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
-        """Convert (1, D, K) to path rows (P,)."""
+        """Convert values (1, D, K) of the paths of each demand to path rows (P,)."""
         rows = np.empty(len(self._scan.end_node))
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, np.ascontiguousarray(values), rows, (0,))
         return rows
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) from (1, D, K)."""
+        """Set the splits of T(z), the last PDHG step, to ``splits`` (1, D, K)."""
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
@@ -261,7 +261,12 @@ class ScenarioPasses:
             scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
-        """Compute the primal step of the sources in the blocks, and the link loads of T(z)."""
+        """Compute the primal step of some sources, and the link loads of its splits.
+
+        Args:
+            block_ptr: (blocks + 1,) first source of each block.
+            is_restarting: whether this iteration restarts from the new splits.
+        """
         scratch = self._scratch
         with threads_for(self._operations):
             scenario_kernels.step(
@@ -340,7 +345,7 @@ class ScenarioPasses:
         return self._unpacked_splits(self._best)
 
     def stepped_splits(self) -> FloatArray:
-        """Return the splits of T(z), (1, D, K)."""
+        """Return the (1, D, K) splits of T(z), the last PDHG step."""
         return self._unpacked_splits(self._stepped)
 
     def _unpacked_splits(self, rows: FloatArray) -> FloatArray:
@@ -523,7 +528,7 @@ def _make_engine(
 
 
 def _is_large(counted: Problem) -> bool:
-    """Whether an iteration takes longer than a test of its bound."""
+    """Whether an iteration over the scenarios takes longer than a test of its bound."""
     if counted.objective.name is ObjectiveName.TOTAL_FLOW:
         return False
     return counted.batch * counted.paths.scan_size > LARGE_WORK
@@ -600,13 +605,13 @@ class ScenarioEngine(FusedEngine):
         super().__init__(problem.row(0), state, torch.float64, passes)
 
     def _group_scenarios(self, values: FloatArray) -> FloatArray:
-        """Convert (S, E) to (G * E * L,), 0 in lanes without a scenario."""
+        """Convert link values (S, E) to groups (G * E * L,), 0 in lanes without a scenario."""
         padded = np.zeros((self._groups * self._group_width, values.shape[1]))
         padded[: len(values)] = values
         return padded.reshape(self._groups, self._group_width, -1).transpose(0, 2, 1).reshape(-1)
 
     def split_scenarios(self, values: FloatArray) -> Tensor:
-        """Convert (G * E * L,) to (S, E)."""
+        """Convert link values in groups (G * E * L,) to one row per scenario, (S, E)."""
         grouped = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
         return torch.from_numpy(
             grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy()
@@ -756,5 +761,5 @@ class SampledScenarios:
         return True
 
     def correct(self) -> bool:
-        """Return false: all demand is served, so that prices need no correction."""
+        """Return False: all demand is served, so that prices need no correction."""
         return False
