@@ -90,8 +90,8 @@ def scaling(problem: Problem) -> Scaling:
     """Compute the constants of the iteration: S, h of each demand and m of each link.
 
     S is the value of all demand, or the largest utilisation under even splits; h[d] = largest sum
-    of 1 / c along a path; m[e] = utilisation if every path carried all of its demand, over S for a
-    balanced program.
+    of 1 / capacity along a path; m[e] = utilisation if every path carried all of its demand, over S
+    for a balanced program.
 
     Args:
         problem: B matrices.
@@ -160,7 +160,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
-    """Return (B,) the first primal weight omega = |y| / |w|, from a trial routing.
+    """Return (B,) the first primal weight |y| / |w|, from a trial routing.
 
     |w| is the norm of splits that send each demand on one path, y the price guess for the links
     that the trial routing overloads: first paths, or even splits for a balanced program.
@@ -190,7 +190,7 @@ class DenseEngine:
 
     Args:
         exact: B matrices, float64.
-        price_scale: (B, 1) price p over y / c.
+        price_scale: (B, 1) ratio of a link's price to its dual variable over its capacity.
     """
 
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:

@@ -103,16 +103,17 @@ class PdhgEngine(Protocol):
 def initial_primal_weight(
     full_path_utilisation: Tensor, dual_guess: Tensor, squared_primal_distance: Tensor
 ) -> Tensor:
-    """Return (B,) the first omega = |y| / |w|, the ratio of the distances to an optimum.
+    """Return (B,) the first primal weight |y| / |w|, the ratio of the distances to an optimum.
 
-    The norms are those of the step sizes: |y|^2 = sum_e m[e] y[e]^2 and
-    |w|^2 = sum_d demand[d] h[d] |w[d]|^2.
+    The norms of dual variables y and splits w are those of the step sizes:
+    |y|^2 = sum_e m[e] y[e]^2 and |w|^2 = sum_d demand[d] h[d] |w[d]|^2.
 
     Args:
-        full_path_utilisation: (B, E) m.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
         dual_guess: (B, E) y, from :func:`guess_dual`.
-        squared_primal_distance: (B,) sum_d demand[d] h[d] (over S for a balanced program): |w|^2 of
-            the splits that send each demand on one path.
+        squared_primal_distance: (B,) |w|^2 of the splits that send each demand on one path:
+            sum_d demand[d] h[d], with h[d] the largest sum of 1 / capacity along a path (over the
+            scale of the objective for a balanced program).
     """
     squared_dual_distance = (full_path_utilisation * dual_guess.square()).sum(1)
     weight = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
@@ -120,7 +121,7 @@ def initial_primal_weight(
 
 
 def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor | None) -> Tensor:
-    """Return (B, E) an estimate of the optimal y from one trial routing.
+    """Return (B, E) an estimate of the optimal scaled dual variables from one trial routing.
 
     Every overloaded link gets the mean value of a demanded Gbit/s as its price. In a balanced
     program all links with at least half of the largest utilisation, which are candidates for tight
@@ -130,8 +131,8 @@ def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor |
         capacity: (B, E) Gbit/s.
         trial_load: (B, E) load of the trial routing, Gbit/s: every demand on its first path, or in
             a balanced program split evenly over its paths.
-        mean_scaled_value: (B, 1) mean of v / S over all demanded Gbit/s, 1/(Gbit/s); None for a
-            balanced program.
+        mean_scaled_value: (B, 1) mean value of a demanded Gbit/s over the scale of the objective,
+            1/(Gbit/s); None for a balanced program.
     """
     live = capacity > 0
     utilisation = torch.where(live, trial_load / capacity.clamp(min=1e-300), 0)

@@ -556,12 +556,14 @@ def _solve_in_turns(
         pdhg_iterations: iterations before interior points; None for all iterations.
         may_stall: whether PDHG stops where the gap no longer shrinks.
     """
+    # PDHG alone.
     if pdhg_iterations is None or pdhg_iterations >= options.max_iterations:
         return (
             yield from _solve_in_batches(
                 problem, state, options, "auto", dtype, may_stall=may_stall
             )
         )
+    # Some iterations of PDHG, then interior points and PDHG on the unfinished matrices.
     first_options = dataclasses.replace(options, max_iterations=pdhg_iterations)
     result = yield from _solve_in_batches(
         problem, state, first_options, "auto", dtype, may_stall=may_stall

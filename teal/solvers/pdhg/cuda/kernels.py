@@ -80,7 +80,8 @@ class SourceArrays(NamedTuple):
     Attributes:
         current, anchor, stepped: (B, D, K) splits of the iterate z, the Halpern anchor z_0 and the
             step T(z).
-        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        price: (B, E) y / capacity + scaled cost, 1/(Gbit/s), with y the scaled dual variables;
+            ``FAILED_PRICE`` on a failed link.
         demand: (B, D) Gbit/s, 0 where no path is live.
         inverse_capacity_sum: (B, D) h, largest sum of 1 / c along a path of the demand, 1/(Gbit/s);
             (1, D) if capacities are equal in all matrices.
@@ -112,7 +113,7 @@ class LinkArrays(NamedTuple):
         node_flow: (B, T) flow through each trie node, Gbit/s.
         dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT`` to ``COST``.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
-        price: (B, E) y / c + cost / S of the next iteration (written).
+        price: (B, E) y / capacity + scaled cost of the next iteration, 1/(Gbit/s) (written).
         sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to
             ``ANCHOR_DISTANCE``.
         arrived: (B,) int32, number of finished thread blocks; 0 before and after a launch.
@@ -137,10 +138,10 @@ def _simplex_shift(
 ):
     """Return the t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986).
 
-    x[k] = splits[k] + tau (v / S - price[k]) over the paths k of one demand: max(0, x - t) is the
-    projected primal step.  Each pass keeps the entries above the last t and computes
-    t = (sum - 1) / count.  Each pass recomputes x: its terms are in cache, and a thread has too few
-    registers for all.
+    x[k] = splits[k] + tau (v / S - price[k]) over the paths k of one demand, with its value v per
+    Gbit/s, the scale S of the objective and the step size tau: max(0, x - t) is the projected
+    primal step.  Each pass keeps the entries above the last t and computes t = (sum - 1) / count.
+    Each pass recomputes x: its terms are in cache, and a thread has too few registers for all.
 
     Args:
         splits: (B * D * K,) splits of the iterate.
@@ -187,8 +188,10 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     """Primal step and Halpern average of the splits of each source, and the flow through each trie
     node.
 
-    For each demand, w' = Proj(w + tau (v / S - price)) with tau = 1 / (omega h); then
-    w <- (n + 1) / (n + 2) (2 w' - w) + w_0 / (n + 2), or w <- w' and w_0 <- w' at a restart.  One
+    For the splits w of each demand, w' = Proj(w + tau (v / S - price)) with tau = 1 / (omega h),
+    the value v of a Gbit/s, the scale S of the objective, the primal weight omega and h the largest
+    sum of 1 / capacity along a path; then w <- (n + 1) / (n + 2) (2 w' - w) + w_0 / (n + 2) in
+    iteration n of a restart cycle with the anchor w_0, or w <- w' and w_0 <- w' at a restart.  One
     thread block per source and matrix.
 
     Args:
@@ -347,8 +350,10 @@ def add_up(partial, rows, threads):
 
 @device_function
 def _dual_simplex(dual, first_entry, stride, links, weight, partial):
-    """Project y of T(z) onto the simplex: y[e] <- max(0, y[e] - t omega / m[e]), with the t for
-    which the y of the live links sum to 1 (Michelot 1986).
+    """Project the dual variables y of the last step onto the simplex (Michelot 1986).
+
+    y[e] <- max(0, y[e] - t omega / m[e]), with the step size omega / m[e] and the t for which the y
+    of the live links sum to 1.
 
     Args:
         dual: (10, B, E) flat, rows ``CURRENT`` to ``COST``; row ``STEPPED`` is written.
@@ -400,6 +405,8 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
 def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
 
+    z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it, y_0
+    is Halpern's anchor, omega the primal weight, and n the number of iterations since the restart.
     Error ||T(z) - z||^2 = omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega, in the
     norms of the step sizes.  Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to
     >= 0.  Restarts and the primal weight follow PDLP.
@@ -543,8 +550,9 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     """Compute the load and the dual step of each link; the last block of a matrix completes the
     iteration.
 
-    y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity; in a balanced
-    program without the 1 and the max, before the projection onto the simplex.
+    y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity, w and w' the
+    splits before and after the primal step, and the step size omega / m; in a balanced program
+    without the 1 and the max, before the projection onto the simplex.
 
     Args:
         arrays: a LinkArrays: node flows (B, T), dual variables and loads (10, B, E), control state

@@ -76,9 +76,10 @@ class Buffers:
 
     Attributes:
         splits: (3, B, D, K) splits of the iterate z, the Halpern anchor z_0 and the step T(z).
-        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        price: (B, E) y / capacity + scaled cost, 1/(Gbit/s), with y the scaled dual variables;
+            ``FAILED_PRICE`` on a failed link.
         demand: (B, D) routable demand, Gbit/s.
-        inverse_capacity_sum: (h_rows, D) h, largest sum of 1 / c along a path of the demand.
+        inverse_capacity_sum: (h_rows, D) h, largest sum of 1 / capacity along a path of the demand.
         demand_value: (values,) value per Gbit/s.
         dual: (DUAL_ROWS, B, E) dual variables, loads and link constants; rows in :mod:`kernels`.
         control: (CONTROL_ROWS, B) state of the restarts; rows in :mod:`kernels`.
@@ -193,7 +194,7 @@ class Buffers:
         )
 
     def advance(self, num_iterations: int) -> None:
-        """Run ``num_iterations`` iterations; the last one stores T(z).
+        """Run ``num_iterations`` iterations; the last one stores the splits of its step.
 
         The last iterations, at most ``_MAX_GRAPH_ITERATIONS``, replay as one graph, the others one
         by one.
@@ -212,9 +213,9 @@ class Buffers:
         Args:
             problem: B matrices of the recorded shape.
             scale: scaling and step sizes of the program.
-            state: (B, D, K) splits and (B, E) prices of the first iterate; also the anchor and
-                T(z).
-            primal_weight: (B,) omega.
+            state: (B, D, K) splits and (B, E) prices of the first iterate; also of the anchor and
+                of the last step.
+            primal_weight: (B,) omega, the factor of dual step sizes.
         """
         k = kernels
         point = start(problem, scale, state)

@@ -132,7 +132,7 @@ def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, firs
         lane_scratch: (L,) work array.
         full_share_value: (D, L) V, marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S or 1.
+        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
         first: value per Gbit/s that the profit assumes.
         d: index of the demand.
         lanes: tuple of length L.
@@ -154,7 +154,7 @@ def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
         best: (L,) profit of the best path, times ``scale`` (overwritten by the term).
         full_share_value: (D, L) marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S or 1.
+        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
         first: value per Gbit/s that the profits assume.
         d: index of the demand.
         lanes: tuple of length L.
@@ -192,7 +192,7 @@ def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, 
         n: number of paths.
         full_share_value: (D, L) marginal value per Gbit/s at share 1; V is ``scale`` times it.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S.
+        scale: (L,) factor on values, 1 / (scale of the objective).
         step: (L,) step sizes tau (overwritten by t).
         first: value per Gbit/s that the gradient step assumes.
         d: index of the demand.

@@ -236,7 +236,9 @@ class FusedEngine:
         return program, primal_weight.numpy().copy()
 
     def _start(self, state: PdhgState | None) -> None:
-        """Set T(z), from which the first iteration restarts, to ``state`` or to w = 0 and y = 0.
+        """Set the point from which the first iteration restarts to ``state``, or to zeros.
+
+        Its splits w and dual variables y take the place of the last step T(z).
 
         In a balanced program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
         all live links.
@@ -284,7 +286,7 @@ class FusedEngine:
         self._start(state)
 
     def _normalise_dual(self) -> None:
-        """Scale the dual variables y of T(z) to the sum 1 per matrix, for a balanced program."""
+        """Scale the last step's dual variables of each matrix to the sum 1 (balanced program)."""
         rows = self._dual.stepped.reshape(-1, len(self._lanes))
         # The sum is 0 where all links have failed.
         rows /= np.maximum(rows.sum(0), 1e-300)
@@ -300,10 +302,10 @@ class FusedEngine:
         return capacity_value.reshape(-1, len(self._lanes)).sum(0)
 
     def _init_iterates(self, *, is_repairing: bool) -> None:
-        """Certify T(z), then copy its dual variables and loads to the iterate and the anchor.
+        """Certify T(z), the last step, and copy its dual variables and loads to iterate and anchor.
 
         Args:
-            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
                 with a failed link, sums of at most 1, in a balanced program of exactly 1.
         """
         dual = self._dual
@@ -323,8 +325,9 @@ class FusedEngine:
 
         Args:
             answers: prices of the solved sample of each matrix, and fixed splits.
-            corrections: number of Newton steps on the prices before the response; y keeps the
-                prices of ``answers``, since these steps improve the allocation but not the bound.
+            corrections: number of Newton steps on the prices before the response.  The dual
+                variables keep the prices of ``answers``, since these steps improve the allocation
+                but not the bound.
         """
         dual = self._dual
         width = len(self._lanes)
@@ -347,7 +350,7 @@ class FusedEngine:
     def _respond(
         self, answer: SampleAnswer, lane: int, *, is_summing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to the softmax response to the prices of ``answer``.
+        """Set one matrix's splits of the last step to the response to the prices of ``answer``.
 
         Returns:
             (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
@@ -399,18 +402,19 @@ class FusedEngine:
         return score if utility is None else utility.equivalent(score)
 
     def _prices(self) -> FloatArray:
-        """Return the (E * L,) link prices of T(z).
+        """Return the (E * L,) link prices of the last PDHG step.
 
-        They are S y / capacity, value per Gbit/s; in a balanced program y / capacity, 1/(Gbit/s).
+        With its dual variables y and the scale S of the objective, they are S y / capacity, value
+        per Gbit/s; in a balanced program y / capacity, 1/(Gbit/s).
         """
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._on_simplex else prices * self._per_link(self._scale)
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
-        """Compute the demands' part of the dual bound, and the loads of T(z), for :meth:`certify`.
+        """Compute the demands' part of the dual bound, and the loads of the last step's splits.
 
         Args:
-            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
                 with a failed link, sums of at most 1, in a balanced program of exactly 1.
         """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
@@ -423,7 +427,7 @@ class FusedEngine:
         return self._as_value(self._per_matrix(self._routable_value))
 
     def certify(self) -> Tensor:
-        """Return (B,) certified dual bounds at the prices of T(z).
+        """Return (B,) certified dual bounds at the prices of the last PDHG step.
 
         sum_e price capacity + sum_d demand max(0, best profit); in a balanced program
         -(sum_d demand best profit) / sum_e price capacity.
@@ -441,7 +445,7 @@ class FusedEngine:
         return self._as_value(self._per_matrix(capacity_value + self._profit))
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Check the gap: return (B,) values of the splits of T(z), made feasible, and dual bounds.
+        """Run a gap check; return (B,) values of the last step's splits, and (B,) dual bounds.
 
         The flows are projected onto the capacities; in a balanced program the value is the largest
         utilisation.

@@ -82,7 +82,7 @@ class Passes(Protocol):
         ...
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z).
+        """Set the splits of T(z), the last PDHG step.
 
         Args:
             splits: (B, D, K) share of each demand on each path.
@@ -98,7 +98,7 @@ class Passes(Protocol):
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to its response to prices.
+        """Set one matrix's splits of T(z), the last PDHG step, to its response to prices.
 
         Each demand is divided over its paths by a softmax of their profits.
 
@@ -118,7 +118,7 @@ class Passes(Protocol):
         ...
 
     def restart(self) -> None:
-        """Restart from T(z): copy its splits to those of the iterate z and of the anchor z_0."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
@@ -128,14 +128,15 @@ class Passes(Protocol):
         Args:
             num_iterations: number of iterations.
             program: scaled program, arrays (E, L).
-            dual: dual variables and loads of z, z_0 and T(z), (E, L) each (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (E, L) each (written).
             control: (L,) state of each matrix (written).
         """
 
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+        """Compute the demands' part of the dual bound, and flows and loads of T(z), the last step.
 
         The part is sum_d demand[d] max(0, best profit of a path), without the max with 0 in a
         balanced program, which must carry all demand.
@@ -371,8 +372,9 @@ class PathPasses:
         )
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) from (B, D, K); negative, infinite and NaN entries become
-        0.
+        """Set the splits of T(z), the last PDHG step, from (B, D, K).
+
+        Negative, infinite and NaN entries become 0.
         """
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
@@ -387,7 +389,7 @@ class PathPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to its softmax response to link prices (E,).
+        """Set one matrix's splits of T(z), the last step, to its softmax response to prices (E,).
 
         Returns (E,) loads, Gbit/s, and (E,) elasticities; of length 0 if not ``is_summing``.
         """
@@ -432,7 +434,7 @@ class PathPasses:
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """Copy the splits of T(z) to those of the iterate z and of the anchor z_0."""
+        """Copy the splits of the last PDHG step to the iterate and to Halpern's anchor."""
         self._primal.current[:] = self._primal.stepped
         self._primal.anchor[:] = self._primal.stepped
 
@@ -467,8 +469,9 @@ class PathPasses:
     def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
         """Scale the step sizes of the matrices that restart by the served shares of their demands.
 
-        h <- h_1 / r with r <- sqrt(r share), and m <- sum of demand r / capacity over the paths
-        through each link.
+        For a demand with h the largest sum of 1 / capacity along a path and h_1 that of the first
+        iteration, h <- h_1 / r with r <- sqrt(r share); for a link, m <- sum of demand r / capacity
+        over the paths through it.
 
         Args:
             program: scaled program (``full_path_utilisation``, m, is written).
@@ -508,11 +511,12 @@ class PathPasses:
 
         Args:
             price: (E * L,) link prices of the scaled program, 1/(Gbit/s).
-            halpern: (4 * L,) weights of T(z), z and z_0 in the next iterate, and 1 at a restart.
-            inverse_weight: (L,) 1 / omega.
-            inverse_scale: (L,) 1 / S; 0 for a balanced program.
+            halpern: (4 * L,) weights of the step T(z), the iterate z and Halpern's anchor z_0 in
+                the next iterate, and 1 at a restart.
+            inverse_weight: (L,) 1 / primal weight.
+            inverse_scale: (L,) 1 / scale of the objective; 0 for a balanced program.
             is_restarting: whether any matrix restarts in this iteration.
-            is_storing: whether to store the splits of T(z).
+            is_storing: whether to store the splits of the step.
 
         Returns:
             (E * L,) loads of the new splits, Gbit/s, and (3 * L,) sums over the demands: demand
@@ -543,7 +547,7 @@ class PathPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+        """Compute the demands' part of the dual bound, and flows and loads of the last PDHG step.
 
         Returns (E * L,) loads, Gbit/s, and (L,) the demands' part of the bound.
         """

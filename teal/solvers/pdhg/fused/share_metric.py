@@ -51,12 +51,13 @@ def _update_block(
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        splits: (P, L) splits of z.
+        splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
+        initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
+            1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
         scale: (D, L) r (written).
-        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         loads: (E, L) Gbit/s (increased).
         lanes: tuple of length L.
     """
@@ -114,12 +115,13 @@ def update_share_scale(
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        splits: (P, L) splits of z.
+        splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
+        initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
+            1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
         scale: (D, L) r (written).
-        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         block_load: (blocks, E * L) load of each link if every path carried demand * r, Gbit/s
             (written).
         lanes: tuple of length L.

@@ -64,7 +64,7 @@ def dual_simplex(
         slope: (E, L) step size of each y, positive.
         live: (E, L) 1 where the link works, else 0.
         lane: index of the matrix.
-        width: L.
+        width: L, number of matrices side by side.
     """
     shift = LOWEST
     active = len(dual) + 1
@@ -100,11 +100,11 @@ def limited_simplex(
 
     Args:
         dual: (G, E, L) y, flat (overwritten by the projection).  Scenario s is lane s % L of group
-            s // L; G = ceil(S / L).
+            s // L, with S scenarios in G = ceil(S / L) groups.
         slope: (G, E, L) step size of each y, positive.
         live: (G, E, L) 1 where a link works in a scenario, else 0.
         limits: (S,) upper bounds in (0, 1], with a sum of at least 1.
-        width: L.
+        width: L, number of scenarios side by side.
     """
     # Entries of a group: E * L.
     size = len(dual) // (-(-len(limits) // width))

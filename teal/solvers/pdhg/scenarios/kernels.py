@@ -82,7 +82,7 @@ def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-
 
 @inlined_kernel
 def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Return sum_s D_s[d] price_s: the price of the path to ``node``, weighted by demand ``d``.
+    """Return the sum over the scenarios of demand ``d`` times the price of the path to ``node``.
 
     Args:
         d: index of the demand.
@@ -123,8 +123,10 @@ def step(
 
         w'[d, :] = Proj(w[d, :] - mean price / (omega h[d])),   w <- halpern . (w', w, w_0),
 
-    where the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s; the
-    projection is onto {w >= 0, sum = 1}.  P paths, E links, scenarios in G groups of L lanes.
+    where w, w_0 and w' are the splits of the iterate, of Halpern's anchor and of the step, omega is
+    the primal weight, and the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the
+    scenarios s, with demands D_s; the projection is onto {w >= 0, sum = 1}.  P paths, E links,
+    scenarios in G groups of L lanes.
 
     Args:
         begin, end: range of blocks of this call.
@@ -136,7 +138,7 @@ def step(
             T(z); all written.
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         halpern: (4,) weights of T(z), z and z_0 in the next iterate.
-        inverse_weight: 1 / omega.
+        inverse_weight: 1 / omega, the inverse primal weight.
         is_restarting: whether this iteration restarts, which moves the anchor to T(z).
         loads: (blocks, G, E * L) link loads of T(z) by the block's demands, Gbit/s (written).
         sums: (blocks, 3) sums over demands: minus demand times lowest mean price, and the squared
@@ -208,12 +210,14 @@ def step(
 def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
     """Finish an iteration on the links of all scenarios: dual step, projection, average, restart.
 
-    y' = y + omega / m (2 load(w') - load(w)) with loads over capacity, projected onto {y >= 0, sum
-    of y = 1, sum of y of scenario s <= limit[s]}.
+    y' = y + omega / m (2 load(w') - load(w)), projected onto {y >= 0, sum of y = 1, sum of y of
+    scenario s <= limit[s]}, with loads over capacity, w and w' the splits of iterate and step, and
+    omega / m the step size.
 
     Args:
         program: constants of the links, (G * E * L,).
-        dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+        dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+            (G * E * L,) (written).
         control: primal weight and restart state, (1,) each (written).
         scratch: link loads and sums of the primal step; prices of the next iteration (written).
     """
@@ -236,10 +240,11 @@ def certify(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Repair the splits of T(z), sum their loads, and compute the demands' part of the dual bound.
+    """Repair the splits of the last step, sum their loads, and compute a part of the dual bound.
 
     Splits become 0 on dead paths and are scaled to a sum of 1, evenly over live paths where all are
-    0.  The demands' part of the bound is -sum_d min_k sum_s D_s[d] price_s(d, k).
+    0.  The demands' part of the bound is -sum_d min_k sum_s D_s[d] price_s(d, k), with D_s[d] the
+    demand d in scenario s and price_s(d, k) the price of its path k there.
 
     Args:
         begin, end: range of blocks of this call.
@@ -247,7 +252,7 @@ def certify(
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_slots: largest number of trie nodes of a source, plus one for the source itself.
         rows: demands of all scenarios.
-        stepped: (P,) splits of T(z) (written).
+        stepped: (P,) splits of the last step, T(z) (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         loads: (blocks, G, E * L) link loads of the repaired splits, Gbit/s (written).
         sums: (blocks,) each block's part of the bound (written).
@@ -316,10 +321,10 @@ def respond(
     fixed_splits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Set the splits of T(z) to the response of all demands to prices.
+    """Set the splits of T(z), the last step, to the response of all demands to prices.
 
     A softmax over the live paths of each demand, w[d, k] ~ exp(-q mean price), where the mean price
-    of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s.
+    of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s, with demands D_s.
 
     Args:
         begin, end: range of blocks of this call.
@@ -329,7 +334,7 @@ def respond(
         rows: demands of all scenarios.
         stepped: (P,) splits (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
-        sharpness: q, Gbit/s.
+        sharpness: q, inverse temperature of the softmax, Gbit/s.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
         fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].

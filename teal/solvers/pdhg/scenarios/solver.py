@@ -211,10 +211,10 @@ class ScenarioPasses:
     def respond_to(
         self, price: FloatArray, value: float, fixed_demands: Int64Array, fixed_splits: FloatArray
     ) -> None:
-        """Set the splits of T(z) to the softmax response of all demands to link prices.
+        """Set the splits of the last step to the softmax response of all demands to link prices.
 
         Args:
-            price: (G * E * L,) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+            price: (G * E * L,) link prices, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
             value: value of the program, the scale of the softmax temperature.
             fixed_demands: (n,) indices of the demands with fixed splits, ascending.
             fixed_splits: (n, K) splits of these demands.
@@ -237,7 +237,7 @@ class ScenarioPasses:
             )
 
     def restart(self) -> None:
-        """Restart the splits at T(z): iterate and anchor become the last step."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
         self._current[:] = self._stepped
         self._anchor[:] = self._stepped
 
@@ -249,7 +249,8 @@ class ScenarioPasses:
         Args:
             num_iterations: number of iterations.
             program: constants of the links, (G * E * L,).
-            dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (G * E * L,) (written).
             control: primal weight and restart state, (1,) each (written).
         """
         scratch = self._scratch
@@ -289,8 +290,8 @@ class ScenarioPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Repair the splits of T(z) to a sum of 1 over live paths; return their loads and the
-        demands' part of the dual bound.
+        """Repair the splits of the last step to a sum of 1 over live paths; return their loads and
+        the demands' part of the dual bound.
 
         Args:
             price_plus_cost: (G * E * L,) link prices, 1/(Gbit/s).
@@ -325,8 +326,10 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def keep(self, lanes: list[int]) -> None:
-        """Store the splits of T(z) as the incumbent if ``lanes`` is not empty, and in the first
-        call.
+        """Store the splits of the last step as the incumbent.
+
+        Args:
+            lanes: [0] if they are better than the incumbent, else []; the first call always stores.
         """
         if lanes or not self._has_incumbent:
             self._best[:] = self._stepped

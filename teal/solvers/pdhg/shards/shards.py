@@ -383,7 +383,7 @@ class ShardPasses:
         """Compute the constants of the program: link loads and sums over the demands of all shards.
 
         Args:
-            inverse_capacity: (E,) 1 / c, 0 for a failed link.
+            inverse_capacity: (E,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
             cost: (E,) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
@@ -406,7 +406,7 @@ class ShardPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set the splits of T(z) to the softmax response of all demands to link prices.
+        """Set the splits of the last step to the softmax response of all demands to link prices.
 
         Args:
             price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
@@ -432,7 +432,7 @@ class ShardPasses:
         return load, elasticity
 
     def restart(self) -> None:
-        """Restart the splits at T(z): iterate and anchor become the last step."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
         self._total("restart")
 
     def iterate(
@@ -441,9 +441,10 @@ class ShardPasses:
         """Run PDHG iterations: primal step in the shards, dual step in this process.
 
         Args:
-            num_iterations: number of iterations; the last one stores the splits of T(z).
+            num_iterations: number of iterations; the last one stores the splits of its step T(z).
             program: constants of the links, (E,).
-            dual: y and loads of z, z_0 and T(z), (E,) (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (E,) (written).
             control: primal weight and restart state, (1,) each (written).
         """
         scratch = self._scratch
@@ -464,7 +465,7 @@ class ShardPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Return (E,) loads of the splits of T(z), and (1,) the demands' part of the dual bound.
+        """Return (E,) loads of the last step's splits, and (1,) the demands' part of the bound.
 
         Args:
             price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
