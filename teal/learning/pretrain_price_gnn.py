@@ -56,8 +56,9 @@ class PriceGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """Return the mean loss of the matrices, ().
 
-        Rewards and smoothed duals of the rounds, and the dual bound; with the learner coma also the
-        COMA* loss of the last round.  The numbers of rounds are random.
+        It is the sum of negative rewards and smoothed duals of the rounds, and of the dual bound;
+        with the learner coma also of the COMA* loss of the last round.  The numbers of rounds are
+        random.
 
         Args:
             model: a PriceGNN.
@@ -67,6 +68,7 @@ class PriceGnnTask:
         assert isinstance(model, PriceGNN)
         config = self._config
         shapes = model.config
+        # Numbers of rounds of the allocating and of the bounding pass, losses, and their sum.
         counts = (random_rounds(rng, default) for default in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)

@@ -567,8 +567,8 @@ class Trainer:
     def matrix_scores(self) -> Tensor:
         """Return carried share and certified gap of the current weights on each validation matrix.
 
-        (V, 2) float64 on the CPU.  Flows are scaled down to the capacities, without repair; the gap
-        is that of the model's prices.
+        The result is (V, 2), float64 on the CPU, for V matrices.  Flows are scaled down to the
+        capacities, without repair; the gap is that of the model's prices.
         """
         rank = self.peers.rank
         size = self.peers.size

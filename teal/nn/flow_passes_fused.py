@@ -928,7 +928,7 @@ class CompiledPasses:
         utilisation: Tensor,
         width: int,
     ) -> None:
-        """Run one pass over all paths, and sum the blocks' link sums to ``sums``.
+        """Run one pass over all paths, and set ``sums`` to the link sums of all blocks.
 
         Args:
             is_first: whether the pass is the encoder's, else that of a layer.

@@ -197,7 +197,7 @@ def gate_inputs(
 
 
 def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute relative path prices p_j of one set of scenarios, and how much the scenarios agree.
+    """Compute relative path prices of one set of scenarios, and how much the scenarios agree.
 
     A link's price is the mean over the scenarios of softmax(utilisation / (0.05 largest)), over its
     capacity.
@@ -205,7 +205,7 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
     Args:
         problem: network and paths, B = 1.
         splits: (D, K) splits of the mixture.
-        scenarios: (S, D) Gbit/s.
+        scenarios: (scenarios, D) traffic matrices, Gbit/s.
 
     Returns:
         (D, K) path prices minus the mean price of their demand, over the mean price of all demand;
@@ -213,11 +213,13 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
         scenarios of utilisation over the scenario's largest utilisation; 1 if one link is the most
         utilised in all.
     """
+    # Utilisations under the mixture in every scenario, and prices of links and paths.
     several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
     utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
     largest = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     share = (utilisation / (_NEAR_LARGEST_SHARE * largest)).softmax(1).mean(0)
     price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
+    # Mean price of each demand and of all demand, weighted by its splits and its mean rate.
     mean_price = (splits * price).sum(-1, keepdim=True)
     volume = scenarios.mean(0)
     typical_price = (volume * mean_price[:, 0]).sum() / volume.sum().clamp(min=_MIN_DIVISOR)

@@ -201,7 +201,7 @@ def _write_features(  # type: ignore[no-untyped-def]
         position: position of the first feature in ``features``.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
         links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
-        allocating_features: (B E, n) features from the allocating pass; n = 0 in that pass.
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         raw_price: argument of the softplus that gives the link's price.
         round_index: index of the round.
         num_rounds: number of rounds of the pass.
@@ -253,23 +253,23 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     """Update memory and price of the links of one parallel task, four links at once.
 
     A GRU cell updates the memory m from the features f; a perceptron of both changes the raw price.
-    With the weights F of the features and M of the memory in reset gate r, update gate u and
+    With the weights W of the features and U of the memory in reset gate r, update gate u and
     candidate n, without the biases:
 
-        r = sigmoid(F_r f + M_r m),    u = sigmoid(F_u f + M_u m),
-        n = tanh(F_n f + r (M_n m)),    m <- n + u (m - n),
+        r = sigmoid(W_r f + U_r m),    u = sigmoid(W_u f + U_u m),
+        n = tanh(W_n f + r (U_n m)),    m <- n + u (m - n),
         raw price += price_gain * perceptron(m, f).
 
     Args:
         chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
         links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
-        allocating_features: (B E, n) features from the allocating pass; n = 0 in that pass.
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         memory: (B E, H) flat (rows of the task are updated).
         raw_price: (B E,) arguments of the softplus (rows of the task are updated).
         round_index, num_rounds: index of the round, and number of rounds of the pass.
         parameters: weights of the GRU cell, (F, 3 H) and (H, 3 H), and of the perceptron,
-            (H + F, H) and (H,).
+            (H + F, H) and (H,), for F features and H numbers of memory.
         price_gain: factor of the perceptron's output.
         tiny: added to utilisation and elasticity before the logarithm.
         next_weight: (B E,) price plus cost, ``FAILED_WEIGHT`` for a failed link (rows of the task
@@ -396,7 +396,7 @@ def _make_rounds(
         sums_by_row: view of ``sums`` as (blocks, B E 2).
         no_splits: (B, 0, 0) placeholder: no splits are stored.
         links: link inputs that are the same in all rounds.
-        allocating_features: (B E, n) features from the allocating pass; n = 0 in that pass.
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         memory: (B E, H) flat (updated).
         raw_price: (B E,) arguments of the softplus that gives the price (updated).
         parameters: weights of the link update.
@@ -482,7 +482,7 @@ def make_rounds(
         sharpness: (R,) 1 / temperature of each round.
         responses: demands of B matrices, and memory for their link sums.
         links: link inputs that are the same in all rounds.
-        allocating_features: (B E, n) features of each link from the allocating pass, an input of
+        allocating_features: (B E, 2) features of each link from the allocating pass, an input of
             the bounding pass; (B E, 0) in the allocating pass.
         memory: (B E, H), contiguous (updated).
         raw_price: (B E,) argument of the softplus that gives the price over the mean value

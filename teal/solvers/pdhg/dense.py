@@ -101,6 +101,7 @@ def scaling(problem: Problem) -> Scaling:
     unscaled_objective = (
         problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
     )
+    # Under a utility marginal values exceed those at full service.
     if problem.utility is not None:
         unscaled_objective = unscaled_objective * problem.utility.value_scale(
             problem.utilisation(problem.first_path_splits).amax(1)

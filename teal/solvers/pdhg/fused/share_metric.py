@@ -43,8 +43,9 @@ def _update_block(
 ):
     """Update the step sizes of the demands of one block of sources, in the lanes that restart.
 
-    r <- sqrt(r s) with s the sum of the demand's splits, at least r / 3 and at most 3 r;
-    h <- h_1 / r.  Also add up the link loads if every path carried demand * r.
+    With the scale r of a demand's step size, the sum s of its splits, and h, to which the step size
+    is inversely proportional: r <- sqrt(r s), at least r / 3 and at most 3 r; h <- h_1 / r.  Also
+        add up the link loads if every path carried demand * r.
 
     Args:
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
@@ -108,7 +109,8 @@ def update_share_scale(
 ):
     """Scale the step sizes of the demands by their served shares, in the lanes that restart.
 
-    r <- sqrt(r s) with s the served share, at least r / 3 and at most 3 r; h <- h_1 / r.
+    With the scale r of a demand's step size, its served share s, and h, to which the step size is
+    inversely proportional: r <- sqrt(r s), at least r / 3 and at most 3 r; h <- h_1 / r.
 
     Args:
         begin, end: range of blocks that this call processes.

@@ -325,8 +325,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
 ):
     """Compute the softmax splits of the demands of one block of sources at given link prices.
 
-    Demand d sends the share w[d, k] = exp(q (v[d] - price(d, k))) / (u + sum_j exp(q (v[d] -
-    price(d, j)))) over path k, with u = 1 if demand may be rejected and u = 0 otherwise.  Under
+    Demand d with the value v[d] of a Gbit/s sends the share w[d, k] = exp(q (v[d] - price(d, k))) /
+    (u + sum_j exp(q (v[d] - price(d, j)))) over path k, with price(d, k) the price of the path, and
+    u = 1 if demand may be rejected and u = 0 otherwise.  Under
     piecewise constant marginal values, w[d, k] is the sum over the value steps, each with its own u
     and weighted by its width.  Under a concave utility, u = 0 and the splits are scaled to the
     optimal share at the price of the cheapest path.  All exponents are relative to the largest
@@ -341,7 +342,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s.
         demand_value: values of the demands, value per Gbit/s, in C steps.
         curve: utility of the demands; None for linear or piecewise linear values.
-        sharpness: q, 1/(value per Gbit/s).
+        sharpness: q, inverse softmax temperature, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
         fixed_ptr: (sources + 1,) the fixed demands of source s are
@@ -388,6 +389,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
             num_paths = scan.path_count[d]
+            # -3e38 is below every exponent, within the range of float32.
             max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(num_paths):
                 softmax_term = sharpness * (value - node_cost[scan.end_node[path + k]])
@@ -534,7 +536,8 @@ def respond(
 
         w[d, k] = exp(q (v[d] - price(d, k))) / (1 + sum_j exp(q (v[d] - price(d, j))))
 
-    over path k; without rejection, the 1 is 0.  The elasticity of a link is the sum of
+    over path k, with the value v[d] of a Gbit/s and price(d, k) the price of the path; without
+    rejection, the 1 is 0.  The elasticity of a link is the sum of
     q demand w (1 - w) over the paths through it.
 
     Args:
