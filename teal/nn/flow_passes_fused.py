@@ -139,12 +139,12 @@ def _silu(row, lanes):
 
 @inlined_kernel
 def _action(row, profit, weights, clamp, lanes):
-    """Return the action of a path, u . g + q profit, clamped to +- ``clamp``.
+    """Return the action of a path, u . g + q profit + bias, clamped to +- ``clamp``.
 
     Args:
         row: state g of the path, F numbers.
         profit: bounded profit of the path.
-        weights: u, its bias and q.
+        weights: ``action`` u (F,), ``action_bias``, and ``sharpness`` q.
         clamp: largest absolute value of an action.
         lanes: tuple of length F.
     """
@@ -174,8 +174,8 @@ def _encode(
 ):
     """Compute the first states and actions of the paths of one source in one matrix.
 
-    g = silu(C x + bias) of the features x: log(1 + 10 demand / smallest capacity), log of the
-    largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
+    The state is silu(C x + bias), with weights C and the features x: log(1 + 10 demand / smallest
+    capacity), log of the largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -267,8 +267,9 @@ def _update(
 ):
     """Compute the next states and actions of the paths of one source in one matrix.
 
-    g += silu(A g + B (mean g of the demand's live paths) + mean message of the links + C x + bias)
-    with the features x: log of the largest utilisation, largest excess, profit, and last split.
+    The state g grows by silu(A g + B (mean g of the demand's live paths) + mean message of the
+    links + C x + bias), with weights A, B, C and the features x: log of the largest utilisation,
+    largest excess, profit, and last split.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -380,8 +381,8 @@ def _update(
 def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
     """Compute the splits of the paths of one source: the softmax of each demand's actions.
 
-    w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is the rejected part, only if ``rejects``.
-    Without a live path all splits are 0.
+    The split of path k with the action z[k] is w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is
+    the rejected part, only if ``rejects``.  Without a live path all splits are 0.
 
     Args:
         source: index of the source; its demands are ``demand_ptr[source]:demand_ptr[source + 1]``,

@@ -110,6 +110,7 @@ class UniversalFlowGnn(FlowModel):
         # Numbers of a path state and of a link state.
         width = config.width
         state = 2 * config.width
+        # First states; updates and messages of each layer; raw prices of the encoder and the layers.
         self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
         self.path_in = PathEncoder(width)
         self.link_layers = nn.ModuleList(_LinkUpdate(state, width) for _ in range(config.layers))
@@ -121,6 +122,7 @@ class UniversalFlowGnn(FlowModel):
         )
         # Sharpness q of each layer: in value maximisation, and in balanced programs.
         self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
+        # Prices for the dual bound, from a last update of the link states.
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
         nn.init.constant_(bound_last.bias, FIRST_RAW_PRICE)

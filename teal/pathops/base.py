@@ -145,7 +145,7 @@ class PathOps:
     def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
         """Sum link values along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F).
 
-        0 where there is no path.
+        The sum is 0 where there is no path.
         """
         if link_values.dim() == 2:
             return cast(Tensor, _PathSum.apply(link_values.unsqueeze(-1), self.backend)).squeeze(-1)

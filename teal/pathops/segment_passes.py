@@ -236,8 +236,8 @@ class SegmentPasses:
     def segment_sum(self, link_value: FloatArray) -> FloatArray:
         """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N).
 
-        Destination first; the mean over the paths, weighted by their traffic; infinite without a
-        path.
+        A segment's sum is the mean over its paths, weighted by their traffic, and infinite without
+        a path.  The result has the destination first.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
@@ -261,8 +261,8 @@ class SegmentPasses:
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
         """Compute the largest link value on the ECMP paths of each segment, and its link.
 
-        (L, E) -> twice (L, N, N), destination first.  At the destination minus infinity and -1,
-        without a path infinity and -1.
+        Link values (L, E) give two arrays (L, N, N), destination first: at the destination itself
+        minus infinity and -1, without a path infinity and -1.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))

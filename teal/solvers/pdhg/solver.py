@@ -141,8 +141,8 @@ def solve(
             magnitudes that span many decades), or auto.  Auto selects interior or fused by
             predicted time (after a warm start PDHG, then interior points), and equilibrated for
             magnitudes that span more than four decades or after a stall, unless the network is
-            large.  Under side conditions whose columns are not paths (promises, added rows) auto
-            uses plain instead of fused.
+            large.  Under side conditions whose columns are not paths (bundles of paths, added rows)
+            auto uses plain instead of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min

@@ -217,6 +217,7 @@ class Buffers:
                 of the last step.
             primal_weight: (B,) omega, the factor of dual step sizes.
         """
+        # Splits of z, z_0 and T(z), demands, step sizes and values.
         k = kernels
         point = start(problem, scale, state)
         self.splits.copy_(point.splits.expand(3, -1, -1, -1))

@@ -426,7 +426,8 @@ def step(
     # Work arrays of capped_profit, (K,), and of results with one value per lane, (L,).
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
     lane_scratch = np.empty(width, price.dtype)
-    # Constants and per-matrix scalars in all lanes.
+    # Constants and per-matrix scalars in all lanes; from here on ``floor`` and ``inverse_scale``
+    # have one value per lane.
     ones = fill(real(1), lanes)
     half = fill(real(0.5), lanes)
     floor = fill(floor, lanes)
@@ -461,8 +462,7 @@ def step(
             metric = demand * h
             scaled_step = scaled_value * primal_step
             # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
-            # projection.  One and two paths have closed forms.
-            # Path caps: greedy term in the dual bound, and projection within the caps.
+            # projection.  With path caps: greedy profit, and projection within the caps.
             if has_caps:
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)

@@ -45,7 +45,7 @@ def _update_block(
 
     With the scale r of a demand's step size, the sum s of its splits, and h, to which the step size
     is inversely proportional: r <- sqrt(r s), at least r / 3 and at most 3 r; h <- h_1 / r.  Also
-        add up the link loads if every path carried demand * r.
+    add up the link loads if every path carried demand * r.
 
     Args:
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.

@@ -229,17 +229,18 @@ def make_sample(
 
 @kernel
 def _factor(demand: FloatArray, size: int) -> float:
-    """Return the factor a for which the sum of min(1, a demand[d]) is ``size``; infinite if at most
-    ``size`` demands are positive.
+    """Return the factor for which the sum of min(1, factor * demand[d]) is ``size``.
 
-    Fixed-point iteration on the set of certain demands, those with a demand >= 1:
-    a <- (size - number of certain demands) / (sum of the other demands).  Certain demands are
+    It is infinite if at most ``size`` demands are positive.  Fixed-point iteration on the set of
+    certain demands, those for which factor * demand[d] is at least 1:
+    factor <- (size - number of certain demands) / (sum of the other demands).  Certain demands are
     large, so that the first passes visit only demands above ``min_large_rate``.
 
     Args:
         demand: (D,) Gbit/s.
         size: expected number of drawn demands.
     """
+    # Sum of the demands, and number of positive ones.
     total_demand = 0.0
     num_positive = 0
     for d in range(len(demand)):
@@ -249,10 +250,11 @@ def _factor(demand: FloatArray, size: int) -> float:
         return np.inf
     min_large_rate = _MIN_CERTAIN_RATE_FACTOR * total_demand / size
     large_demands = demand[demand > min_large_rate]
-    # Smallest certain demand is 1 / factor.
+    # Demands from ``threshold`` = 1 / factor on are certain.
     factor = size / total_demand
     threshold = total_demand / size
     for _ in range(_MAX_PASSES):
+        # The list of large demands may lack certain ones: visit all demands.
         if threshold < min_large_rate:
             large_demands = demand
             min_large_rate = 0.0
