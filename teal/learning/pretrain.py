@@ -264,7 +264,8 @@ class Pretrainer:
             self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
         )
         self.step += 1
-        # Update the average of the weights; new weights count more in the first steps.
+        # Update the average of the weights.  The share of new weights is 9 / (9 + step), at least
+        # 0.002, so that they count more in the first steps.
         new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))
         with torch.no_grad():
             for averaged, weight in zip(

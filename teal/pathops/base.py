@@ -309,11 +309,13 @@ def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:
         ops: path operations, transformed by side conditions.
         num_rows: number of rows.
     """
+    # Existing columns (``slot``), and their entries in column order, without stored zeros.
     mask = ops.mask.cpu().numpy()
     slot = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
     rows = sp.csc_array(ops.incidence(num_rows))[:, slot]
     rows.eliminate_zeros()
     rows.sort_indices()
+    # First column of each demand.
     path_ptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     links = PathLinks(
         path_ptr, slot, rows.indptr.astype(np.int64), np.ascontiguousarray(rows.indices, np.int32)

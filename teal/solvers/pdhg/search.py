@@ -395,7 +395,7 @@ class Search:
         return check_s
 
     def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
-        """Restart from the model where that saves time; only after the first gap check.
+        """Restart from the model where that saves time; later calls do nothing.
 
         Args:
             seconds: time limit of the model.

@@ -405,8 +405,9 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
 def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
 
-    z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it, y_0
-    is Halpern's anchor, omega the primal weight, and n the number of iterations since the restart.
+    z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it,
+    z_0 = (w_0, y_0) is Halpern's anchor, omega the primal weight, n the number of iterations since
+    the restart, and S the scale of the objective.
     Error ||T(z) - z||^2 = omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega, in the
     norms of the step sizes.  Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to
     >= 0.  Restarts and the primal weight follow PDLP.

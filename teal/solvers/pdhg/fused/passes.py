@@ -331,7 +331,12 @@ class PathPasses:
             )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program, and store the live demands and their step sizes."""
+        """Compute the constants of the program, and store the live demands and their step sizes.
+
+        Args:
+            inverse_capacity: (E * L,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
+            cost: (E * L,) link costs, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        """
         width = len(self._lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
@@ -391,7 +396,18 @@ class PathPasses:
     ) -> tuple[FloatArray, FloatArray]:
         """Set one matrix's splits of T(z), the last step, to its softmax response to prices (E,).
 
-        Returns (E,) loads, Gbit/s, and (E,) elasticities; of length 0 if not ``is_summing``.
+        Args:
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE``
+                for a failed link.
+            sharpness: inverse temperature of the softmax, 1/(value per Gbit/s).
+            fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
+            lane: index of the matrix.
+            is_summing: whether to compute loads and elasticities.
+
+        Returns:
+            (E,) loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices; of
+            length 0 if not ``is_summing``.
         """
         scan = self._scan
         width = len(self._lanes)
@@ -441,7 +457,15 @@ class PathPasses:
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Run PDHG iterations; under a utility, update the step sizes before each restart."""
+        """Run PDHG iterations; under a utility, update the step sizes before each restart.
+
+        Args:
+            num_iterations: number of iterations.
+            program: scaled program, arrays (E, L).
+            dual: dual variables and loads of the iterate, Halpern's anchor and the step, (E, L)
+                each (written).
+            control: (L,) primal weight and restart state of each matrix (written).
+        """
         num_done = 0
         with threads_for(self._operations):
             # At least one call: without iterations it compiles the kernels.
@@ -549,7 +573,14 @@ class PathPasses:
     ) -> tuple[FloatArray, FloatArray]:
         """Compute the demands' part of the dual bound, and flows and loads of the last PDHG step.
 
-        Returns (E * L,) loads, Gbit/s, and (L,) the demands' part of the bound.
+        Args:
+            price_plus_cost: (E * L,) price plus cost of each link, value per Gbit/s;
+                ``FAILED_PRICE`` for a failed link.
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths with a
+                failed link, sums of at most 1, in a balanced program of exactly 1.
+
+        Returns:
+            (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.
         """
         with threads_for(self._operations):
             certificates.certify(
@@ -575,8 +606,16 @@ class PathPasses:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Run one round of the projection of the flows onto the capacities.
 
-        Returns (E * L,) loads and requested loads, Gbit/s, and (L,) value of the flows without link
-        costs.
+        Args:
+            load_ratio: (E * L,) load over capacity in the first round, requested load over residual
+                capacity in the others.
+            unused: (E * L,) capacity open to requests, Gbit/s.
+            is_first: whether this is the first round, which scales the flows down.
+            is_last: whether this is the last round, which makes no new requests.
+
+        Returns:
+            (E * L,) loads and (E * L,) requested loads, Gbit/s, and (L,) value of the flows without
+            link costs.
         """
         with threads_for(self._operations):
             certificates.project_round(
@@ -600,7 +639,11 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
-        """Make the flows of the last check the incumbent of the matrices ``lanes``."""
+        """Make the flows of the last check the incumbent of some matrices; at first of all.
+
+        Args:
+            lanes: indices of the matrices.
+        """
         width = len(self._lanes)
         # All matrices: swap the buffers instead of copying.
         if self.incumbent_buffer < 0 or len(lanes) == self._batch:

@@ -331,7 +331,14 @@ class OneProcess:
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Call a method of :class:`PathPasses` on every shard; return the sums of the results."""
+        """Call a method of :class:`PathPasses` on every shard; return the sums of the results.
+
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments for every shard; None for no further arguments.
+            options: keyword arguments of all calls.
+        """
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
@@ -339,7 +346,12 @@ class OneProcess:
         return [self._worker.subset(index, indices) for index, indices in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return the results of a function for the allocations of all shards."""
+        """Return the results of a function for the allocations of all shards.
+
+        Args:
+            function: function of an :class:`Allocated` and ``arguments``.
+            arguments: further arguments, equal for all shards.
+        """
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
