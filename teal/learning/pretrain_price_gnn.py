@@ -122,6 +122,7 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
         rounds: rounds of the allocating pass.
         bound_prices: (B, E) prices of the bounding pass.
     """
+    # Second half of the rounds: the last one has the weight 4, each other one 1 / rounds.
     carries_all = problem.demand_set.carries_all
     scale = reward_scale(problem)
     last_half = rounds[len(rounds) // 2 :]

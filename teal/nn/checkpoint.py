@@ -440,6 +440,7 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
         raise InputError.invalid(
             str(file.parent), file.name, "no such file", "give the folder of a checkpoint"
         )
+    # Quoted texts are cut in messages: the file may hold anything.
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
@@ -455,6 +456,7 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
             f"a model of the kind {kind}",
             str(fields.get("kind", FLOW_GNN_KIND))[:80],
         )
+    # The hash is no field of a card's class.
     try:
         return fields, fields.pop(_HASH)
     except KeyError as error:

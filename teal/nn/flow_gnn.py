@@ -174,6 +174,7 @@ class FlowGNN(nn.Module):
         self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK
     ) -> None:
         super().__init__()
+        # Widths of links, paths and layers; other forms map their features to the common width.
         self.published = form == PUBLISHED
         if self.published:
             self.link_width = layers + RAW_LINK_FEATURES
@@ -184,6 +185,7 @@ class FlowGNN(nn.Module):
             widths = [width] * layers
             self.link_in = nn.Linear(SCALED_LINK_FEATURES, width)
             self.path_in = nn.Linear(SCALED_PATH_FEATURES, width)
+        # Feedback before each layer, and the layers.
         feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
         self.feedback = nn.ModuleList(feedbacks if form == FEEDBACK else ())
         self.layers = nn.ModuleList(

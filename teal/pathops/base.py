@@ -234,7 +234,7 @@ class TorchBackend:
         """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
-        # (B, T, F) flow through each node: first of the paths that end there.
+        # (B, T, F) flow through each node: at first that of the paths that end there.
         flow = path_values.new_zeros(batch, self._num_nodes, features)
         flow.index_add_(1, self._end_node, path_values.flatten(1, 2)[:, self._slot])
         link_totals = path_values.new_zeros(batch, self._num_links, features)

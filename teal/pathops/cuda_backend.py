@@ -250,6 +250,7 @@ class CudaBackend:
         begin = [0]
         for tensor in tensors:
             begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
+        # Results of each chunk; the kernel needs no dynamic shared memory (0 bytes).
         partials = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
         cuda.launch(
             kernels.extremes,

@@ -158,6 +158,7 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
         start: function of the problem that returns splits (B, D, K) and prices (B, E).
     """
     splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
+    # NaN, infinite and negative splits become 0.
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     return PdhgState(
         splits / splits.sum(-1, keepdim=True).clamp(min=1),

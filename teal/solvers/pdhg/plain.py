@@ -47,6 +47,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     unprojected = point.splits + (scaled_value - scaled_price) * primal_step
+    # Step sizes of each path, where they differ.
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
     unit_step = primal_step / scale.objective_scale[..., None]
     splits = problem.demand_set.project(unprojected, problem.path_mask, slope, unit_step)

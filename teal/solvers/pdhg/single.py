@@ -213,9 +213,9 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
         options: target gap and deadline.
 
     Returns:
-        the optimum; None if a matrix missed the deadline or the target gap.
+        The optimum; None if a matrix missed the deadline or the target gap.
     """
-    # Optimal shares of the columns (B, D, K) and row prices (B, rows).
+    # Optimal shares of the columns (B, D, K) and row prices (B, rows), matrix by matrix.
     exact = problem.to(torch.float64)
     shares = torch.zeros_like(exact.even_splits)
     prices = torch.zeros_like(exact.capacity)
@@ -519,7 +519,7 @@ def _select_first_engine(
         program: presolved program of the first matrix.
 
     Returns:
-        number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
+        Number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
         options of interior points if they run first, else None.
     """
     gap = options.gap

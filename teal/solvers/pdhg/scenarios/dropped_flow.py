@@ -103,11 +103,12 @@ class DroppedFlowEngine(PlainEngine):
         self._init_iterates(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
-        """Return the projection of (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in
-        the metric of the step sizes.
+        """Project prices y and scenario weights q onto their feasible set, in the metric of the steps.
+
+        The set is {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}.
 
         Args:
-            dual: (S, E + 1) y and, in the last column, q.
+            dual: (S, E + 1) y of each scenario s and, in the last column, q.
             step: (S, E + 1) step sizes.
 
         Returns:
@@ -142,7 +143,7 @@ class DroppedFlowEngine(PlainEngine):
         return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Compute one PDHG step T(z) = (x', y', q').
+        """Compute one PDHG step T(z) = (x', y', q') from splits x, prices y and scenario weights q.
 
         x' = Proj(x + profit / (omega * path size)), (y', q') = Proj((y, q) + omega / row size *
         excess), where the excess is load - capacity of each link and shed demand at the splits 2 x'
@@ -178,13 +179,14 @@ class DroppedFlowEngine(PlainEngine):
         return primal, (self._row_size.view(1, -1) * dual_change.square()).sum(1), 2 * coupling
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """Return (1,) the dual bound of (y, q), made feasible by division.
+        """Return (1,) the dual bound of prices y and scenario weights q, made feasible by division.
 
-        sum_s (q[s] V_s - sum_e c[e] y_s[e]) - sum_d max(0, max_k profit[d, k]), over the factor by
-        which q exceeds its limits or a sum of 1.
+        With the demand V_s of scenario s and the capacities c, it is sum_s (q[s] V_s -
+        sum_e c[e] y_s[e]) - sum_d max(0, max_k profit[d, k]), over the factor by which q exceeds
+        its limits or a sum of 1.
 
         Args:
-            dual: (1, S (E + 1)) y and q.
+            dual: (1, S (E + 1)) prices y and weights q of each scenario.
         """
         prices, weights = self._prices_and_weights(dual)
         # Rounding of the projection may leave a price above its weight.
@@ -240,7 +242,7 @@ def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
-    """Return () the largest sum_s q[s] losses[s] over 0 <= q <= ``limits``, sum of q = 1.
+    """Return () the largest sum_s q[s] losses[s] over weights 0 <= q <= ``limits`` with the sum 1.
 
     Greedy: the largest losses get their limits until the q sum to 1.
 
@@ -257,7 +259,9 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
 
 @kernel
 def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> None:
-    """Project (y', q') onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
+    """Project link prices y' and scenario weights q' onto their feasible set, in place.
+
+    The set is {0 <= y_s[e] <= q[s] <= limit[s] for scenario s and link e, sum of q = 1}.
 
     The projection of y' for given q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
     t of the sum,
@@ -304,10 +308,11 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 def _scenario_weights(
     t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
 ) -> float:
-    """Compute the q of each scenario for a multiplier t of their sum; return the sum of q.
+    """Compute the weight q of each scenario for a multiplier t of their sum; return the sum of q.
 
     q[s] is the root in [0, limit[s]] of the increasing derivative
-    (q - q'[s]) / step_q + t - sum over e of max(0, y'[e] - q) / step_e.
+    (q - q'[s]) / step_q + t - sum over links e of max(0, y'[e] - q) / step_e, with unprojected
+    weights q' and prices y', and their step sizes.
 
     Args:
         t: multiplier.

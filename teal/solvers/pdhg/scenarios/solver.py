@@ -654,9 +654,10 @@ class ScenarioEngine(FusedEngine):
         return self._all_limits, self._group_width
 
     def _normalise_dual(self) -> None:
-        """Project y onto {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.
+        """Project the dual variables y of the last step onto their feasible set.
 
-        The y of a warm start may belong to another program and exceed the limits.
+        It is {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.  The y of a warm start may
+        belong to another program and exceed the limits.
         """
         super()._normalise_dual()
         dual = self._dual.stepped
@@ -671,7 +672,7 @@ class ScenarioEngine(FusedEngine):
         The quotients prove a bound, since utilisations are not negative.
 
         Args:
-            capacity_value: (G * E * L,) y, price times capacity.
+            capacity_value: (G * E * L,) y of each link and scenario, price times capacity.
         """
         scenario_value = self.split_scenarios(capacity_value).sum(1).numpy()
         return np.array(
