@@ -96,7 +96,7 @@ _HEADER = ("step", "time", "name", "value")
 
 
 class Log(Protocol):
-    """Log of scalars of a training run."""
+    """Interface of a log of a training run, which takes the values of scalars by step."""
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
         """Write the value of the scalar ``name`` at a step."""

@@ -170,8 +170,8 @@ class TorchPasses:
     ) -> None:
         """Set the first states g = silu(C x + bias) of the paths, their actions and splits.
 
-        x: log(1 + 10 demand / smallest capacity), log of the largest utilisation, value (minus 1
-        unless balanced), and log(hops) - 2.
+        The features x are log(1 + 10 demand / smallest capacity), log of the largest utilisation,
+        value (minus 1 unless balanced), and log(hops) - 2; C are the weights.
 
         Args:
             weights: weights of the encoder.
@@ -180,6 +180,7 @@ class TorchPasses:
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
         """
+        # The constants 10, 1 and 2 scale and centre the features.
         features = torch.stack(
             [
                 torch.log1p(

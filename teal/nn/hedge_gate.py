@@ -234,9 +234,10 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         recent: (T, D) traffic matrices, oldest first, Gbit/s.
 
     Returns:
-        (D, 6) inputs of each demand: log relative volume, coefficient of variation, autocorrelation, and
-        newest, mean recent and largest recent rate relative to its mean; and (4,) inputs of
-        the series: mean variation, mean autocorrelation, newest total, and log length.
+        (D, 6) inputs of each demand: log relative volume, coefficient of variation,
+        autocorrelation, and newest, mean recent and largest recent rate relative to its mean; and
+        (4,) inputs of the series: mean variation, mean autocorrelation, newest total, and log
+        length.
     """
     # Mean, variance and autocorrelation of each demand, relative to its mean.
     mean = recent.mean(0).clamp(min=_MIN_DIVISOR)

@@ -60,7 +60,7 @@ class Parameters(NamedTuple):
         inner: ((H + F) H,) weights of the perceptron's hidden layer; the rows of the memory come
             first.
         inner_bias: (H,) bias of the hidden layer.
-        outer: (H,) hidden layer to the perceptron's output, a change of the raw price.
+        outer: (H,) weights of the perceptron's output, a change of the raw price.
         outer_bias: bias of the output.
     """
 

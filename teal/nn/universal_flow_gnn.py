@@ -11,11 +11,13 @@ learned weights a_l, b_l, u_l, q_l, A_l, B_l, C_l, V_l and a perceptron MLP_l,
 
     price[e]  = softplus(a_l . h[e] + b_l),
     profit[p] = v[p] - sum of price[e] over the links of p,
-    z[p]      = u_l . g[p] + q_l bounded(profit[p]),       w = softmax of z over the paths of a demand and rejection,
+    z[p]      = u_l . g[p] + q_l bounded(profit[p]),
+    w         = softmax of z over the paths of a demand and rejection,
     load, elasticity = sums over the paths through a link of  demand w  and  q_l demand w (1 - w),
     G[e]      = mean of g[p] over the paths through e, weighted by demand,
     h[e]     += MLP_l(h, G, features of the link),
-    g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths) + mean of V_l h[e] along p + C_l x[p]),
+    g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths)
+                     + mean of V_l h[e] along p + C_l x[p]),
 
 with features x[p] of the path: its worst utilisation and excess, its profit, and its split w.  The
 last z are the means of the policy.  In a balanced program nothing is rejected, and prices are
@@ -110,7 +112,7 @@ class UniversalFlowGnn(FlowModel):
         # Numbers of a path state and of a link state.
         width = config.width
         state = 2 * config.width
-        # First states; updates and messages of each layer; raw prices of the encoder and the layers.
+        # First states; updates and messages of each layer; raw prices of encoder and layers.
         self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
         self.path_in = PathEncoder(width)
         self.link_layers = nn.ModuleList(_LinkUpdate(state, width) for _ in range(config.layers))
@@ -205,9 +207,9 @@ class _Links:
         live: (B, E) whether a link works.
         static: (B, E, 4) constant features: log relative capacity, log utilisation of even splits,
             whether the link is live, whether the program is balanced.
-        utilisation: (B, E) utilisation of the last splits (first of even ones); in a balanced
-            program over the largest one.
-        path_means: (B, E, F) G, mean state of the paths through each link, weighted by demand.
+        utilisation: (B, E) utilisation of the last splits, before them of even splits; in a
+            balanced program over the largest one.
+        path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
         mean_value: () unit of values and prices; 1 in a balanced program, which has no values.
     """
 

@@ -83,8 +83,8 @@ class _SegmentBackend:
         """
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
-        # (B, D, K, 2 M + 1) maximum and link of each segment and adjacency; minus infinity and -1
-        # for none.
+        # (B, D, K, 2 M + 1) maximum and link of each of the M + 1 segments and M adjacencies; minus
+        # infinity and -1 for none.
         value = torch.cat(
             [
                 self._by_segment(largest, -torch.inf)[:, self._segment],

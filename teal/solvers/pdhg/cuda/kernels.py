@@ -83,8 +83,8 @@ class SourceArrays(NamedTuple):
         price: (B, E) y / capacity + scaled cost, 1/(Gbit/s), with y the scaled dual variables;
             ``FAILED_PRICE`` on a failed link.
         demand: (B, D) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (B, D) h, largest sum of 1 / c along a path of the demand, 1/(Gbit/s);
-            (1, D) if capacities are equal in all matrices.
+        inverse_capacity_sum: (B, D) h, largest sum of 1 / capacity along a path of the demand,
+            1/(Gbit/s); (1, D) if capacities are equal in all matrices.
         demand_value: (D,) value per Gbit/s; (1,) if equal for all demands.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
         node_flow: (B, T) flow through each trie node, Gbit/s (written).

@@ -492,7 +492,7 @@ class FusedEngine:
     def shed(self, refill: int) -> None:
         """Project the incumbent flows onto the capacities, and make the result the incumbent.
 
-        For max_concurrent_flow, after the search.
+        Used for max_concurrent_flow, after the search.
 
         Args:
             refill: number of rounds that allocate unused capacity to unserved demand.

@@ -78,7 +78,7 @@ class Primal(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """Dual variables of the links, and the utilisations under the splits, (E, L) each.
+    """Dual variables y of the links, and the utilisations under the splits, (E, L) each.
 
     Attributes:
         current: y of the iterate z.
@@ -100,6 +100,8 @@ class Dual(NamedTuple):
 class Control(NamedTuple):
     """Iteration state of each matrix, (L,) each.
 
+    y are the dual variables; T(z) is the result of a PDHG step from an iterate z.
+
     Attributes:
         primal_weight: omega, which multiplies the step size of y and divides that of the splits.
         first_primal_weight: omega of the first iteration.
@@ -109,8 +111,7 @@ class Control(NamedTuple):
             before that iteration.
         last_error: fixed-point error of the last iteration.
         restart_due: 1 if the next iteration restarts, else 0.
-        bound: dual bound on the optimal value at the y before the last iteration, with rounding
-            errors.
+        bound: dual bound on the optimal value before the last iteration, with rounding errors.
     """
 
     primal_weight: FloatArray

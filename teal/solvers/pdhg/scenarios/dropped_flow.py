@@ -103,7 +103,7 @@ class DroppedFlowEngine(PlainEngine):
         self._init_iterates(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
-        """Project prices y and scenario weights q onto their feasible set, in the metric of the steps.
+        """Project prices y and scenario weights q onto their feasible set, in the steps' metric.
 
         The set is {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}.
 
