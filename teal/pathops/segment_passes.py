@@ -149,7 +149,7 @@ def _segment_max(
             first[i, target, :] = -1
             result[i, target, order[0]] = -np.inf
             for position in range(1, dags.reached[target]):
-                # Larger of each arc's value and the maximum at its end, over the arcs of the node.
+                # Largest, over the arcs of the node, of the arc's value and the maximum at its end.
                 largest = -np.inf
                 max_link = -1
                 for arc_index in range(arc_start[position], arc_start[position + 1]):

@@ -493,9 +493,9 @@ class PathPasses:
     def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
         """Scale the step sizes of the matrices that restart by the served shares of their demands.
 
-        For a demand with h the largest sum of 1 / capacity along a path and h_1 that of the first
-        iteration, h <- h_1 / r with r <- sqrt(r share); for a link, m <- sum of demand r / capacity
-        over the paths through it.
+        A demand's step size is inversely proportional to h, in the first iteration h_1, the largest
+        sum of 1 / capacity along a path: h <- h_1 / r with r <- sqrt(r share).  A link's step size
+        is inversely proportional to m <- sum of demand r / capacity over the paths through it.
 
         Args:
             program: scaled program (``full_path_utilisation``, m, is written).

@@ -219,7 +219,7 @@ def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch:
         dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
             (G * E * L,) (written).
         control: primal weight and restart state, (1,) each (written).
-        scratch: link loads and sums of the primal step; prices of the next iteration (written).
+        scratch: link loads and sums of the primal step, and the Halpern weights.
     """
     dual_step = dual_gradient_step(program, dual, control, scratch, 1)
     limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
