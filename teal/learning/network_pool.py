@@ -270,6 +270,7 @@ def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
         nodes: number of nodes.
         paths: paths of the D node pairs.
     """
+    # Log-normal sizes of the nodes and noise of the pairs; a random power sets the skew.
     send, receive = rng.standard_normal((2, nodes))
     log_rate = (
         send[paths.pairs[:, 0]]

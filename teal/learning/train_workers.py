@@ -223,6 +223,7 @@ def _train(config: TrainConfig) -> TrainState:
     from teal.learning.peers import ProcessGroup
     from teal.learning.train import Trainer
 
+    # Trainer of this process, from the state in the folder if there is one.
     instance = load_instance(config)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     peers = ProcessGroup(instance.device)

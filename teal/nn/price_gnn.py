@@ -455,13 +455,13 @@ class _View:
     def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
         """Compute the softmax response of all demands to link prices, and the link loads.
 
-        w[d, k] = exp(profit[d, k] / T) / (1 + sum_j exp(profit[d, j] / T)); without the 1, the
-        rejected share, in a balanced program.  Elasticity: sum of demand w (1 - w) / T over the
-        paths through a link.
+        With the temperature T, path k of demand d gets the share w[d, k] = exp(profit[d, k] / T) /
+        (1 + sum_j exp(profit[d, j] / T)), without the 1, the rejected share, in a balanced program.
+        The elasticity of a link is the sum of demand w (1 - w) / T over the paths through it.
 
         Args:
             raw_price: (B, E) arguments of the softplus that gives the prices.
-            log_temperature: () log T.
+            log_temperature: () logarithm of T.
 
         Returns:
             Splits and prices of the round, and utilisation and elasticity of the links.

@@ -288,6 +288,7 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
     demands = len(trie.end_node) // num_paths
     batch = len(link_values) // num_links
     for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
+        # Source s of matrix b.
         s = item // batch
         b = item - s * batch
         first_node = trie.node_ptr[s]

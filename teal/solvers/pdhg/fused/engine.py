@@ -338,7 +338,7 @@ class FusedEngine:
             for _ in range(corrections):
                 load, elasticity = self._respond(answer, lane, is_summing=True)
                 answer = answer.corrected(load, elasticity, capacity)
-            # Splits of T(z) at the corrected prices, y at the first ones.
+            # Splits of the last step at the corrected prices, dual variables at the first ones.
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, first_answer.prices * capacity, 0)
         if self._on_simplex:
@@ -353,8 +353,8 @@ class FusedEngine:
         """Set one matrix's splits of the last step to the response to the prices of ``answer``.
 
         Returns:
-            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
-            of length 0 if not ``is_summing``.
+            (E,) link loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by
+            the prices; of length 0 if not ``is_summing``.
         """
         width = len(self._lanes)
         live = self._capacity[lane::width] > 0
@@ -429,8 +429,8 @@ class FusedEngine:
     def certify(self) -> Tensor:
         """Return (B,) certified dual bounds at the prices of the last PDHG step.
 
-        sum_e price capacity + sum_d demand max(0, best profit); in a balanced program
-        -(sum_d demand best profit) / sum_e price capacity.
+        A bound is sum_e price * capacity + sum_d demand max(0, best profit); in a balanced program
+        -(sum_d demand * best profit) / (sum_e price * capacity).
         """
         if not self._is_certified:
             self._certify_splits()

@@ -112,8 +112,8 @@ class Passes(Protocol):
             is_summing: whether to return loads and elasticities.
 
         Returns:
-            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
-            of length 0 if not ``is_summing``.
+            (E,) link loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by
+            the prices; of length 0 if not ``is_summing``.
         """
         ...
 
@@ -406,8 +406,8 @@ class PathPasses:
             is_summing: whether to compute loads and elasticities.
 
         Returns:
-            (E,) loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices; of
-            length 0 if not ``is_summing``.
+            (E,) loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by the
+            prices; of length 0 if not ``is_summing``.
         """
         scan = self._scan
         width = len(self._lanes)
