@@ -280,6 +280,7 @@ class PriceGNN(nn.Module):
             np.arange(num_rounds) / max(1, num_rounds),
             no_features,
         )
+        # Entries 2 e of the response are loads, 2 e + 1 elasticities.
         last_progress = 1.0 if num_rounds else 0.0
         temperature = _interpolate(self.log_temperature, last_progress).exp()
         load = torch.from_numpy(
@@ -408,6 +409,7 @@ class _View:
         problem = self._problem
         if self.can_be_fused:
             # A softmax at equal prices and a value far above them splits evenly over live paths.
+            # Entries 2 e of the result are loads, 2 e + 1 elasticities.
             weight = torch.where(self._live, 0.0, FAILED_WEIGHT).numpy()
             nothing_rejected = torch.full_like(problem.demand_value, _NOTHING_REJECTED)
             even = Responses(problem.paths, problem.demand, nothing_rejected)

@@ -148,18 +148,19 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
     """Apply a linear layer to four vectors: result <- bias + vector matrix.
 
     Args:
-        results: (4, N) flat (written).
-        bias: (N,).
-        vectors: (4, M) flat; the inputs are the columns ``first`` to ``first + length - 1``.
+        results: (4, N) N outputs of each vector, flat (written).
+        bias: (N,) bias of the layer.
+        vectors: (4, M) four vectors, flat; the inputs are their columns ``first`` to
+            ``first + length - 1``.
         first: first column of the inputs.
         length: number of inputs.
-        matrix: (length, N) flat.
+        matrix: (length, N) weights of the layer, flat.
         lanes: tuple whose length is the number of outputs that are computed at once; it divides N.
     """
     columns = len(bias) // len(lanes)
     stride = len(vectors) // 4
     for column in range(columns):
-        # Sums of the four vectors.
+        # Outputs of the four vectors in these columns.
         a = load(bias, column, lanes)
         b = a
         c = a

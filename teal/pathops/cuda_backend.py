@@ -80,6 +80,7 @@ class CudaBackend:
         self.num_nodes = paths.trie.num_nodes
         self._max_slots = trie.max_slots
         self.sources = len(trie.node_ptr) - 1
+        # Upload the trie and the nodes of each link.
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
         # The tensors own the memory of the kernels' arrays, which are views.
         self._tensors = {name: cuda.upload(getattr(trie, name), device) for name in names}

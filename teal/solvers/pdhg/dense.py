@@ -136,6 +136,11 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
     Without a state a balanced program starts from even splits, and from prices in proportion to
     ``scale.dual_size``.
+
+    Args:
+        problem: B matrices.
+        scale: scaling of the program.
+        state: splits (B, D, K) and prices (B, E); None for a cold start.
     """
     splits = torch.zeros_like(problem.even_splits)
     dual = torch.zeros_like(problem.capacity)

@@ -134,8 +134,8 @@ class ModelStart:
 def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> float:
     """Predict the PDHG iterations from a gap g to a target t.
 
-    n = 4 g / max(t, 1%) max(1, 1% / t)^0.3, plus 6 after a cold start and doubled after a warm
-    start.
+    After a cold start they are 6 + n, after a warm start 2 n, with
+    n = 4 g / max(t, 1%) max(1, 1% / t)^0.3.
 
     Args:
         gap: gap after ``FIRST_CHECK`` iterations, or of a warm start.

@@ -63,8 +63,9 @@ def spans_decades(problem: Problem) -> Tensor:
 def equilibrated_scaling(problem: Problem) -> Scaling:
     """Compute step sizes per path for variables over their largest magnitude in an optimum.
 
-    These magnitudes are a for the share of a path and r for the y of a link.  With bottlenecks b of
-    the paths, capacities c, the scale S and the largest value V of a Gbit/s:
+    These magnitudes are a for the share of a path and r for the dual variable of a link.  With
+    bottlenecks b of the paths, capacities c, the scale S of the objective and the largest value V
+    of a Gbit/s, they and the inverse step sizes h of the paths and m of the links are:
 
         a = min(1, b / demand),     r = c V / S                            (value maximisation),
         a = min(1, S b / demand),   r = min(c, load / S) over its maximum  (balanced program),

@@ -297,7 +297,7 @@ class Recorded:
         # Feasible splits of the last gap check; splits and prices of the incumbent.
         self._checked = zeros(*path_shape)
         self._incumbent = zeros(*path_shape), zeros(batch, num_links)
-        # Price over y / c.
+        # Ratio of a link's price to its dual variable over its capacity.
         self._price_scale = zeros(batch, 1)
         # Trivial bound, value and bound of each matrix, read by the host after a check.
         self._record = zeros(3, batch)
@@ -370,6 +370,7 @@ class Recorded:
 
         def work() -> None:
             exact = self._program.problem()
+            # Row 2: splits of the last step.
             splits = self.buffers.splits[2].to(torch.float64)
             self._checked.copy_(project(exact, splits, refill))
             self._record[_VALUE].copy_(exact.value(self._checked))
@@ -435,5 +436,6 @@ class Recorded:
 
     def state(self) -> PdhgState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
+        # Row 2: splits of the last step.
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
         return PdhgState(splits, self._prices(self._program.problem()))

@@ -191,6 +191,7 @@ def dual_gradient_step(
     blocks = len(scratch.block_load)
     dual_step = np.empty(links * width)
     for i in range(links * width):
+        # Load of the new splits, summed over the blocks; then a step along the gradient.
         load_sum = 0.0
         for b in range(blocks):
             load_sum += scratch.block_load[b, i]

@@ -285,7 +285,7 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
 
     Args:
         demand: (D,) Gbit/s.
-        factor: a, 1/(Gbit/s).
+        factor: probability of a demand over its rate, 1/(Gbit/s).
         offset: random start in [0, 1).
     """
     is_drawn = np.zeros(len(demand), dtype=np.bool_)
