@@ -84,8 +84,8 @@ class FlowGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """Return the mean loss of the matrices, ().
 
-        Dual bound at the model's prices, minus the rewards of the last layers' splits; with the
-        learner coma, the COMA* loss replaces the reward of the last layer.
+        It is the dual bound at the model's prices, minus the rewards of the last layers' splits;
+        with the learner coma, the COMA* loss replaces the reward of the last layer.
 
         Args:
             model: a universal FlowGNN.

@@ -151,8 +151,9 @@ def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     """Return the smoothed dual of a round, (B,), over the value of all demand.
 
-    sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)), with capacities c,
-    prices p and the temperature t.
+    The smoothed dual is
+    sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)),
+    with capacities c, prices p and the temperature t.
     """
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
     # Reject option, with the logit 0.

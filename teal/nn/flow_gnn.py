@@ -207,12 +207,14 @@ class FlowGNN(nn.Module):
         path = data["path"].x
         # Converted once, not in every product.
         mask = data.mask.unsqueeze(-1).to(path.dtype)
+        # Published form: append the initial feature after each layer.
         if self.published:
             for layer in self.layers:
                 new_link, new_path = layer(link, path, degrees, incidence, mask)
                 link = torch.cat([new_link, data["link"].x], -1)
                 path = torch.cat([new_path, data["path"].x], -1)
             return link, path
+        # Other forms: residual layers of equal width, each after its feedback if any.
         link = self.link_in(link)
         path = self.path_in(path) * mask
         for index, layer in enumerate(self.layers):

@@ -193,8 +193,8 @@ def _write_features(  # type: ignore[no-untyped-def]
 ):
     """Compute the features of one link in one round.
 
-    Static features; log price, log utilisation, excess utilisation, log elasticity, a Newton step
-    of the price, and progress of the pass; features of the allocating pass.
+    They are the static features, log price, log utilisation, excess utilisation, log elasticity,
+    a Newton step of the price, progress of the pass, and the features of the allocating pass.
 
     Args:
         row: index of matrix and link, from 0 to B E - 1.

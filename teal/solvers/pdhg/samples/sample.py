@@ -209,9 +209,9 @@ def make_sample(
 
     Args:
         problem: network, objective, capacities, costs and value steps of the drawn demands; B = 1.
-        demands: (n,) indices.
+        demands: (n,) indices of the drawn demands, ascending.
         probability: (n,) pi, chance of each demand to be drawn.
-        rates: (n,) Gbit/s.
+        rates: (n,) rates of the drawn demands, Gbit/s.
         value: (n,) value per Gbit/s.
         paths: paths of these demands.
     """

@@ -230,7 +230,7 @@ def dropped_flow(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return load - c of each link (S, E), and shed demand (S,), Gbit/s, for routable demand.
+    """Return load - capacity of links (S, E) and shed demand (S,), Gbit/s, of routable demand.
 
     Args:
         problem: S matrices.
