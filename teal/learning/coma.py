@@ -5,7 +5,7 @@ Every demand i is an agent; an episode is one step; the reward R is shared.  The
 agent's action is R minus its expectation over other actions of this agent, with all other actions
 fixed:
 
-    A_i = R(a) - E[R(a_-i, a_i')],   a_i' from i's policy.
+    A_i = R(a) - E[R(a_-i, a_i')],   a_-i the actions of all others, a_i' from i's policy.
 
 R depends on i only through its flows f_i.  Three ways to compute A_i:
 
@@ -121,6 +121,7 @@ def _soft_maxima(utilisation: FloatArray, sharpness: float) -> FloatArray:
 
 
 def _num_demands(node: Int64Array) -> int:
+    """Return D, the number of parallel tasks of :func:`_changes`."""
     return node.shape[1]
 
 
@@ -205,7 +206,8 @@ def advantages(
 ) -> Tensor:
     """Return the counterfactual advantage A_i of every agent's action, (B, D), without gradient.
 
-    A_i = R(a) - mean over samples of R(a_-i, a_i').
+    A_i = R(a) - mean over samples of R(a_-i, a_i'), with R the reward and a_-i the actions of all
+    other agents.
 
     Args:
         problem: B matrices.

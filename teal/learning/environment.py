@@ -67,6 +67,7 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
             raise InputError("environment", "objective", "a single program", objective.name)
         self._traffic = traffic
         self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
+        # Unit of observations, the mean link capacity, and the spaces of actions and observations.
         self._scale = float(topology.capacity[topology.capacity > 0].mean())
         shape = (paths.num_demands, paths.num_paths)
         upper = np.float32(_MAX_OBSERVED)

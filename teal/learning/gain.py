@@ -52,8 +52,8 @@ class Carried:
         cut: carried share of the value of all demand, with flows scaled down to the capacities and
             without repair (:func:`teal.solvers.projection.share_of_value`).
         of_optimum: ``cut`` as a share of the optimum's.
-        repaired: carried share after the repair: ADMM in the scheme ``teal``, else the projection
-            with refill.
+        repaired: carried share after the repair: ADMM in the scheme ``teal``, else the projection,
+            which also allocates unused capacity to unserved demand.
         gap: certified gap of ``cut`` at the prices of the model; NaN without prices.
         repaired_gap: certified gap of ``repaired`` at the prices of the scheme; NaN without prices.
     """
@@ -102,7 +102,7 @@ class Gain:
 
     @property
     def table(self) -> Table:
-        """The metrics as a table."""
+        """Table of the metrics: a row per model or control, with the verdict as its caption."""
         columns = (
             Column("", "name"),
             Column("carried, cut only", "cut", percent, most_is_best=True),
@@ -135,7 +135,13 @@ def _comparison(carried: Interval, gap: Interval) -> str:
 
 
 def _points(difference: Interval, larger: str, smaller: str) -> str:
-    """Format a difference in percentage points: size, a word for its sign, signed interval."""
+    """Format a difference in percentage points: size, a word for its sign, signed interval.
+
+    Args:
+        difference: mean difference of two shares, and its interval.
+        larger: word for a difference of at least 0.
+        smaller: word for a negative difference.
+    """
     mean, low, high = (100 * value for value in difference[:3])
     return f"{abs(mean):.2f} points {larger if mean >= 0 else smaller} ({low:+.2f} to {high:+.2f})"
 
@@ -259,7 +265,9 @@ def _model_metrics(problem: Problem, scheme: Scheme) -> _Metrics:
 
 
 def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
-    """Measure splits (1, D, K) without prices: scaled down, and with refill as the repair."""
+    """Measure splits (1, D, K) without prices: scaled down to the capacities, and with the repair,
+    which allocates unused capacity to unserved demand.
+    """
     return _Metrics(
         _share(problem, project(problem, splits, refill=0)),
         _share(problem, project(problem, splits)),
@@ -269,7 +277,7 @@ def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
 
 
 def _optimum_metrics(problem: Problem) -> _Metrics:
-    """Solve one matrix nearly to optimality, and measure the result."""
+    """Solve one matrix to a gap of 0.001%, or for at most a minute, and measure the result."""
     result = pdhg.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
     share = _share(problem, result.splits)
     certified_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
@@ -277,7 +285,7 @@ def _optimum_metrics(problem: Problem) -> _Metrics:
 
 
 def _share(problem: Problem, splits: Tensor) -> float:
-    """Return the carried share of the value of all demand."""
+    """Return the value of splits (1, D, K) as a share of the value of all demand."""
     return float(share_of_value(problem, problem.value(splits.to(problem.demand))))
 
 

@@ -40,6 +40,7 @@ LearnerFactory = Callable[[Spec], Learner]
 def _direct(
     model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
 ) -> Tensor:
+    """Return :func:`direct_loss`, (B,), which needs no noise and no settings."""
     return direct_loss(model, problem, means)
 
 
@@ -60,6 +61,7 @@ def make_coma(spec: Spec) -> Learner:
         if int(count) < 1:
             raise InputError(spec.text, name, "an integer >= 1", count)
 
+    # The policy gradient loss (B,) with these settings.
     def loss(
         model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainOptions
     ) -> Tensor:
@@ -70,7 +72,7 @@ def make_coma(spec: Spec) -> Learner:
 
 
 def _without_options(learner: Learner) -> LearnerFactory:
-    """Return a factory of a learner without options."""
+    """Return a factory of a learner that rejects all options."""
 
     def make(spec: Spec) -> Learner:
         spec.parse_options()

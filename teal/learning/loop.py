@@ -51,6 +51,7 @@ class ReadAhead(Generic[T]):
         self._ahead: dict[int, Future[T]] = {}
 
     def _read(self, step: int) -> T:
+        """Return the inputs of a step, read in the calling thread."""
         read: Any = self._method()
         return read(step)
 
@@ -101,8 +102,9 @@ def set_cosine_rate(
 ) -> None:
     """Set the learning rate of a step: linear warm-up times half a cosine over the whole run.
 
-    rate = full_rate * min(1, (step + 1) / warm_up_steps) * (f + (1 - f) (1 + cos(pi share_used)) /
-    2) with f = final_share.
+        rate = full_rate min(1, (step + 1) / warm_up_steps) (f + (1 - f) (1 + cos(pi u)) / 2)
+
+    with f = ``final_share`` and u = ``share_used``.
 
     Args:
         optimiser: optimiser (its ``rate`` is set).

@@ -50,8 +50,8 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
     """Return the dual bound at link prices, (B,), differentiable: the loss of the price head.
 
     Value maximisation: (sum_e c p + sum_d demand max(0, max_k(value - path price))) over the value
-    of all demand.  Balanced programs: -(sum_d demand * cheapest path price) / sum_e c p, minus the
-    lower bound of max_link_utilisation.
+    of all demand, with capacities c.  Balanced programs: -(sum_d demand * cheapest path price) /
+    sum_e c p, the negative of the lower bound of max_link_utilisation.
 
     Args:
         problem: B matrices.

@@ -83,7 +83,8 @@ class Draws(NamedTuple):
 
 
 # Any load: from no congestion to demand far above the capacities.  Mostly total_flow, the most
-# frequent objective in use.
+# frequent objective in use.  Here and below: probabilities of the groups and of the objectives, and
+# range of the utilisation.
 ANY_LOAD = Draws((0.5, 0.1, 0.15, 0.15, 0.1), (0.6, 0.1, 0.1, 0.2), (0.7, 12.0))
 # Problems on which PDHG needs many iterations: congested planar networks, value maximisation.
 CONGESTED = Draws((0.3, 0.1, 0.05, 0.45, 0.1), (0.75, 0.1, 0.1, 0.05), (1.3, 12.0))
@@ -102,7 +103,13 @@ class NetworkPool:
     held_out: tuple[str, ...]
 
     def pick(self, rng: np.random.Generator, draws: Draws = ANY_LOAD) -> str:
-        """Draw a training network: first a group by its probability, then one of its networks."""
+        """Draw the name of a training network: first a group by its probability, then one of its
+        networks, all with the same probability.
+
+        Args:
+            rng: source of randomness.
+            draws: probabilities of the groups.
+        """
         groups: dict[str, list[str]] = {}
         for name in self.train:
             groups.setdefault(group_of(name), []).append(name)
@@ -112,7 +119,7 @@ class NetworkPool:
 
 
 def group_of(name: str) -> str:
-    """Return the group of a network: ``topozoo`` for ``topozoo/Nsfnet``."""
+    """Return the group in the name of a network: ``topozoo`` for ``topozoo/Nsfnet``."""
     return name.partition("/")[0]
 
 
@@ -120,7 +127,8 @@ def network_family(name: str) -> str:
     """Return the family of a network: ``garr`` for ``topozoo/Garr201112`` and
     ``topozoo/Garr199901``.
 
-    Every random graph and every autonomous system is a separate family.
+    Every network of the groups gabriel (random graphs) and caida (autonomous systems) is a separate
+    family.
     """
     if group_of(name) in ("caida", "gabriel"):
         return name
@@ -262,6 +270,7 @@ def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
         nodes: number of nodes.
         paths: paths of the D node pairs.
     """
+    # Log-normal sizes of the nodes and noise of the pairs; a random power sets the skew.
     send, receive = rng.standard_normal((2, nodes))
     log_rate = (
         send[paths.pairs[:, 0]]

@@ -25,7 +25,7 @@ _HALF_BITS = 32
 
 
 class Noise(Protocol):
-    """A source of standard normal numbers."""
+    """Source of standard normal random numbers for a batch of matrices."""
 
     def normal(self, like: Tensor) -> Tensor:
         """Return independent standard normal numbers, with shape (B, ...), type and device of
@@ -35,7 +35,7 @@ class Noise(Protocol):
 
 
 class Stream:
-    """One random stream for all rows.
+    """Source of normal random numbers from one random stream for all rows of a batch.
 
     Args:
         seed: seed of the stream.

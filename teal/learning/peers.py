@@ -13,7 +13,7 @@ class Peers(Protocol):
     """Processes that make the same steps together.
 
     Attributes:
-        rank: number of this process, from 0 to ``size`` - 1; rank 0 writes the files.
+        rank: index of this process, from 0 to ``size`` - 1; rank 0 writes the files.
         size: number of processes.
     """
 
@@ -25,12 +25,12 @@ class Peers(Protocol):
         ...
 
     def broadcast(self, number: float) -> float:
-        """Return the number of rank 0 in every process."""
+        """Send ``number`` of rank 0 to all processes, and return it in each of them."""
         ...
 
 
 class SingleProcess:
-    """A run of one process."""
+    """Peers of a training run in one process: this process alone."""
 
     rank = 0
     size = 1
@@ -39,7 +39,7 @@ class SingleProcess:
         """Leave the tensors unchanged: the sum over one process."""
 
     def broadcast(self, number: float) -> float:
-        """Return the number."""
+        """Return ``number`` unchanged, since this process has rank 0."""
         return number
 
 
@@ -77,7 +77,7 @@ class ProcessGroup:
                 tensor.detach().copy_(summed.view_as(tensor))
 
     def broadcast(self, number: float) -> float:
-        """Return the number of rank 0 in every process."""
+        """Send ``number`` of rank 0 to all processes, and return it in each of them."""
         from torch import distributed
 
         value = torch.tensor([number], dtype=torch.float64, device=self._device)

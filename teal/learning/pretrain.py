@@ -84,8 +84,8 @@ class FlowGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """Return the mean loss of the matrices, ().
 
-        Dual bound at the model's prices, minus the rewards of the last layers' splits; with the
-        learner coma, the COMA* loss replaces the reward of the last layer.
+        It is the dual bound at the model's prices, minus the rewards of the last layers' splits;
+        with the learner coma, the COMA* loss replaces the reward of the last layer.
 
         Args:
             model: a universal FlowGNN.
@@ -112,8 +112,9 @@ class FlowGnnTask:
         return total.mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are card fields on the training run."""
+        """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
         assert isinstance(model, UniversalFlowGnn)
+        # Any objective, without a latency penalty; any network, without a content key.
         card = checkpoint.FlowGnnCard(
             model.config,
             checkpoint.ANY,
@@ -163,7 +164,7 @@ class PretrainTask(Protocol):
         ...
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are card fields on the training run."""
+        """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
         ...
 
 
@@ -214,6 +215,7 @@ class Pretrainer:
         stopwatch = Stopwatch(self.elapsed_s)
         last_save = time.perf_counter()
 
+        # One optimiser step; checkpoint and state are saved every minute.
         def step(bar: Any) -> None:
             nonlocal last_save
             bar.set_postfix(loss=f"{self.one_step():.4f}", refresh=False)
@@ -235,6 +237,7 @@ class Pretrainer:
         """Make one optimiser step over a few random networks; return the mean loss."""
         config = self.config
         rng = np.random.default_rng([self.config.seed, self.step])
+        # A model that is to start a solver is trained on problems that take many iterations.
         draws = CONGESTED if config.aim == "start" else ANY_LOAD
         set_cosine_rate(
             self.optimiser,
@@ -244,7 +247,7 @@ class Pretrainer:
             warm_up_steps=_WARM_UP_STEPS,
             final_share=_FINAL_SHARE,
         )
-        # Accumulate the gradients of a problem on each network.
+        # Accumulate the gradients of a problem on each of a few networks.
         self.optimiser.zero_grad()
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
         for _ in range(_NETWORKS_PER_STEP):
@@ -261,7 +264,8 @@ class Pretrainer:
             self.optimiser, self.model, self.task.max_gradient_norm, self.step, total
         )
         self.step += 1
-        # Update the average of the weights; new weights count more in the first steps.
+        # Update the average of the weights.  The share of new weights is 9 / (9 + step), at least
+        # 0.002, so that they count more in the first steps.
         new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))
         with torch.no_grad():
             for averaged, weight in zip(
@@ -309,7 +313,9 @@ class Pretrainer:
 
 
 def run_pretrain(config: PretrainConfig) -> Pretrainer:
-    """Run ``teal pretrain`` for the models price and flow, or resume the run in OUT.
+    """Train a PriceGNN or a FlowGNN on many networks, or resume the run in the folder OUT.
+
+    Returns the trainer after the last step.
 
     Raises:
         InputError: invalid settings, or OUT has an earlier run and ``overwrite`` is not set.
@@ -356,7 +362,7 @@ KINDS: Registry[Pretraining] = Registry(
 
 
 def pretrain_outcome(config: PretrainConfig, notify: Notify) -> Outcome:
-    """Run `teal pretrain`.
+    """Run ``teal pretrain``; return its text and data.
 
     Raises:
         InputError: an unknown kind of model, or invalid settings of its training.

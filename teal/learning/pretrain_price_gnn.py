@@ -23,8 +23,8 @@ from teal.runtime.storage import model_folder
 _LAST_ROUND_WEIGHT = 4.0
 # Weight of the smoothed dual in the loss, relative to the reward.
 _DUAL_WEIGHT = 0.3
-# For starts of PDHG, the weight of a matrix is SCALE / (gap + FLOOR): relative improvements of a
-# small gap then count as much as those of a large one.
+# For starts of PDHG, the weight of a matrix in the loss is 0.02 / (gap + 0.01): relative
+# improvements of a small gap then count as much as those of a large one.
 _GAP_SCALE = 0.02
 _GAP_FLOOR = 0.01
 
@@ -56,8 +56,9 @@ class PriceGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """Return the mean loss of the matrices, ().
 
-        Rewards and smoothed duals of the rounds, and the dual bound; with the learner coma also the
-        COMA* loss of the last round.  The numbers of rounds are random.
+        It is the sum of negative rewards and smoothed duals of the rounds, and of the dual bound;
+        with the learner coma also of the COMA* loss of the last round.  The numbers of rounds are
+        random.
 
         Args:
             model: a PriceGNN.
@@ -67,6 +68,7 @@ class PriceGnnTask:
         assert isinstance(model, PriceGNN)
         config = self._config
         shapes = model.config
+        # Numbers of rounds of the allocating and of the bounding pass, losses, and their sum.
         counts = (random_rounds(rng, default) for default in (shapes.rounds, shapes.bound_rounds))
         rounds, prices = model(problem, *counts)
         parts = losses(problem, rounds, prices)
@@ -92,7 +94,7 @@ class PriceGnnTask:
         return (coma_loss(problem, means, exploration, noise) / reward_scale(problem)).mean()
 
     def save(self, out: Path, model: nn.Module, **fields: object) -> None:
-        """Write the checkpoint; ``fields`` are card fields on the training run."""
+        """Write the checkpoint to ``out``; ``fields`` are the card's fields on the training run."""
         assert isinstance(model, PriceGNN)
         card = checkpoint.PriceGnnCard(
             model=model.config,
@@ -112,14 +114,15 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
 
         sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
 
-    has the derivative capacity - load in each price: unlike the reward, it has a gradient for every
-    link.
+    with capacities c and path values v, has the derivative capacity - load in each price: unlike
+    the reward, it has a gradient for every link.
 
     Args:
         problem: B matrices.
         rounds: rounds of the allocating pass.
         bound_prices: (B, E) prices of the bounding pass.
     """
+    # Second half of the rounds: the last one has the weight 4, each other one 1 / rounds.
     carries_all = problem.demand_set.carries_all
     scale = reward_scale(problem)
     last_half = rounds[len(rounds) // 2 :]
@@ -134,7 +137,7 @@ def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[
 
 @torch.no_grad()
 def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
-    """Return the weight of each matrix in the loss, (B,): SCALE / (gap + FLOOR).
+    """Return the weight of each matrix in the loss, (B,): 0.02 / (gap + 0.01).
 
     Args:
         problem: B matrices.
@@ -148,7 +151,9 @@ def _weight_of_start(problem: Problem, last: Round, bound: Tensor) -> Tensor:
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     """Return the smoothed dual of a round, (B,), over the value of all demand.
 
-    sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)) with temperature t.
+    The smoothed dual is
+    sum_e c p + t sum_d demand log(1 + sum_k exp((value - path price) / t)),
+    with capacities c, prices p and the temperature t.
     """
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
     # Reject option, with the logit 0.

@@ -76,12 +76,12 @@ def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor]
 
 
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Rename tensors to ``PREFIX.NAME``."""
+    """Return the tensors under the names ``PREFIX.NAME``."""
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
 def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors with names ``PREFIX.NAME``, and rename them to ``NAME``."""
+    """Return the tensors with names ``PREFIX.NAME``, under the names ``NAME``."""
     return {
         name.removeprefix(f"{prefix}."): value
         for name, value in tensors.items()
@@ -96,10 +96,10 @@ _HEADER = ("step", "time", "name", "value")
 
 
 class Log(Protocol):
-    """Log of scalars of a training run."""
+    """Interface of a log of a training run, which takes the values of scalars by step."""
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Write a value of a step."""
+        """Write the value of the scalar ``name`` at a step."""
         ...
 
 
@@ -107,11 +107,17 @@ class NoLog:
     """Log that ignores all values, for processes that write no files."""
 
     def add_scalar(self, *_: object) -> None:
-        """Ignore the value."""
+        """Ignore the arguments: nothing is written."""
 
 
 class _Logs:
-    """Log that writes to ``training.csv`` and TensorBoard."""
+    """Log that writes to ``training.csv`` and TensorBoard.
+
+    Args:
+        writer: CSV writer of ``training.csv``.
+        stream: text stream of that file.
+        tensorboard: writer of TensorBoard, or a log without effect.
+    """
 
     def __init__(self, writer: Any, stream: Any, tensorboard: Any) -> None:
         self._writer = writer
@@ -152,7 +158,10 @@ def open_log(folder: Path, step: int) -> Iterator[Log]:
 
 
 def _tensorboard(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:
-    """Open a TensorBoard writer that drops later steps; a log without effect if not installed."""
+    """Open a TensorBoard log in ``folder``, without entries after ``step``.
+
+    If TensorBoard is not installed, the log ignores all values.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

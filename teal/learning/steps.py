@@ -182,7 +182,7 @@ class Steps:
         self._count = torch.ones((), dtype=torch.float64, device=device)
         self._record = torch.zeros(len(task.loss_names) + 1, dtype=torch.float64, device=device)
         self._is_recorded = not augmentation.sample and FixedProgram.accepts(problem)
-        # Fixed GPU memory and graphs, by size of the micro-batch.
+        # Fixed GPU memory and graphs, by number of matrices of the micro-batch.
         self._places: dict[int, _GraphMemory] = {}
         self._pool = cuda.memory_pool() if self._is_recorded else None
         # Graphs of the record of losses and norm, and of the update of the weights.
@@ -214,6 +214,7 @@ class Steps:
             number: index of the step.
         """
         problem = self._problem
+        # Key of the launches of this step; None if they cannot be recorded.
         form = self._task.form(number)
         # Launch by launch, if the work cannot be recorded.
         if not self._is_recorded or form is None:
@@ -243,7 +244,12 @@ class Steps:
         return _GraphMemory(program, batch, self._pool)
 
     def _add_from(self, graph_memory: _GraphMemory, number: int) -> None:
-        """Add the losses and gradients of the micro-batch in ``graph_memory``."""
+        """Add the losses and gradients of the micro-batch in GPU memory.
+
+        Args:
+            graph_memory: demands and seeds of the micro-batch.
+            number: index of the step.
+        """
         streams = RowStreams(graph_memory.seeds)
         noisy = self._augmentation.noisy(graph_memory.program.demand, streams)
         self._add(graph_memory.program.problem().with_demand(noisy), streams, number)

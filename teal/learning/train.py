@@ -122,8 +122,8 @@ class TrainState:
 class Score(NamedTuple):
     """Validation score of the model alone: means over the validation matrices, in float64.
 
-    Its flows are scaled down to the capacities, without refill or repair: on small networks a
-    repair brings even random weights close to the optimum.
+    Its flows are only scaled down to the capacities.  Unused capacity is not allocated to unserved
+    demand, since on small networks that brings even random weights close to the optimum.
 
     Attributes:
         carried: carried share of the value of all demand
@@ -143,7 +143,7 @@ class Score(NamedTuple):
         """Whether this score is better than another one.
 
         Args:
-            other: the best score so far.
+            reference: the best score so far.
             select: ``carried`` compares carried shares, then gaps; ``gap`` compares gaps.
         """
         if select == "gap":
@@ -188,7 +188,10 @@ def has_trivial_bound(scores: Tensor) -> bool:
 
 
 def max_batch_size(config: TrainOptions, problem: Problem) -> int:
-    """Return the maximum number of matrices of an optimiser step."""
+    """Return the maximum number of matrices of an optimiser step.
+
+    It is the setting ``batch_size``, by default 20 with all demands and 4 with sampled demands.
+    """
     default = _SAMPLED_BATCH if sample_size(config, problem) else _BATCH
     return config.batch_size or default
 
@@ -291,6 +294,7 @@ class Trainer:
                 "no matrices for training or for validation",
                 "use more traffic matrices",
             )
+        # Model and losses, progress, and limits of the run.
         self.budget_s = seconds(config.time_budget)
         self.task = train_task(config, problem, _card_entry(config, problem, traffic, split))
         self.model.to(problem.demand.device).train()
@@ -302,6 +306,8 @@ class Trainer:
         # (V, 2) scores of the initial model, which better weights must beat significantly; empty
         # for random initial weights, and before the first validation.
         self._start_scores = torch.empty(0, 2, dtype=torch.float64)
+        # Sampled demands of a matrix (0: all), changes to the matrices of a step, rows of a
+        # validation, and matrices that are processed at once.
         self._sample = sample_size(config, problem)
         self._augmentation = Augmentation(config.augment, self._sample)
         self._validation_rows = validation_rows(config, problem, split)
@@ -320,7 +326,7 @@ class Trainer:
 
     @property
     def model(self) -> nn.Module:
-        """The model in training."""
+        """The neural network in training."""
         return self.task.model
 
     def start_anew(self) -> None:
@@ -350,7 +356,7 @@ class Trainer:
         stopwatch = Stopwatch(self.state.elapsed_s)
         self.state.reason = ""
         with open_log(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
-
+            # Before the first step: validate the initial model, which also compiles the kernels.
             def prepare(bar: Any) -> None:
                 nonlocal stopwatch
                 if self.state.step == 0:
@@ -358,6 +364,7 @@ class Trainer:
                     # Compilation does not count as training time.
                     stopwatch = Stopwatch(self.state.elapsed_s)
 
+            # One optimiser step, and a validation where one is due.
             def step(bar: Any) -> None:
                 if self._train_step(stopwatch, log):
                     self._validate(out, log, bar)
@@ -439,7 +446,7 @@ class Trainer:
     def _read(self, step: int) -> tuple[int, list[Matrices]]:
         """Read the batch of a step; return its size, and this process's micro-batches."""
         rows = self._batch_rows(step)
-        # Every process gets each ``size``-th row of the batch.
+        # Process i of n gets the rows i, i + n, i + 2 n, ... of the batch.
         peer_rows = rows[self.peers.rank :: self.peers.size]
         size = self._micro_batch
         parts = [peer_rows[begin : begin + size] for begin in range(0, len(peer_rows), size)]
@@ -560,8 +567,8 @@ class Trainer:
     def matrix_scores(self) -> Tensor:
         """Return carried share and certified gap of the current weights on each validation matrix.
 
-        (V, 2) float64 on the CPU.  Flows are scaled down to the capacities, without repair; the gap
-        is that of the model's prices.
+        The result is (V, 2), float64 on the CPU, for V matrices.  Flows are scaled down to the
+        capacities, without repair; the gap is that of the model's prices.
         """
         rank = self.peers.rank
         size = self.peers.size

@@ -107,7 +107,7 @@ def _warn_once(notify: Callable[[str], None]) -> Callable[[TrainState], None]:
 
 
 def _first_problem(instance: Instance) -> Problem:
-    """Return the problem of the first training matrix."""
+    """Return the problem of the first training matrix of an instance, B = 1."""
     return instance.problem(instance.traffic.read(instance.split.train[:1]))
 
 
@@ -199,7 +199,7 @@ class TrainReport:
         )
 
     def __repr__(self) -> str:
-        """Summary, table of the gain, and verdict."""
+        """Return the summary, the table of the gain and its verdict, as lines of text."""
         if self.gain is None:
             return self.text
         lines = self.gain.table.texts()
@@ -212,7 +212,7 @@ class TrainReport:
 
 
 def train_outcome(config: TrainConfig, notify: Notify) -> Outcome:
-    """Run `teal train`; return its output."""
+    """Run ``teal train``; return its text, the table of the gain, and its data."""
     report = run_train(config, notify)
     return Outcome(
         text=report.text,

@@ -52,16 +52,18 @@ class TrainTask(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """The model in training."""
+        """The neural network in training."""
         ...
 
     @property
     def shapes(self) -> FlowGnnConfig | PriceGnnConfig:
-        """Shapes of the model."""
+        """Configuration that fixes the shapes of the model's weights."""
         ...
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
-        """Return the approximate numbers in the activations of one matrix, to limit a micro-batch.
+        """Return the approximate size of the activations of one matrix, in numbers.
+
+        It limits the matrices of a micro-batch.
 
         Args:
             demands: D.
@@ -91,7 +93,12 @@ class TrainTask(Protocol):
         ...
 
     def save(self, out: Path, **progress: Any) -> None:
-        """Write the checkpoint; ``progress`` are fields of its card: step, train_s, validation."""
+        """Write the checkpoint to the folder ``out``.
+
+        Args:
+            out: folder of the run.
+            progress: fields of the card, such as step, train_s and validation.
+        """
         ...
 
 
@@ -132,6 +139,7 @@ class _FlowTask:
         return demands * paths * self.model.config.width * self.model.config.layers
 
     def form(self, step: int) -> Hashable | None:
+        # One key for all steps: their launches are equal.
         may_record = is_built_in(self._config.learner) and self.model.config.is_built_in
         return () if may_record else None
 
@@ -177,6 +185,7 @@ class _PriceTask:
             held_out = tuple(
                 name for name in initial_card.held_out if network_family(name) not in network_name
             )
+        # Step 0, after 0 s of training.
         self._card = checkpoint.PriceGnnCard(
             self.model.config,
             problem.paths.num_paths,
@@ -219,7 +228,7 @@ class _PriceTask:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
-# By --model.
+# Training tasks by the value of --model.
 _TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {
     "flow": _FlowTask,
     "price": _PriceTask,
@@ -263,7 +272,12 @@ def train_task(config: TrainOptions, problem: Problem, training: dict[str, Any])
 
 
 def _shape(config: TrainOptions, num_paths: int) -> FlowGnnConfig:
-    """Return form and shape of a FlowGNN with random weights, with defaults filled in."""
+    """Return form and shape of a FlowGNN with random weights, with defaults filled in.
+
+    Args:
+        config: settings; empty or 0 for the defaults.
+        num_paths: K.
+    """
     shape = config.first_shape
     form = shape["form"] or UNIVERSAL
     width = shape["width"] or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)

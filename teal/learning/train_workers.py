@@ -169,7 +169,7 @@ class _Process:
     """One process of a training run, a Ray actor."""
 
     def node(self) -> str:
-        """Return the ID of the machine."""
+        """Return Ray's ID of the machine on which this process runs."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -223,6 +223,7 @@ def _train(config: TrainConfig) -> TrainState:
     from teal.learning.peers import ProcessGroup
     from teal.learning.train import Trainer
 
+    # Trainer of this process, from the state in the folder if there is one.
     instance = load_instance(config)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     peers = ProcessGroup(instance.device)
@@ -231,6 +232,7 @@ def _train(config: TrainConfig) -> TrainState:
         trainer.resume(config.out)
     last_progress = 0.0
 
+    # Rank 0 writes the progress at most every half a second.
     def watch(state: TrainState) -> None:
         nonlocal last_progress
         if peers.rank == 0 and time.monotonic() > last_progress + _PROGRESS_EVERY_S:
@@ -252,6 +254,7 @@ def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
     """
     is_finished = threading.Event()
 
+    # Update the bar from the progress file until the training ends.
     def follow(bar: Any) -> None:
         while not is_finished.wait(_PROGRESS_EVERY_S):
             # The file may not exist yet.

@@ -74,6 +74,7 @@ class Adam:
     def change(self) -> None:
         """Update each parameter that has a gradient, without waiting for a GPU."""
         indices = self._with_gradients()
+        # No maxima of second moments (the empty list): they belong to the variant AMSGrad.
         steps, means, squares = ([self._state[index][slot] for index in indices] for slot in _SLOTS)
         adam(
             [self._parameters[index] for index in indices],
@@ -103,7 +104,7 @@ class Adam:
         ]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the optimiser state by name, ``INDEX.SLOT`` (``0.exp_avg``)."""
+        """Return the state of the parameters by name, ``INDEX.SLOT``, such as ``0.exp_avg``."""
         return {
             f"{index}.{slot}": value
             for index, slots in self._state.items()

@@ -136,12 +136,13 @@ class HedgeGateCard:
 
     Attributes:
         model: shapes of the weights.
-        histories: number of random histories, every eighth of them for validation.
+        histories: number of random histories of traffic, every eighth of them for validation.
         held_out: names of networks excluded from training with all others of their families.
         seed: seed of the training run.
         step: number of optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: mean largest utilisation over that of the mixture, on the validation histories.
+        validation: mean over the validation histories of the largest utilisation under the model's
+            splits, over that under the uncorrected mixture of hedges.
         kind: always ``hedge-gate``.
         format: version of the folder's format.
     """
@@ -158,17 +159,17 @@ class HedgeGateCard:
 
 
 def save_flow_gnn(folder: Path, model: nn.Module, card: FlowGnnCard) -> None:
-    """Write the checkpoint of a FlowGNN."""
+    """Write the checkpoint of a FlowGNN, weights and card, to ``folder``."""
     _save(folder, model, card)
 
 
 def save_price_gnn(folder: Path, model: PriceGNN, card: PriceGnnCard) -> None:
-    """Write the checkpoint of a PriceGNN."""
+    """Write the checkpoint of a PriceGNN, weights and card, to ``folder``."""
     _save(folder, model, card)
 
 
 def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None:
-    """Write the checkpoint of a HedgeGate."""
+    """Write the checkpoint of a HedgeGate, weights and card, to ``folder``."""
     _save(folder, model, card)
 
 
@@ -209,7 +210,11 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
 def load_flow_gnn(
     folder: Path, device: torch.device | str = "cpu"
 ) -> tuple[FlowModel, FlowGnnCard]:
-    """Read the checkpoint of a FlowGNN.
+    """Read the checkpoint of a FlowGNN; return the model, ready for inference, and its card.
+
+    Args:
+        folder: folder of the checkpoint.
+        device: device of the weights.
 
     Raises:
         InputError: the checkpoint is missing, damaged, or has another format.
@@ -227,7 +232,11 @@ def load_flow_gnn(
 def load_price_gnn(
     folder: Path, device: torch.device | str = "cpu"
 ) -> tuple[PriceGNN, PriceGnnCard]:
-    """Read the checkpoint of a PriceGNN.
+    """Read the checkpoint of a PriceGNN; return the model, ready for inference, and its card.
+
+    Args:
+        folder: folder of the checkpoint.
+        device: device of the weights.
 
     Raises:
         InputError: the checkpoint is missing, damaged, or has another format or kind of model.
@@ -243,7 +252,7 @@ def load_price_gnn(
 
 
 def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
-    """Read the checkpoint of a HedgeGate.
+    """Read the checkpoint of a HedgeGate; return the model, ready for inference, and its card.
 
     Raises:
         InputError: the checkpoint is missing, damaged, or has another format or kind of model.
@@ -269,6 +278,7 @@ def _input_errors(file: Path, problem: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # On one line, and cut: libraries may quote a whole file.
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise InputError.invalid(str(file), "", f"{problem} ({reason})") from None
 
@@ -281,19 +291,19 @@ def _checked(fields: _Fields) -> _Fields:
     Raises:
         ValueError: a value has another type, or a dimension is out of range.
     """
-    for name, kind in get_type_hints(type(fields)).items():
+    for name, field_type in get_type_hints(type(fields)).items():
         value = getattr(fields, name)
-        plain = get_origin(kind) or kind
+        base_type = get_origin(field_type) or field_type
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         is_valid = (
             is_number
-            if plain is float
-            else isinstance(value, plain) and not isinstance(value, bool)
+            if base_type is float
+            else isinstance(value, base_type) and not isinstance(value, bool)
         )
-        if plain is tuple:
+        if base_type is tuple:
             is_valid = is_valid and all(isinstance(item, str) for item in value)
         if not is_valid:
-            raise ValueError(f"{name}: type {type(value).__name__} instead of {plain.__name__}")
+            raise ValueError(f"{name}: type {type(value).__name__} instead of {base_type.__name__}")
         if (
             isinstance(fields, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
             and isinstance(value, int)
@@ -404,9 +414,9 @@ def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
 
 
 def best_validation(folder: Path) -> tuple[float, float]:
-    """Return validation score and validation gap of a checkpoint.
+    """Return the validation score and the validation gap in the card of a checkpoint.
 
-    Minus infinity and infinity without a readable checkpoint.
+    Without a readable checkpoint they are minus infinity and infinity.
     """
     try:
         load = load_price_gnn if kind_of(folder) == PRICE_GNN_KIND else load_flow_gnn
@@ -430,6 +440,7 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
         raise InputError.invalid(
             str(file.parent), file.name, "no such file", "give the folder of a checkpoint"
         )
+    # Quoted texts are cut in messages: the file may hold anything.
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as error:
@@ -445,6 +456,7 @@ def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
             f"a model of the kind {kind}",
             str(fields.get("kind", FLOW_GNN_KIND))[:80],
         )
+    # The hash is no field of a card's class.
     try:
         return fields, fields.pop(_HASH)
     except KeyError as error:
@@ -480,7 +492,8 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def new_flow_model(config: FlowGnnConfig) -> FlowModel:
-    """Create a FlowGNN of a form and shapes, with random weights."""
+    """Create a FlowGNN of the form and shapes of ``config``, with random weights."""
+    # A form that a package has added.
     if config.form not in FORMS:
         model: FlowModel = OTHER_FORMS[config.form](config)
         return model

@@ -174,6 +174,7 @@ class FlowGNN(nn.Module):
         self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK
     ) -> None:
         super().__init__()
+        # Widths of links, paths and layers; other forms map their features to the common width.
         self.published = form == PUBLISHED
         if self.published:
             self.link_width = layers + RAW_LINK_FEATURES
@@ -184,6 +185,7 @@ class FlowGNN(nn.Module):
             widths = [width] * layers
             self.link_in = nn.Linear(SCALED_LINK_FEATURES, width)
             self.path_in = nn.Linear(SCALED_PATH_FEATURES, width)
+        # Feedback before each layer, and the layers.
         feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
         self.feedback = nn.ModuleList(feedbacks if form == FEEDBACK else ())
         self.layers = nn.ModuleList(
@@ -205,12 +207,14 @@ class FlowGNN(nn.Module):
         path = data["path"].x
         # Converted once, not in every product.
         mask = data.mask.unsqueeze(-1).to(path.dtype)
+        # Published form: append the initial feature after each layer.
         if self.published:
             for layer in self.layers:
                 new_link, new_path = layer(link, path, degrees, incidence, mask)
                 link = torch.cat([new_link, data["link"].x], -1)
                 path = torch.cat([new_path, data["path"].x], -1)
             return link, path
+        # Other forms: residual layers of equal width, each after its feedback if any.
         link = self.link_in(link)
         path = self.path_in(path) * mask
         for index, layer in enumerate(self.layers):

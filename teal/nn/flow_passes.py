@@ -40,10 +40,17 @@ class PathEncoder(nn.Module):
 class PathUpdate(nn.Module):
     """Weights of a layer: a path's state is updated from itself, its demand and its features.
 
-    ``own`` is A of :mod:`teal.nn.universal_flow_gnn`, ``demand`` B, ``features`` C, ``action`` u.
+    g += silu(A g + B (mean g of the demand's paths) + (mean message of the path's links) + C x);
+    the action is u . g plus a multiple of the profit.
 
     Args:
         width: F, numbers of a path state.
+
+    Attributes:
+        own: A and the bias, of the path's state g.
+        demand: B, of the mean state of the demand's paths.
+        features: C, of the path's features x.
+        action: u and its bias, of the action.
     """
 
     def __init__(self, width: int) -> None:
@@ -91,7 +98,8 @@ class PathPasses(Protocol):
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
         """
@@ -111,7 +119,8 @@ class PathPasses(Protocol):
 
         Args:
             weights: weights A, B, C of the layer, and of the action.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths, a linear map of its state.
             utilisation: (B, E) utilisation of the last splits.
@@ -161,15 +170,17 @@ class TorchPasses:
     ) -> None:
         """Set the first states g = silu(C x + bias) of the paths, their actions and splits.
 
-        x: log(1 + 10 demand / smallest capacity), log of the largest utilisation, value (minus 1
-        unless balanced), and log(hops) - 2.
+        The features x are log(1 + 10 demand / smallest capacity), log of the largest utilisation,
+        value (minus 1 unless balanced), and log(hops) - 2; C are the weights.
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
         """
+        # The constants 10, 1 and 2 scale and centre the features.
         features = torch.stack(
             [
                 torch.log1p(
@@ -201,7 +212,8 @@ class TorchPasses:
 
         Args:
             weights: weights A, B, C of the layer, and of the action.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths.
             utilisation: (B, E) utilisation of the last splits.
@@ -227,7 +239,12 @@ class TorchPasses:
         return bounded_profit(self._value - self._ops.path_sum(price))
 
     def _act(self, actions: Tensor, sharpness: Tensor) -> None:
-        """Append the actions (B, D, K), and set their softmax splits and the link sums."""
+        """Append the actions of a pass, and set their softmax splits and the link sums.
+
+        Args:
+            actions: (B, D, K) actions.
+            sharpness: () q, factor of the profit in an action.
+        """
         maximises_value = not self._carries_all
         self.splits = action_splits(
             actions, self._mask, maximises_value=maximises_value, clamp=self._clamp

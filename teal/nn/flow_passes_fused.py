@@ -70,7 +70,8 @@ class PassResults(NamedTuple):
         state: (B, P F) state g of each path; 0 for a path with a failed link.
         share: (B, P) splits w.
         load_elasticity: (blocks, B, 2 E) load and elasticity of every link, side by side, Gbit/s,
-            to be summed over the blocks.
+            to be summed over the blocks: over the paths through the link, sums of demand w and of
+            q demand w (1 - w), with q the factor of profits in the actions.
         link_states: (blocks, B, E F) sum of demand g over the paths through each link, to be summed
             over the blocks.
     """
@@ -138,12 +139,12 @@ def _silu(row, lanes):
 
 @inlined_kernel
 def _action(row, profit, weights, clamp, lanes):
-    """Return the action of a path, u . g + q profit, clamped to +- ``clamp``.
+    """Return the action of a path, u . g + q profit + bias, clamped to +- ``clamp``.
 
     Args:
         row: state g of the path, F numbers.
         profit: bounded profit of the path.
-        weights: u, its bias and q.
+        weights: ``action`` u (F,), ``action_bias``, and ``sharpness`` q.
         clamp: largest absolute value of an action.
         lanes: tuple of length F.
     """
@@ -173,8 +174,8 @@ def _encode(
 ):
     """Compute the first states and actions of the paths of one source in one matrix.
 
-    g = silu(C x + bias) of the features x: log(1 + 10 demand / smallest capacity), log of the
-    largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
+    The state is silu(C x + bias), with weights C and the features x: log(1 + 10 demand / smallest
+    capacity), log of the largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -266,8 +267,9 @@ def _update(
 ):
     """Compute the next states and actions of the paths of one source in one matrix.
 
-    g += silu(A g + B (mean g of the demand's live paths) + mean message of the links + C x + bias)
-    with the features x: log of the largest utilisation, largest excess, profit, and last split.
+    The state g grows by silu(A g + B (mean g of the demand's live paths) + mean message of the
+    links + C x + bias), with weights A, B, C and the features x: log of the largest utilisation,
+    largest excess, profit, and last split.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -379,8 +381,8 @@ def _update(
 def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
     """Compute the splits of the paths of one source: the softmax of each demand's actions.
 
-    w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is the rejected part, only if ``rejects``.
-    Without a live path all splits are 0.
+    The split of path k with the action z[k] is w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is
+    the rejected part, only if ``rejects``.  Without a live path all splits are 0.
 
     Args:
         source: index of the source; its demands are ``demand_ptr[source]:demand_ptr[source + 1]``,
@@ -446,7 +448,8 @@ def _sum_over_links(
 ):
     """Add load, elasticity and demand-weighted states of one source's paths to its links.
 
-    Per link, over the paths through it: sums of demand w, of q demand w (1 - w), and of demand g.
+    Per link, over the paths through it: sums of demand w (load), of q demand w (1 - w)
+    (elasticity), and of demand g, with the split w and the state g of a path.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -457,7 +460,7 @@ def _sum_over_links(
         demands: ``rate`` (B, D) Gbit/s.
         state: (P, F) states g, flat.
         shares: (P,) splits w.
-        sharpness: q.
+        sharpness: q, factor of the profit in the actions.
         node_pair: (max_slots, 2) load and elasticity of each trie node (work array).
         node_state: (max_slots, F) demand-weighted states of each trie node (work array).
         link_pair: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
@@ -534,13 +537,13 @@ def _pass_over_block(
     all_pairs = results.load_elasticity
     all_states = results.link_states
     # Scratch arrays by trie node of a source: price, log of the largest utilisation, smallest
-    # capacity or largest excess, and links of the path to it; then messages or states (F numbers),
-    # and load and elasticity.
+    # capacity (encoder) or largest excess (layer), and links of the path to it; F numbers, first
+    # the sum of messages, then the sum of states; load and elasticity.
     price = np.empty(max_slots, dtype=np.float32)
     max_log_utilisation = np.empty(max_slots, dtype=np.float32)
     path_bound = np.empty(max_slots, dtype=np.float32)
     num_hops = np.empty(max_slots, dtype=np.float32)
-    message_sum = np.empty(max_slots * width, dtype=np.float32)
+    node_rows = np.empty(max_slots * width, dtype=np.float32)
     node_pair = np.empty(max_slots * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
@@ -590,7 +593,7 @@ def _pass_over_block(
                     max_log_utilisation,
                     path_bound,
                     num_hops,
-                    message_sum,
+                    node_rows,
                     actions,
                     mean_state,
                     weights,
@@ -610,7 +613,7 @@ def _pass_over_block(
                 shares,
                 weights.sharpness,
                 node_pair,
-                message_sum,
+                node_rows,
                 all_pairs[block, b],
                 all_states[block, b],
                 lanes,
@@ -783,7 +786,7 @@ _OPERATIONS_PER_NUMBER = 20
 class CompiledPasses:
     """Passes of a universal FlowGNN over all paths, compiled, for inference on the CPU.
 
-    Implements :class:`teal.nn.flow_passes.PathPasses`.  F numbers per path state.
+    Implements :class:`teal.nn.flow_passes.PathPasses`.  The state of a path has F numbers.
 
     Args:
         problem: B matrices, for which :meth:`accepts` is true.
@@ -807,7 +810,7 @@ class CompiledPasses:
         self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
         self._max_paths = int(np.diff(scan.path_ptr).max(initial=0))
         self._max_shares = int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0))
-        # Demands, values and costs, over the mean value.
+        # Demands; values and costs over the mean value (at least 1e-30: it may be 0).
         rejects = not problem.demand_set.carries_all
         unit = mean_value(problem).clamp(min=1e-30) if rejects else torch.ones(())
         value = problem.demand_value / unit if rejects else torch.zeros_like(problem.demand_value)
@@ -857,7 +860,8 @@ class CompiledPasses:
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
         """
@@ -865,12 +869,14 @@ class CompiledPasses:
         batch = self._problem.batch
         packed = self._packed
         blocks = len(self._block_ptr) - 1
+        # New path states and splits, 0; ``_run`` clears the link sums.
         self._results = PassResults(
             np.zeros((batch, packed.num_paths * width), np.float32),
             np.zeros((batch, packed.num_paths), np.float32),
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
             np.empty((blocks, batch, packed.num_links * width), np.float32),
         )
+        # The encoder has no weights for earlier states, and receives no messages.
         no_weights = np.zeros(0, np.float32)
         layer = Weights(
             no_weights,
@@ -895,7 +901,8 @@ class CompiledPasses:
 
         Args:
             weights: weights of the layer.
-            price: (B, E) over the unit of the values.
+            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+                program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths.
             utilisation: (B, E) utilisation of the last splits.
@@ -922,12 +929,13 @@ class CompiledPasses:
         utilisation: Tensor,
         width: int,
     ) -> None:
-        """Run one pass over all paths, and sum the blocks' link sums to ``sums``.
+        """Run one pass over all paths, and set ``sums`` to the link sums of all blocks.
 
         Args:
             is_first: whether the pass is the encoder's, else that of a layer.
             layer: weights of the encoder or the layer.
-            price: (B, E) prices of the links, over the unit of the values.
+            price: (B, E) prices of the links, over the mean value (over the mean path price in a
+                balanced program).
             message: (B, E F) messages of the links; (B, 0) for the encoder.
             utilisation: (B, E) utilisation of the links.
             width: F, numbers of a state.

@@ -2,21 +2,22 @@
 
 It takes any network, any history of matrices and any list of hedges.
 
-With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the
-mixture:
+With x_h[d, k] the splits of hedge h, w[h] its weight, and the mixture z = sum_h w[h] x_h, the mean
+of the hedges' splits:
 
 1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has separate weights; g
    is a perceptron of features of the demand, the hedge, and both.
 2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its
-   past errors), the share of the link e in the largest utilisations of the scenarios,
+   past errors), the share of the link e in the largest utilisations of the scenarios s is
 
-       y_j[e] = mean over s of softmax over e of (u_s[e](z) / (SHARPNESS max u_s)),
+       y_j[e] = mean over s of softmax over e of (u_s[e] / (0.05 max u_s)),
 
-   is a price y_j[e] / c[e]; p_j[d, k] is the sum of the prices along a path, minus the mean over
+   with u_s[e] the utilisation of link e under the mixture in scenario s.  The link's price is
+   y_j[e] over its capacity; p_j[d, k] is the sum of the prices along a path, minus the mean over
    the demand's splits, divided by the mean over all demand.
-3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k]
-   is proportional to m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario
-   programs, whose step sizes r are another perceptron's output.
+3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and a = exp(-sum_j r_j[d] p_j[d, k]), x[d, k]
+   is proportional to m a + 0.001 max(0, a - 1): a step of mirror descent on a mean of the scenario
+   programs, whose step sizes r_j[d] are another perceptron's output.
 
 Both perceptrons end with weights 0 before training, so that the model begins as the mixture.  No
 input depends on the numbers of nodes, links, demands or hedges.
@@ -34,10 +35,10 @@ from torch import Tensor, nn
 from teal.problem import Problem
 from teal.runtime.shapes import Float
 
-SCENARIO_SETS = 4  # J
-# SHARPNESS: softmax temperature of the link prices, as a share of the largest utilisation.
+SCENARIO_SETS = 4  # J, number of sets of scenarios
+# Softmax temperature of the link prices, as a share of the largest utilisation.
 _NEAR_LARGEST_SHARE = 0.05
-# FLOOR: split from which a path that no hedge uses can grow.
+# Split from which a path that no hedge uses can grow.
 _MIN_GROWING_SPLIT = 1e-3
 # Largest absolute value of the exponent of a correction.
 _MAX_STEP = 4.0
@@ -48,7 +49,7 @@ _MAX_INPUT = 5.0
 # length is up to 5.
 _LOG_FACTOR = 1 / 3
 _LOSS_FACTOR = 10.0
-_APART_FACTOR = 5.0
+_DISTANCE_FACTOR = 5.0
 _LENGTH_FACTOR = 1 / 5
 # Smallest divisor, so that 0 / 0 is 0.
 _MIN_DIVISOR = 1e-30
@@ -73,13 +74,15 @@ class HedgeGateConfig:
 
 
 class GateInputs(NamedTuple):
-    """Inputs of a HedgeGate for H hedges, D demands and J sets of scenarios; not learned.
+    """Inputs of a HedgeGate, which are computed, not learned.
+
+    H hedges, D demands, J sets of scenarios; F = 18 inputs of the gate, G = 14 of the step sizes.
 
     Attributes:
         gate: (H, D, F) inputs of the gate.
         step: (D, G) inputs of the step sizes.
-        prices: (J, D, K) p_j, relative price of each path in each set of scenarios.
-        log_weights: (H,) log w, log weights of the mixture.
+        prices: (J, D, K) relative price of each path in each set of scenarios.
+        log_weights: (H,) logarithms of the hedges' weights in the mixture.
         live: (D, K) 1 for live paths, else 0.
     """
 
@@ -93,7 +96,8 @@ class GateInputs(NamedTuple):
 class HedgeGate(nn.Module):
     """Correction of a mixture of hedges: weights per demand, then a multiplicative step on splits.
 
-    Gate: w[d, h] proportional to w[h] exp(gate[d, h]).  Step: x[d, k] proportional to
+    Gate: the weight w[d, h] of hedge h for demand d is proportional to w[h] exp(gate[d, h]), with
+    its weight w[h] in the mixture.  Step: x[d, k] proportional to
     (sum_h w[d, h] x_h[d, k]) exp(-sum_j r_j[d] p_j[d, k]), with hedges x_h, path prices p_j and
     learned step sizes r_j.
 
@@ -146,32 +150,32 @@ def gate_inputs(
     Args:
         problem: network and paths, B = 1; its demand is ignored.
         recent: (T, D) newest traffic matrices, oldest first, Gbit/s.
-        scenario_sets: J sets of matrices (S, D) in Gbit/s; S may differ.
+        scenario_sets: J sets of matrices (scenarios, D) in Gbit/s, of any sizes.
         decisions: (H, D, K) splits of the hedges.
         weights: (H,) weights of the mixture.
         recent_losses: (H,) recent losses of the hedges minus that of the mixture.
     """
     # Path prices under the mixture, and agreement of the scenarios, in each set of scenarios.
     mixture = torch.einsum("h,hdk->dk", weights, decisions)
-    prices, peaked = zip(
+    prices, agreements = zip(
         *(_prices(problem, mixture, scenarios) for scenarios in scenario_sets), strict=True
     )
     price = torch.stack(prices)
     # Inputs of demands and the series, and of pairs of a hedge and a demand: price difference from
     # the mixture, and share of the demand on other paths.
     demand, series = _demand_inputs(recent)
-    moved = decisions - mixture
-    distance = moved.abs().sum(-1) / 2
+    deviation = decisions - mixture
+    distance = deviation.abs().sum(-1) / 2
     mean = recent.mean(0)
-    pair = torch.cat([torch.einsum("hdk,jdk->hdj", moved, price), distance[..., None]], -1)
+    pair = torch.cat([torch.einsum("hdk,jdk->hdj", deviation, price), distance[..., None]], -1)
     # Inputs of hedges: weight, recent loss, and distance from the mixture.
     log_weights = weights.clamp(min=1e-6).log()
-    apart = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
+    mean_distance = (distance * mean).sum(1) / mean.sum().clamp(min=_MIN_DIVISOR)
     hedge = torch.stack(
         [
             _LOG_FACTOR * (log_weights - log_weights.mean()),
             _LOSS_FACTOR * recent_losses,
-            _APART_FACTOR * apart,
+            _DISTANCE_FACTOR * mean_distance,
         ],
         -1,
     )
@@ -181,7 +185,7 @@ def gate_inputs(
     gate = torch.cat(
         [shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1
     )
-    step = torch.cat([shared, torch.stack(peaked).expand(demands, -1)], -1)
+    step = torch.cat([shared, torch.stack(agreements).expand(demands, -1)], -1)
     limit = (-_MAX_INPUT, _MAX_INPUT)
     return GateInputs(
         gate.clamp(*limit),
@@ -193,7 +197,7 @@ def gate_inputs(
 
 
 def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute relative path prices p_j of one set of scenarios, and how much the scenarios agree.
+    """Compute relative path prices of one set of scenarios, and how much the scenarios agree.
 
     A link's price is the mean over the scenarios of softmax(utilisation / (0.05 largest)), over its
     capacity.
@@ -201,22 +205,26 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
     Args:
         problem: network and paths, B = 1.
         splits: (D, K) splits of the mixture.
-        scenarios: (S, D) Gbit/s.
+        scenarios: (scenarios, D) traffic matrices, Gbit/s.
 
     Returns:
-        (D, K) path prices minus the mean of their demand, over the mean of all demand; and () the
-        largest mean of the links' utilisations relative to the scenario's largest, at most 1.
+        (D, K) path prices minus the mean price of their demand, over the mean price of all demand;
+        and () the agreement of the scenarios: the largest, over the links, of the mean over the
+        scenarios of utilisation over the scenario's largest utilisation; 1 if one link is the most
+        utilised in all.
     """
+    # Utilisations under the mixture in every scenario, and prices of links and paths.
     several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
     utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
     largest = utilisation.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     share = (utilisation / (_NEAR_LARGEST_SHARE * largest)).softmax(1).mean(0)
     price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
-    carried = (splits * price).sum(-1, keepdim=True)
+    # Mean price of each demand and of all demand, weighted by its splits and its mean rate.
+    mean_price = (splits * price).sum(-1, keepdim=True)
     volume = scenarios.mean(0)
-    typical = (volume * carried[:, 0]).sum() / volume.sum().clamp(min=_MIN_DIVISOR)
+    typical_price = (volume * mean_price[:, 0]).sum() / volume.sum().clamp(min=_MIN_DIVISOR)
     agreement = (utilisation / largest).mean(0).amax()
-    return (price - carried) / typical.clamp(min=_MIN_DIVISOR), agreement
+    return (price - mean_price) / typical_price.clamp(min=_MIN_DIVISOR), agreement
 
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,9 +234,10 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         recent: (T, D) traffic matrices, oldest first, Gbit/s.
 
     Returns:
-        (D, 6) of each demand: log relative volume, coefficient of variation, autocorrelation, and
-        newest, mean recent and largest recent rate relative to its mean; and (4,) of the series:
-        mean variation, mean autocorrelation, newest total, and log length.
+        (D, 6) inputs of each demand: log relative volume, coefficient of variation,
+        autocorrelation, and newest, mean recent and largest recent rate relative to its mean; and
+        (4,) inputs of the series: mean variation, mean autocorrelation, newest total, and log
+        length.
     """
     # Mean, variance and autocorrelation of each demand, relative to its mean.
     mean = recent.mean(0).clamp(min=_MIN_DIVISOR)
@@ -239,15 +248,15 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
         min=_MIN_DIVISOR
     )
     # Inputs of each demand.
-    last = relative[-_TREND_MATRICES:]
+    newest = relative[-_TREND_MATRICES:]
     demand = torch.stack(
         [
             _LOG_FACTOR * (mean / mean.mean()).log(),
             spread.sqrt(),
             autocorrelation,
             relative[-1] - 1,
-            last.mean(0) - 1,
-            last.amax(0) - 1,
+            newest.mean(0) - 1,
+            newest.amax(0) - 1,
         ],
         -1,
     )
@@ -266,7 +275,9 @@ def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
-    """Create a perceptron with two hidden layers, whose output is 0 before training."""
+    """Create a perceptron with two hidden layers of width ``hidden``, whose outputs are 0 before
+    training.
+    """
     last = nn.Linear(hidden, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

@@ -113,6 +113,7 @@ class PriceGNN(nn.Module):
         super().__init__()
         self.config = config = config or PriceGnnConfig()
         hidden = config.hidden
+        # Small weights of the encoder's last layer: all first prices are near 0.
         last = nn.Linear(hidden, hidden + 1)
         with torch.no_grad():
             last.weight.mul_(0.3)
@@ -121,6 +122,8 @@ class PriceGNN(nn.Module):
         features = _STATIC_FEATURES + _ROUND_FEATURES
         self.update = _Update(features, hidden)
         self.bound_update = _Update(features + _ALLOCATING_FEATURES, hidden)
+        # First temperatures, over the mean value: falling from 0.2 to 0.03 in the allocating pass,
+        # and from 0.03 to 0.015 in the bounding pass.
         self.log_temperature = nn.Parameter(
             torch.linspace(math.log(0.2), math.log(0.03), config.rounds + 1)
         )
@@ -129,9 +132,13 @@ class PriceGNN(nn.Module):
         )
 
     def with_rounds(self, rounds: int, bound_rounds: int) -> PriceGNN:
-        """Return the same model with other default numbers of rounds.
+        """Return a copy of the model with other default numbers of rounds.
 
-        Its learned temperatures, one per round, are interpolated.
+        The learned temperatures, one per round, are interpolated.
+
+        Args:
+            rounds: number of rounds of the allocating pass.
+            bound_rounds: number of rounds of the bounding pass.
         """
         resized = PriceGNN(
             dataclasses.replace(self.config, rounds=rounds, bound_rounds=bound_rounds)
@@ -273,11 +280,13 @@ class PriceGNN(nn.Module):
             np.arange(num_rounds) / max(1, num_rounds),
             no_features,
         )
+        # Entries 2 e of the response are loads, 2 e + 1 elasticities.
         last_progress = 1.0 if num_rounds else 0.0
         temperature = _interpolate(self.log_temperature, last_progress).exp()
         load = torch.from_numpy(
             view.responses.at(weight, 1 / float(temperature), splits.numpy()).sum(0)[:, ::2]
         )
+        # The splits stand in for the profits, which are undefined here.
         result = Round(splits, view.link_prices(raw_price), splits, temperature)
         # Bounding pass, with features of the allocation.
         features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
@@ -333,14 +342,15 @@ class _Update(nn.Module):
         """Return the next memory (B, E, H) and the change of the raw price (B, E).
 
         Args:
-            features: (B, E, F).
-            memory: (B, E, H).
+            features: (B, E, F) features of the links.
+            memory: (B, E, H) last memory of the links.
         """
+        # One row per matrix and link.
         rows = features.flatten(0, 1)
-        next_memory = memory.flatten(0, 1)
-        next_memory = self.cell(rows, next_memory)
-        change = self.move(torch.cat([next_memory, rows], -1))
-        return next_memory.view_as(memory), change.view(memory.shape[:2])
+        memory_rows = memory.flatten(0, 1)
+        memory_rows = self.cell(rows, memory_rows)
+        change = self.move(torch.cat([memory_rows, rows], -1))
+        return memory_rows.view_as(memory), change.view(memory.shape[:2])
 
 
 class _View:
@@ -380,6 +390,7 @@ class _View:
             self.responses = Responses(
                 problem.paths, problem.demand, problem.demand_value / self.mean_value
             )
+        # Features that do not change; the factor 1 / 2 brings the log utilisation to order 1.
         live = self._live
         even_utilisation = self._even_utilisation()
         size = (
@@ -398,6 +409,7 @@ class _View:
         problem = self._problem
         if self.can_be_fused:
             # A softmax at equal prices and a value far above them splits evenly over live paths.
+            # Entries 2 e of the result are loads, 2 e + 1 elasticities.
             weight = torch.where(self._live, 0.0, FAILED_WEIGHT).numpy()
             nothing_rejected = torch.full_like(problem.demand_value, _NOTHING_REJECTED)
             even = Responses(problem.paths, problem.demand, nothing_rejected)
@@ -412,7 +424,9 @@ class _View:
         )
 
     def link_inputs(self) -> fused.LinkInputs:
-        """Return the link inputs of the compiled rounds, one row per matrix and link."""
+        """Return inverse capacities, live flags, costs and static features for the compiled rounds,
+        one row per matrix and link.
+        """
         cost = (self._problem.link_cost / self.mean_value).expand_as(self.inverse_capacity)
         rows = (
             values.contiguous().flatten().numpy()
@@ -443,13 +457,13 @@ class _View:
     def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
         """Compute the softmax response of all demands to link prices, and the link loads.
 
-        w[d, k] = exp(profit[d, k] / T) / (1 + sum_j exp(profit[d, j] / T)); without the 1, the
-        rejected share, in a balanced program.  Elasticity: sum of demand w (1 - w) / T over the
-        paths through a link.
+        With the temperature T, path k of demand d gets the share w[d, k] = exp(profit[d, k] / T) /
+        (1 + sum_j exp(profit[d, j] / T)), without the 1, the rejected share, in a balanced program.
+        The elasticity of a link is the sum of demand w (1 - w) / T over the paths through it.
 
         Args:
             raw_price: (B, E) arguments of the softplus that gives the prices.
-            log_temperature: () log T.
+            log_temperature: () logarithm of T.
 
         Returns:
             Splits and prices of the round, and utilisation and elasticity of the links.
@@ -508,6 +522,8 @@ class _View:
             round_index: index of the round.
             num_rounds: number of rounds of the pass.
         """
+        # Price change that would bring the utilisation to 1.  The offsets 0.05 and 0.001 avoid a
+        # division by 0 and the log of 0; factors and tanh keep the features of order 1.
         newton_step = (response.utilisation - 1) / (response.elasticity + 0.05)
         return torch.stack(
             [
@@ -524,5 +540,5 @@ class _View:
 
 
 def _log(utilisation: Tensor) -> Tensor:
-    """Return the log of utilisations, clamped to +- 4."""
+    """Return the logarithm of each utilisation plus 1e-4, clamped to [-4, 4]."""
     return (utilisation + _LOG_OFFSET).log().clamp(-4, 4)

@@ -55,11 +55,12 @@ class Parameters(NamedTuple):
     Attributes:
         by_feature: (F 3 H,) features to the reset gate, update gate and candidate of the GRU cell.
         by_memory: (H 3 H,) memory to the reset gate, update gate and candidate of the GRU cell.
-        feature_bias: (3 H,) of ``by_feature``.
-        memory_bias: (3 H,) of ``by_memory``.
-        inner: ((H + F) H,) of the perceptron's hidden layer; the rows of the memory come first.
+        feature_bias: (3 H,) bias of the product with ``by_feature``.
+        memory_bias: (3 H,) bias of the product with ``by_memory``.
+        inner: ((H + F) H,) weights of the perceptron's hidden layer; the rows of the memory come
+            first.
         inner_bias: (H,) bias of the hidden layer.
-        outer: (H,) hidden layer to the perceptron's output, a change of the raw price.
+        outer: (H,) weights of the perceptron's output, a change of the raw price.
         outer_bias: bias of the output.
     """
 
@@ -80,7 +81,7 @@ class LinkInputs(NamedTuple):
         inverse_capacity: (B E,) 1 / capacity, 1/(Gbit/s).
         live: (B E,) whether the link works.
         cost: (B E,) cost of the link over the mean value of a Gbit/s, without unit.
-        static: (B E, S) features that depend only on network, capacities and demands.
+        static: (B E, features) features that depend only on network, capacities and demands.
     """
 
     inverse_capacity: Float32Array
@@ -105,8 +106,8 @@ def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
     """Return the weights of a link update in the layout of the kernel.
 
     Args:
-        cell: updates a link's memory.
-        move: Sequential(Linear, SiLU, Linear), the change of a link's raw price.
+        cell: GRU cell that updates a link's memory.
+        move: Sequential(Linear, SiLU, Linear), the perceptron that changes a link's raw price.
     """
     inner = cast(nn.Linear, move[0])
     outer = cast(nn.Linear, move[2])
@@ -123,10 +124,12 @@ def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
 
 
 def _array(values: Tensor) -> Float32Array:
+    """Return a tensor's values as an array, without gradients."""
     return values.detach().numpy()
 
 
 def _transposed(values: Tensor) -> Float32Array:
+    """Return a matrix (outputs, inputs) as (inputs, outputs), flat."""
     return _array(values).T.flatten()
 
 
@@ -145,18 +148,19 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
     """Apply a linear layer to four vectors: result <- bias + vector matrix.
 
     Args:
-        results: (4, N) flat (written).
-        bias: (N,).
-        vectors: (4, M) flat; the inputs are the columns ``first`` to ``first + length - 1``.
+        results: (4, N) N outputs of each vector, flat (written).
+        bias: (N,) bias of the layer.
+        vectors: (4, M) four vectors, flat; the inputs are their columns ``first`` to
+            ``first + length - 1``.
         first: first column of the inputs.
         length: number of inputs.
-        matrix: (length, N) flat.
+        matrix: (length, N) weights of the layer, flat.
         lanes: tuple whose length is the number of outputs that are computed at once; it divides N.
     """
     columns = len(bias) // len(lanes)
     stride = len(vectors) // 4
     for column in range(columns):
-        # Sums of the four vectors.
+        # Outputs of the four vectors in these columns.
         a = load(bias, column, lanes)
         b = a
         c = a
@@ -189,16 +193,16 @@ def _write_features(  # type: ignore[no-untyped-def]
 ):
     """Compute the features of one link in one round.
 
-    Static features; log price, log utilisation, excess utilisation, log elasticity, a Newton step
-    of the price, and progress of the pass; features of the allocating pass.
+    They are the static features, log price, log utilisation, excess utilisation, log elasticity,
+    a Newton step of the price, progress of the pass, and the features of the allocating pass.
 
     Args:
         row: index of matrix and link, from 0 to B E - 1.
         features: flat array (written from ``position`` on).
         position: position of the first feature in ``features``.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
-        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         raw_price: argument of the softplus that gives the link's price.
         round_index: index of the round.
         num_rounds: number of rounds of the pass.
@@ -249,22 +253,24 @@ def _update_chunk(  # type: ignore[no-untyped-def]
 ):
     """Update memory and price of the links of one parallel task, four links at once.
 
-    A GRU cell updates the memory m from the features f; a perceptron of both changes the raw price:
+    A GRU cell updates the memory m from the features f; a perceptron of both changes the raw price.
+    With the weights W of the features and U of the memory in reset gate r, update gate u and
+    candidate n, without the biases:
 
-        r = sigmoid(F_r f + M_r m),    u = sigmoid(F_u f + M_u m),
-        n = tanh(F_n f + r * (M_n m)),    m <- n + u * (m - n),
+        r = sigmoid(W_r f + U_r m),    u = sigmoid(W_u f + U_u m),
+        n = tanh(W_n f + r (U_n m)),    m <- n + u (m - n),
         raw price += price_gain * perceptron(m, f).
 
     Args:
         chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
-        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, S) features.
-        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         memory: (B E, H) flat (rows of the task are updated).
         raw_price: (B E,) arguments of the softplus (rows of the task are updated).
         round_index, num_rounds: index of the round, and number of rounds of the pass.
         parameters: weights of the GRU cell, (F, 3 H) and (H, 3 H), and of the perceptron,
-            (H + F, H) and (H,).
+            (H + F, H) and (H,), for F features and H numbers of memory.
         price_gain: factor of the perceptron's output.
         tiny: added to utilisation and elasticity before the logarithm.
         next_weight: (B E,) price plus cost, ``FAILED_WEIGHT`` for a failed link (rows of the task
@@ -388,17 +394,17 @@ def _make_rounds(
         demands: demands of B matrices and ranges of sources per block.
         scan: candidate paths, as one trie per source.
         sums: (blocks, B, 2 E) load and elasticity of each link, side by side (written).
-        sums_by_row: the same memory as (blocks, B E 2).
-        no_splits: (B, 0, 0): no splits are stored.
+        sums_by_row: view of ``sums`` as (blocks, B E 2).
+        no_splits: (B, 0, 0) placeholder: no splits are stored.
         links: link inputs that are the same in all rounds.
-        allocating_features: (B E, U) features from the allocating pass; U = 0 in that pass.
+        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
         memory: (B E, H) flat (updated).
         raw_price: (B E,) arguments of the softplus that gives the price (updated).
         parameters: weights of the link update.
         price_gain: factor of the perceptron's output in the raw price.
         tiny: added to utilisation and elasticity before the logarithm.
         weight: (B, E) price plus cost of each link (updated).
-        weight_by_row: the same memory as (B E,).
+        weight_by_row: view of ``weight`` as (B E,).
         lanes: tuple whose length is the number of outputs of a linear layer computed at once.
         pair: tuple of two numbers, for load and elasticity as two SIMD lanes.
     """
@@ -449,8 +455,8 @@ def compute_weights(
 
     Args:
         begin, end: range of rows; a row is a matrix and a link.
-        raw_price: (B E,).
-        links: costs and live links.
+        raw_price: (B E,) arguments of the softplus.
+        links: costs and live links, (B E,) each.
         next_weight: (B E,) weights (written); ``FAILED_WEIGHT`` for a failed link.
     """
     for row in range(begin, end):
@@ -477,7 +483,7 @@ def make_rounds(
         sharpness: (R,) 1 / temperature of each round.
         responses: demands of B matrices, and memory for their link sums.
         links: link inputs that are the same in all rounds.
-        allocating_features: (B E, U) features of each link from the allocating pass, an input of
+        allocating_features: (B E, 2) features of each link from the allocating pass, an input of
             the bounding pass; (B E, 0) in the allocating pass.
         memory: (B E, H), contiguous (updated).
         raw_price: (B E,) argument of the softplus that gives the price over the mean value

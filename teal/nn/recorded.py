@@ -87,7 +87,9 @@ class _Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def run(self, forward: Pass, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Copy a problem of the same shape to the fixed memory, run the pass; return its results.
+        """Copy a problem of the same shape to the fixed memory, and run the pass.
+
+        Returns copies of the splits (B, D, K) and prices (B, E).
 
         Args:
             forward: the pass, which a replay of the graph does not call.
@@ -100,5 +102,5 @@ class _Recorded:
         self._program.take(problem)
         self._graph.run(work)
         assert self._results is not None
-        first, second = self._results
-        return first.clone(), second.clone()
+        splits, prices = self._results
+        return splits.clone(), prices.clone()

@@ -6,16 +6,18 @@ independent of K and of the number of demands: the mean over the K paths of a de
 concatenation, and a mean weighted by demand replaces the division by roots of degrees.  A sample of
 the demands at raised rates therefore has the same inputs as all demands.
 
-With h[e] the state of link e, g[p] that of path p, c capacities, v values over their mean, layer l
-computes
+With h[e] the state of link e, g[p] that of path p, v values over their mean, layer l computes, with
+learned weights a_l, b_l, u_l, q_l, A_l, B_l, C_l, V_l and a perceptron MLP_l,
 
     price[e]  = softplus(a_l . h[e] + b_l),
     profit[p] = v[p] - sum of price[e] over the links of p,
-    z[p]      = u_l . g[p] + q_l bounded(profit[p]),       w = softmax of z over the paths of a demand and rejection,
+    z[p]      = u_l . g[p] + q_l bounded(profit[p]),
+    w         = softmax of z over the paths of a demand and rejection,
     load, elasticity = sums over the paths through a link of  demand w  and  q_l demand w (1 - w),
     G[e]      = mean of g[p] over the paths through e, weighted by demand,
     h[e]     += MLP_l(h, G, features of the link),
-    g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths) + mean of V_l h[e] along p + C_l x[p]),
+    g[p]     += silu(A_l g[p] + B_l (mean of g over the demand's paths)
+                     + mean of V_l h[e] along p + C_l x[p]),
 
 with features x[p] of the path: its worst utilisation and excess, its profit, and its split w.  The
 last z are the means of the policy.  In a balanced program nothing is rejected, and prices are
@@ -63,6 +65,7 @@ class _LinkUpdate(nn.Module):
 
     def __init__(self, state: int, width: int) -> None:
         super().__init__()
+        # Small weights of the last layer: before training an update changes the state little.
         last = nn.Linear(state, state)
         with torch.no_grad():
             last.weight.mul_(0.3)
@@ -109,6 +112,7 @@ class UniversalFlowGnn(FlowModel):
         # Numbers of a path state and of a link state.
         width = config.width
         state = 2 * config.width
+        # First states; updates and messages of each layer; raw prices of encoder and layers.
         self.link_in = nn.Sequential(nn.Linear(_STATIC, state), nn.SiLU(), nn.Linear(state, state))
         self.path_in = PathEncoder(width)
         self.link_layers = nn.ModuleList(_LinkUpdate(state, width) for _ in range(config.layers))
@@ -120,6 +124,7 @@ class UniversalFlowGnn(FlowModel):
         )
         # Sharpness q of each layer: in value maximisation, and in balanced programs.
         self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
+        # Prices for the dual bound, from a last update of the link states.
         self.bound_layer = _LinkUpdate(state, width)
         bound_last = nn.Linear(state, 1)
         nn.init.constant_(bound_last.bias, FIRST_RAW_PRICE)
@@ -202,9 +207,9 @@ class _Links:
         live: (B, E) whether a link works.
         static: (B, E, 4) constant features: log relative capacity, log utilisation of even splits,
             whether the link is live, whether the program is balanced.
-        utilisation: (B, E) utilisation of the last splits (first of even ones); in a balanced
-            program over the largest one.
-        path_means: (B, E, F) G, mean state of the paths through each link, weighted by demand.
+        utilisation: (B, E) utilisation of the last splits, before them of even splits; in a
+            balanced program over the largest one.
+        path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
         mean_value: () unit of values and prices; 1 in a balanced program, which has no values.
     """
 
@@ -217,10 +222,13 @@ class _Links:
             if self.carries_all
             else mean_value(problem).clamp(min=1e-30)
         )
+        # (B, 1) sum of the demands, Gbit/s; (B, E) loads of even splits; (B, E) factor of the sums
+        # of path states, 1 / (demand of all paths through the link).
         self._rate = problem.routable_demand.sum(1, keepdim=True).clamp(min=1e-30)
         self._load = passes.even_load
         full = passes.full_load
         self._weight = torch.where(full > 0, 1 / full.clamp(min=1e-30), 0)
+        # Constant features; the factor 1 / 2 brings the log utilisation to order 1.
         self.utilisation, self._largest = self._relative(self._load)
         size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_OFFSET).log()
         features = [size, (self.utilisation + _OFFSET).log() / 2, torch.ones_like(size)]
@@ -270,6 +278,8 @@ class _Links:
 
         Log utilisation, excess utilisation, log elasticity, Newton step of the price, log price.
         """
+        # The offsets 0.05 and 0.001 avoid a division by 0 and the log of 0; factors, clamp and tanh
+        # keep the features of order 1.
         excess = self.utilisation - 1
         return torch.stack(
             [

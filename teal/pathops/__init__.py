@@ -40,6 +40,7 @@ def make_path_ops(
     name = (
         {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
     )
+    # Torch on any device, Numba on the CPU.
     if name == "torch":
         return PathOps(paths, TorchBackend(paths, device), device)
     if name == "numba":
@@ -50,6 +51,7 @@ def make_path_ops(
         return PathOps(paths, NumbaBackend(paths, device), device)
     if name != "cuda":
         raise InputError("path operations", "backend", "auto, torch, numba or cuda", repr(backend))
+    # CUDA kernels; with auto, torch where they cannot run.
     import teal.runtime.cuda as cuda
 
     if backend == "auto" and (reason := cuda.missing()):

@@ -51,8 +51,8 @@ class OpsBackend(Protocol):
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.  Links are int64; of links with equal values the one
-        nearest the source is returned.
+        They are 0 and -1 where there is no path.  Links are int64; of links with equal values, the
+        one nearest the source is returned.
         """
         ...
 
@@ -145,7 +145,7 @@ class PathOps:
     def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
         """Sum link values along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F).
 
-        0 where there is no path.
+        The sum is 0 where there is no path.
         """
         if link_values.dim() == 2:
             return cast(Tensor, _PathSum.apply(link_values.unsqueeze(-1), self.backend)).squeeze(-1)
@@ -165,8 +165,8 @@ class PathOps:
     ) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.  Links are int64; of links with equal values the one
-        nearest the source is returned, which alone receives the gradient.
+        They are 0 and -1 where there is no path.  Links are int64; of links with equal values, the
+        one nearest the source is returned, which alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
 
@@ -188,6 +188,10 @@ class TorchBackend:
     """Path operations in torch, which process all trie nodes of one depth at once.
 
     T trie nodes of all sources; a node stands for the path from its source to it.
+
+    Args:
+        paths: candidate paths.
+        device: device of all tensors.
     """
 
     name = "torch"
@@ -230,7 +234,7 @@ class TorchBackend:
         """Sum path values over each link: (B, D, K, F) -> (B, E, F)."""
         batch = path_values.shape[0]
         features = path_values.shape[-1]
-        # (B, T, F) flow through each node: first of the paths that end there.
+        # (B, T, F) flow through each node: at first that of the paths that end there.
         flow = path_values.new_zeros(batch, self._num_nodes, features)
         flow.index_add_(1, self._end_node, path_values.flatten(1, 2)[:, self._slot])
         link_totals = path_values.new_zeros(batch, self._num_links, features)
@@ -245,7 +249,7 @@ class TorchBackend:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.
+        They are 0 and -1 where there is no path.
         """
         # (B, T) largest value from the source to each node, and its link.
         largest = link_values.new_zeros(len(link_values), self._num_nodes)
@@ -277,6 +281,7 @@ class TorchBackend:
 
 ColumnLinks = tuple[PathLinks, FloatArray]
 
+# Incidences of the columns of path operations that side conditions transform.
 _cache: weakref.WeakKeyDictionary[PathOps, ColumnLinks] = weakref.WeakKeyDictionary()
 
 
@@ -287,7 +292,7 @@ def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
 
     Args:
         ops: path operations, possibly transformed by side conditions.
-        num_rows: number of rows, links and those that side conditions add.
+        num_rows: number of rows: the links, and the rows that side conditions add.
     """
     if ops.is_over_paths and isinstance(ops.column_paths, PathSet):
         return path_links_of(ops.column_paths), np.zeros(0)
@@ -298,12 +303,19 @@ def columns_of_ops(ops: PathOps, num_rows: int) -> ColumnLinks:
 
 
 def _column_links(ops: PathOps, num_rows: int) -> ColumnLinks:
-    """Convert the incidence matrix of ``ops`` to rows and coefficients by column."""
+    """Return the rows of each column in CSR form, and the coefficients, (incidences,) float64.
+
+    Args:
+        ops: path operations, transformed by side conditions.
+        num_rows: number of rows.
+    """
+    # Existing columns (``slot``), and their entries in column order, without stored zeros.
     mask = ops.mask.cpu().numpy()
     slot = np.flatnonzero(mask.reshape(-1)).astype(np.int64)
     rows = sp.csc_array(ops.incidence(num_rows))[:, slot]
     rows.eliminate_zeros()
     rows.sort_indices()
+    # First column of each demand.
     path_ptr = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
     links = PathLinks(
         path_ptr, slot, rows.indptr.astype(np.int64), np.ascontiguousarray(rows.indices, np.int32)

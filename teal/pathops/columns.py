@@ -81,8 +81,8 @@ class AddedRowOps(PathOps):
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest row value along each column, and its row: (B, E) -> (B, D, K) each.
 
-        Columns with a positive coefficient include the extra row.  0 and -1 where there is no
-        column.
+        Columns with a positive coefficient include the extra row.  The results are 0 and -1 where
+        there is no column.
         """
         values, links = self.ops.path_max(link_values[:, :-1].contiguous())
         added = link_values[:, -1, None, None].expand_as(values)
@@ -136,7 +136,7 @@ class BundleOps(PathOps):
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value on the paths of each bundle, and its link.
 
-        (B, E) -> (B, D, J) each; 0 and -1 where there is no bundle.
+        Link values (B, E) give two arrays (B, D, J), with 0 and -1 where there is no bundle.
         """
         values, links = self.ops.path_max(link_values)
         has_path = (self.weight > 0)[None]

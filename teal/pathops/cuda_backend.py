@@ -51,6 +51,19 @@ class CudaBackend:
 
     Results are bitwise reproducible: no sum depends on the order in which blocks run.
 
+    Args:
+        paths: candidate paths.
+        device: the GPU.
+
+    Attributes:
+        device: device of all tensors.
+        num_nodes: T, number of trie nodes of all sources.
+        sources: number of sources.
+        trie: arrays of the trie on the GPU.
+        link_ptr, link_node: trie nodes into which each link leads, in CSR form, (E + 1,) and (T,).
+        threads_per_link: number of threads that sum the nodes of one link.
+        spare_buffers: recordings of the PDHG engine, by shape of the program, for the next solve.
+
     Raises:
         InputError: CUDA kernels cannot run here, or the paths exceed the GPU's memory.
     """
@@ -67,6 +80,7 @@ class CudaBackend:
         self.num_nodes = paths.trie.num_nodes
         self._max_slots = trie.max_slots
         self.sources = len(trie.node_ptr) - 1
+        # Upload the trie and the nodes of each link.
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
         # The tensors own the memory of the kernels' arrays, which are views.
         self._tensors = {name: cuda.upload(getattr(trie, name), device) for name in names}
@@ -78,7 +92,6 @@ class CudaBackend:
         self.trie = kernels.TrieArrays(**arrays)
         self._index_bytes = trie.parent.itemsize
         self.threads_per_link = _threads_per_link(paths.trie.num_nodes, paths.num_links)
-        # Recordings of the PDHG engine by shape, reused by the next solve.
         self.spare_buffers = LruCache[Any, Any](_MAX_SHAPES)
 
     def without_spare_buffers(self) -> CudaBackend:
@@ -177,6 +190,8 @@ class CudaBackend:
         out = flows.new_empty(batch, self._num_links, features)
         lanes = min(features, cuda.THREADS)
         rows = max(1, min(self.threads_per_link, cuda.THREADS // lanes))
+        # A block sums as many links as it has teams of ``lanes * rows`` threads, for one chunk of
+        # features of one matrix.
         blocks = (
             -(-self._num_links // (cuda.THREADS // (lanes * rows))) * batch * -(-features // lanes)
         )
@@ -198,7 +213,7 @@ class CudaBackend:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where there is no path.
+        They are 0 and -1 where there is no path.
         """
         out = link_values.new_empty(len(link_values), *self._shape)
         out_link = torch.empty(out.shape, dtype=torch.int64, device=out.device)
@@ -224,7 +239,7 @@ class CudaBackend:
     def extremes(self, *tensors: Tensor) -> list[FloatArray]:
         """Return minimum, maximum, sum and minimum positive value of each row of four tensors.
 
-        One kernel and one transfer to the host.
+        They take one kernel and one transfer to the host.
 
         Args:
             tensors: four tensors (B, n) on the GPU; n may differ.
@@ -236,6 +251,7 @@ class CudaBackend:
         begin = [0]
         for tensor in tensors:
             begin.append(begin[-1] + len(tensor) * -(-tensor.shape[1] // _CHUNK))
+        # Results of each chunk; the kernel needs no dynamic shared memory (0 bytes).
         partials = torch.empty(4 * begin[-1], dtype=torch.float64, device=self.device)
         cuda.launch(
             kernels.extremes,

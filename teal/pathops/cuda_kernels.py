@@ -78,7 +78,8 @@ class NodeMemory(NamedTuple):
 def first_row(lanes):
     """Return the first row of this thread, where ``lanes`` threads share a row.
 
-    A thread left over, THREADS not being a multiple of ``lanes``, gets _NO_ROW.
+    If THREADS is not a multiple of ``lanes``, the threads that are left over get ``_NO_ROW``, which
+    is larger than any number of rows.
     """
     row = cuda.threadIdx.x // lanes
     return row if row < THREADS // lanes else _NO_ROW
@@ -287,6 +288,7 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
     demands = len(trie.end_node) // num_paths
     batch = len(link_values) // num_links
     for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
+        # Source s of matrix b.
         s = item // batch
         b = item - s * batch
         first_node = trie.node_ptr[s]

@@ -26,7 +26,7 @@ def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: 
 
     Args:
         begin, end: range of sources.
-        link_values: (B, E, F).
+        link_values: (B, E, F) values of the links.
         scan: candidate paths, as one trie per source: sums[node] = sums[parent] + value of link.
             Nodes are numbered from 1 within a source, 0 is the source.
         out: (B, D, K, F) (written); 0 where a demand has no k-th path.
@@ -39,6 +39,7 @@ def _path_sum(begin: int, end: int, link_values: AnyArray, scan: PathScan, out: 
         sums = np.empty((stop - first + 1, features), dtype=link_values.dtype)
         sums[0] = 0
         for b in range(batch):
+            # Sums from the source to each node, then those of the paths from their end nodes.
             for i in range(stop - first):
                 parent = scan.parent[first + i]
                 link = scan.link[first + i]
@@ -68,7 +69,7 @@ def _link_sum(
 
     Args:
         begin, end: range of blocks.
-        path_values: (B, D, K, F); entries without a path are ignored.
+        path_values: (B, D, K, F) values of the paths; entries without a path are ignored.
         scan: candidate paths, as one trie per source; every node passes its flow to its parent.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         block_sums: (blocks, B, E, F) sums of each block (increased).
@@ -82,6 +83,7 @@ def _link_sum(
             # (nodes of the source + 1, F) flow through each node; row 0 is the source.
             flow = np.empty((stop - first + 1, features), dtype=path_values.dtype)
             for b in range(batch):
+                # Flows of the paths at their end nodes.
                 flow[:] = 0
                 path = scan.path_ptr[s]
                 for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -108,7 +110,7 @@ def _path_max(
 
     Args:
         begin, end: range of sources.
-        link_values: (B, E).
+        link_values: (B, E) values of the links.
         scan: candidate paths, as one trie per source.  Nodes are numbered from 1 within a source, 0
             is the source.
         out: (B, D, K) largest value (written); 0 where a demand has no k-th path.
@@ -123,6 +125,7 @@ def _path_max(
         max_link = np.empty(stop - first + 1, dtype=np.int32)
         largest[0] = -np.inf
         for b in range(len(link_values)):
+            # Maxima from the source to each node, then those of the paths from their end nodes.
             for i in range(stop - first):
                 parent = scan.parent[first + i]
                 value = link_values[b, scan.link[first + i]]
@@ -161,7 +164,7 @@ class NumbaBackend:
         if device.type != "cpu":
             raise ValueError(f"the numba backend runs on the CPU, not on {device}")
         self._scan = paths.packed.scan
-        # (D, K).
+        # Number of demands, and largest number of paths of one: (D, K).
         self._shape = paths.leaf.shape
         self._num_links = paths.num_links
         # Scalar operations of a scan of one feature.
@@ -190,7 +193,7 @@ class NumbaBackend:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each path, and its link: (B, E) -> (B, D, K) each.
 
-        Without a path 0 and -1.
+        They are 0 and -1 where there is no path.
         """
         out = link_values.new_empty(len(link_values), *self._shape)
         out_link = torch.empty(out.shape, dtype=torch.int64)

@@ -73,7 +73,7 @@ class Responding(NamedTuple):
 
     Attributes:
         demand: (B, D) Gbit/s.
-        value: (D,) values u, in the unit of the link weights.
+        value: (D,) value of each demand, in the unit of the link weights.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: maximum number of trie nodes of a source, including the source itself.
         max_shares: maximum number of demands plus paths of a source.
@@ -90,7 +90,7 @@ class Responding(NamedTuple):
 def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair):  # type: ignore[no-untyped-def]
     """Compute splits, link loads and elasticities of one block of sources at given link weights.
 
-    For each demand d, with a(d, k) the sum of the weights along path k:
+    For each demand d, with u[d] its value and a(d, k) the sum of the weights along path k:
 
         w[d, k] = exp(q (u[d] - a(d, k))) / (1 + sum_j exp(q (u[d] - a(d, j)))),
         load[e] += sum of demand w,    elasticity[e] += sum of q demand w (1 - w),
@@ -141,7 +141,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                 largest = np.float32(0)
                 num_paths = scan.path_count[d]
                 scaled_value = sharpness * value[d]
-                # The common case: a loop of unknown length costs more than its body.
+                # Two paths, the common case: a loop of unknown length costs more than its body.
                 if num_paths == 2:
                     first_term = scaled_value - path_weight[scan.end_node[path]]
                     second_term = scaled_value - path_weight[scan.end_node[path + 1]]
@@ -167,6 +167,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
             for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
                 rate = demand[b, d]
                 num_paths = scan.path_count[d]
+                # Two paths, again without a loop.
                 if num_paths == 2:
                     first_term = share[offset + 1]
                     second_term = share[offset + 2]
@@ -175,6 +176,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                     second_term = second_term * inverse_total
                     node = 2 * scan.end_node[path]
                     second_node = 2 * scan.end_node[path + 1]
+                    # Flow and elasticity of both paths at their end nodes.
                     flow[node] = rate * first_term
                     flow[second_node] = rate * second_term
                     slope = sharpness * rate
@@ -184,6 +186,7 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
                         splits[b, d, 0] = first_term
                         splits[b, d, 1] = second_term
                 else:
+                    # Sum of the shares, then splits, flows and elasticities of the paths.
                     total = share[offset]
                     for k in range(num_paths):
                         total += share[offset + 1 + k]
@@ -224,7 +227,7 @@ def _respond(
     Args:
         begin, end: range of blocks.
         weight: (B, E) link weights.
-        sharpness: q.
+        sharpness: q, inverse softmax temperature, 1/weight.
         demands: rates (B, D), values (D,) and ranges of sources per block.
         scan: candidate paths, as one trie per source.
         sums: (blocks, B, 2 E) load and elasticity of each link, side by side (written).
@@ -241,7 +244,7 @@ class Responses:
     Args:
         paths: paths of the demands.
         demand: (B, D) Gbit/s, on the CPU.
-        value: (D,) values u, in the unit of the weights.
+        value: (D,) value of each demand, in the unit of the weights.
 
     Attributes:
         demands: demands and values, as kernel arguments.
@@ -293,4 +296,5 @@ class Responses:
 
 
 def _float32(values: Tensor) -> Float32Array:
+    """Convert a tensor to a contiguous float32 array, without gradients."""
     return values.detach().to(torch.float32).contiguous().numpy()

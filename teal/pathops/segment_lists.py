@@ -40,8 +40,8 @@ class _SegmentBackend:
         self._passes = SegmentPasses(lists.dag)
         self._num_nodes = lists.dag.topology.num_nodes
         self._num_links = lists.dag.topology.num_links
-        # (D, K, M + 1) segments of each list as t N + u for the traffic from node u to node t; N^2
-        # for none.
+        # (D, K, M + 1) segments of each list of at most M stops, as t N + u for the traffic from
+        # node u to node t; N^2 for none.
         self._segment = torch.from_numpy(lists.segments)
         # (D, K, M) links of adjacency segments; E for none.
         adjacency = np.where((lists.link >= 0) & lists.mask[..., None], lists.link, self._num_links)
@@ -78,12 +78,13 @@ class _SegmentBackend:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the largest link value along each list, and its link: (B, E) -> (B, D, K) each.
 
-        0 and -1 where a demand has no k-th list.  Of links with equal values any is returned.
+        They are 0 and -1 where a demand has no k-th list.  Of links with equal values, any is
+        returned.
         """
         rows = link_values.detach().to("cpu", torch.float64)
         largest, first = self._passes.segment_max(rows.numpy())
-        # (B, D, K, 2 M + 1) maximum and link of each segment and adjacency; minus infinity and -1
-        # for none.
+        # (B, D, K, 2 M + 1) maximum and link of each of the M + 1 segments and M adjacencies; minus
+        # infinity and -1 for none.
         value = torch.cat(
             [
                 self._by_segment(largest, -torch.inf)[:, self._segment],

@@ -4,15 +4,14 @@ A *segment* (t, u) is the traffic from node u to node t, which ECMP divides over
 e) is its share on link e.  The passes traverse the DAG of every destination
 (:class:`teal.network.ecmp.EcmpDag`):
 
-- segment_sum:   s[t, u] = sum_e g(t, u, e) x[e], from the destination outwards: the mean over the
-  next hops (u, v) of
-                 x[(u, v)] + s[t, v];
-- segment_load:  l[e] = sum_{t, u} g(t, u, e) f[t, u], from the farthest node inwards: each node
-  forwards its traffic to
-                 its next hops.  The transpose of segment_sum;
-- segment_max:   max x[e] over the links e with g(t, u, e) > 0, and the first link that attains it.
+- segment_sum of link values x:  s[t, u] = sum_e g(t, u, e) x[e], from the destination outwards: the
+  mean over the next hops (u, v) of x[(u, v)] + s[t, v];
+- segment_load of traffic f:  l[e] = sum_{t, u} g(t, u, e) f[t, u], from the farthest node inwards:
+  each node forwards its traffic to its next hops.  The transpose of segment_sum;
+- segment_max:  max x[e] over the links e with g(t, u, e) > 0, and the first link that attains it.
 
-Arrays (N, N) have the destination first.  A node without a path to the destination has infinite sum
+Arrays (N, N) over the N nodes have the destination first; L is the number of rows of link values or
+of traffic that a call processes.  A node without a path to the destination has infinite sum
 and maximum; its traffic is dropped.  Entry point: :class:`SegmentPasses`.
 """
 
@@ -47,7 +46,7 @@ def sum_outwards(
         dags: DAGs towards all destinations: the reachable nodes ``order[row]``, nearest first; arcs
             of the i-th of them are links ``arc[row, arc_start[row, i]:arc_start[row, i + 1]]`` with
             the traffic splits ``share``.
-        link_value: (E,) x.
+        link_value: (E,) x, value of each link.
         result: (N,) sums (written); 0 at the destination, infinite without a path.
     """
     order = dags.order[row]
@@ -85,6 +84,7 @@ def load_inwards(
     arc_start = dags.arc_start[row]
     arc = dags.arc[row]
     share = dags.share[row]
+    # Split the traffic of each node over its arcs, and add it to the traffic at their ends.
     for j in range(dags.reached[row] - 1):
         i = dags.reached[row] - 1 - j
         node_traffic = volume[order[i]]
@@ -107,7 +107,7 @@ def _segment_sum(
         begin, end: range of destinations.
         head: (E,) node where each link ends.
         dags: DAGs towards all destinations.
-        link_value: (L, E).
+        link_value: (L, E) values of the links.
         result: (L, N, N) sums, destination first (written).
     """
     for target in range(begin, end):
@@ -135,7 +135,7 @@ def _segment_max(
         dags: DAGs towards all destinations: the reachable nodes ``order[target]``, nearest first;
             arcs of the i-th of them are links
             ``arc[target, arc_start[target, i]:arc_start[target, i + 1]]``.
-        link_value: (L, E).
+        link_value: (L, E) values of the links.
         result: (L, N, N) maximum, destination first (written); minus infinity at the destination,
             infinite without a path.
         first: (L, N, N) first link with that value (written); -1 for none.
@@ -149,6 +149,7 @@ def _segment_max(
             first[i, target, :] = -1
             result[i, target, order[0]] = -np.inf
             for position in range(1, dags.reached[target]):
+                # Largest, over the arcs of the node, of the arc's value and the maximum at its end.
                 largest = -np.inf
                 max_link = -1
                 for arc_index in range(arc_start[position], arc_start[position + 1]):
@@ -235,8 +236,8 @@ class SegmentPasses:
     def segment_sum(self, link_value: FloatArray) -> FloatArray:
         """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N).
 
-        Destination first; the mean over the paths, weighted by their traffic; infinite without a
-        path.
+        A segment's sum is the mean over its paths, weighted by their traffic, and infinite without
+        a path.  The result has the destination first.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
@@ -260,8 +261,8 @@ class SegmentPasses:
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
         """Compute the largest link value on the ECMP paths of each segment, and its link.
 
-        (L, E) -> twice (L, N, N), destination first.  At the destination minus infinity and -1,
-        without a path infinity and -1.
+        Link values (L, E) give two arrays (L, N, N), destination first: at the destination itself
+        minus infinity and -1, without a path infinity and -1.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))

@@ -24,32 +24,31 @@ of a cycle, with y clamped to >= 0.  A cycle restarts by the criteria of PDLP (A
 the anchor z_0 moves to T(z), and log(omega), omega the primal weight, half way to the logarithm of
 the ratio of the distances by which y and w moved.
 
-| symbol | meaning                                             | unit           | shape     | name
-in the code      |
-|--------|-----------------------------------------------------|----------------|-----------|-----------------------|
-| z      | iterate (w, y)                                      |                |           |
-current               | | T(z)   | result of a step from z                             |
-|           | stepped               | | z_0    | Halpern's anchor
-|                |           | anchor                | | n      | iterations since the last restart
-| 1              | (B,)      | cycle_iterations      | | w      | splits
-| share          | (B, D, K) | splits                | | y      | scaled dual variables of the
-capacity rows          | 1              | (B, E)    | dual                  | | p      | link
-prices, S y / c                                | value/(Gbit/s) | (B, E)    | prices
-| |        | (y / c for a balanced program)                      | 1/(Gbit/s)     |           |
-| | v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    |
-path_value            | | c      | capacity                                            | Gbit/s
-| (B, E)    | capacity              | | S      | value of all demand; of a balanced program the
-| value; 1       | (B, 1)    | objective_scale       | |        | largest utilisation under even
-splits               |                |           |                       | | demand | demand
-| Gbit/s         | (B, D)    | demand                | | v / S  | scaled value; on a path minus its
-scaled cost       | 1/(Gbit/s)     | (B, D)    | scaled_value          | | h      | largest sum of
-1/c along a path of a demand         | 1/(Gbit/s)     | (B, D, 1) | inverse_capacity_sum  | | m
-| utilisation if every path carried all of its demand | 1              | (B, E)    |
-full_path_utilisation | |        | (over S for a balanced program)                     |
-|           |                       | | omega  | primal weight: multiplies the step of y, divides
-| 1              | (B,)      | primal_weight         | |        | that of w
-|                |           |                       | | tau    | step size of w
-| Gbit/s         | (B, D)    | primal_step           |
+| symbol | meaning                            | unit           | shape     | name in the code      |
+|--------|------------------------------------|----------------|-----------|-----------------------|
+| z      | iterate (w, y)                     |                |           | current               |
+| T(z)   | result of a step from z            |                |           | stepped               |
+| z_0    | Halpern's anchor                   |                |           | anchor                |
+| n      | iterations since the last restart  | 1              | (B,)      | cycle_iterations      |
+| w      | splits                             | share          | (B, D, K) | splits                |
+| y      | scaled duals of the capacity rows  | 1              | (B, E)    | dual                  |
+| p      | link prices, S y / c               | value/(Gbit/s) | (B, E)    | prices                |
+|        | (y / c for a balanced program)     | 1/(Gbit/s)     |           |                       |
+| v      | value of a Gbit/s on a path        | value/(Gbit/s) | (D, K)    | path_value            |
+| c      | capacity                           | Gbit/s         | (B, E)    | capacity              |
+| S      | value of all demand;               | value          | (B, 1)    | objective_scale       |
+|        | balanced: largest utilisation      | 1              |           |                       |
+|        | under even splits                  |                |           |                       |
+| demand | demand                             | Gbit/s         | (B, D)    | demand                |
+| v / S  | scaled value of a Gbit/s, minus    | 1/(Gbit/s)     | (B, D)    | scaled_value          |
+|        | its scaled cost on a path          |                |           |                       |
+| h      | largest sum of 1/c along a path of | 1/(Gbit/s)     | (B, D, 1) | inverse_capacity_sum  |
+|        | a demand                           |                |           |                       |
+| m      | utilisation if every path carried  | 1              | (B, E)    | full_path_utilisation |
+|        | all of its demand (balanced: / S)  |                |           |                       |
+| omega  | primal weight: multiplies the step | 1              | (B,)      | primal_weight         |
+|        | of y, divides that of w            |                |           |                       |
+| tau    | step size of w                     | Gbit/s         | (B, D)    | primal_step           |
 
 Stages of a solve: :mod:`solver` validates options and expands sequences of programs;
 :mod:`single` rewrites side conditions, presolves (:mod:`reduction`), selects engines and splits the

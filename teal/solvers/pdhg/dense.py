@@ -32,10 +32,11 @@ class Scaling:
     """Constants of the iteration for one program.
 
     Attributes:
-        objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h; (B, D, K) for step sizes per path, as under
-            ``largest_share``.
-        full_path_utilisation: (B, E) m.
+        objective_scale: (B, 1) S, value of all demand; in a balanced program the largest
+            utilisation under even splits.
+        inverse_capacity_sum: (B, D, 1) h, largest sum of 1 / c along a path of the demand; for step
+            sizes per path (B, D, K), one value of each path.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
         load_scale: (B, 1) divisor of utilisations: S where prices lie on the simplex, else 1.
         largest_share: (B, D, K) largest share of a demand on a path, for the equilibrated engine;
             else 1.
@@ -52,19 +53,24 @@ class Scaling:
 
     @property
     def price_scale(self) -> Tensor:
-        """Ratio (B, 1) of a price p to y / c."""
+        """Ratio (B, 1) of a link's price to its dual variable over its capacity."""
         return self.objective_scale / self.load_scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """An iterate z: splits (B, D, K) and dual variables y (B, E)."""
+    """An iterate z of the search.
+
+    Attributes:
+        splits: (B, D, K) share of each demand on each path.
+        dual: (B, E) dual variables y of the links.
+    """
 
     splits: Tensor
     dual: Tensor
 
     def towards(self, target: Point, weight: Tensor) -> Point:
-        """Return self + weight (target - self), for weights (B,)."""
+        """Return the point self + weight (target - self), with a weight of each matrix, (B,)."""
         w = weight[:, None]
         return Point(
             self.splits + w[..., None] * (target.splits - self.splits),
@@ -72,7 +78,7 @@ class Point:
         )
 
     def where(self, rows: Tensor, alternative: Point) -> Point:
-        """Return self in the ``rows`` (B,) that are true, else ``alternative``."""
+        """Return this point in the matrices where ``rows`` (B,) is true, else ``alternative``."""
         r = rows[:, None]
         return Point(
             torch.where(r[..., None], self.splits, alternative.splits),
@@ -84,8 +90,8 @@ def scaling(problem: Problem) -> Scaling:
     """Compute the constants of the iteration: S, h of each demand and m of each link.
 
     S is the value of all demand, or the largest utilisation under even splits; h[d] = largest sum
-    of 1 / c along a path; m[e] = utilisation if every path carried all of its demand, over S for a
-    balanced program.
+    of 1 / capacity along a path; m[e] = utilisation if every path carried all of its demand, over S
+    for a balanced program.
 
     Args:
         problem: B matrices.
@@ -95,6 +101,7 @@ def scaling(problem: Problem) -> Scaling:
     unscaled_objective = (
         problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
     )
+    # Under a utility marginal values exceed those at full service.
     if problem.utility is not None:
         unscaled_objective = unscaled_objective * problem.utility.value_scale(
             problem.utilisation(problem.first_path_splits).amax(1)
@@ -129,6 +136,11 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
     Without a state a balanced program starts from even splits, and from prices in proportion to
     ``scale.dual_size``.
+
+    Args:
+        problem: B matrices.
+        scale: scaling of the program.
+        state: splits (B, D, K) and prices (B, E); None for a cold start.
     """
     splits = torch.zeros_like(problem.even_splits)
     dual = torch.zeros_like(problem.capacity)
@@ -154,7 +166,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
-    """Return (B,) the first primal weight omega = |y| / |w|, from a trial routing.
+    """Return (B,) the first primal weight |y| / |w|, from a trial routing.
 
     |w| is the norm of splits that send each demand on one path, y the price guess for the links
     that the trial routing overloads: first paths, or even splits for a balanced program.
@@ -184,7 +196,7 @@ class DenseEngine:
 
     Args:
         exact: B matrices, float64.
-        price_scale: (B, 1) price p over y / c.
+        price_scale: (B, 1) ratio of a link's price to its dual variable over its capacity.
     """
 
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:
@@ -194,27 +206,29 @@ class DenseEngine:
         self._incumbent: tuple[Tensor, Tensor] | None = None  # (splits, prices)
 
     def _last_step(self) -> Point:
-        """Return T(z) of the last iteration."""
+        """Return T(z), the splits and dual variables of the last PDHG step."""
         raise NotImplementedError
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """Return (B, E) prices p of y, value per Gbit/s."""
+        """Return the (B, E) link prices p of dual variables y (B, E), value per Gbit/s."""
         return self._price_scale * dual.to(torch.float64) * self._exact.inverse_capacity
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """Return (B,) the dual bound of y, on the host."""
+        """Return the (B,) dual bounds at the prices of y (B, E), on the host."""
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def trivial_bound(self) -> Tensor:
-        """Return (B,) the certified bound at zero prices."""
+        """Return the (B,) certified dual bounds at zero prices."""
         return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         return self._bound(self._last_step().dual)
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the projected splits of T(z), and (B,) certified bounds.
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.
@@ -253,13 +267,14 @@ class DenseEngine:
         return self._incumbent
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
-    """Estimate the GPU memory to solve one matrix, in bytes; the path set needs more, once."""
+    """Estimate the GPU memory of the solve of one matrix, in bytes, without the path set."""
+    # Splits of z, z_0 and T(z), node flows, demands and h in ``dtype``; the rest in float64.
     size = dtype.itemsize
     slots = paths.leaf.size
     nodes = paths.trie.num_nodes

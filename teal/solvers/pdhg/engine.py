@@ -51,8 +51,8 @@ class PdhgEngine(Protocol):
     def advance(self, num_iterations: int) -> Tensor:
         """Run ``num_iterations`` iterations.
 
-        Returns (B,) bounds of the optimal value at the y before the last iteration, in the
-        precision of the iteration: only :meth:`certify` accounts for rounding.
+        Returns (B,) dual bounds before the last iteration, in the precision of the iteration: only
+        :meth:`certify` accounts for rounding.
         """
         ...
 
@@ -63,14 +63,13 @@ class PdhgEngine(Protocol):
         ...
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds of the optimal value, at the prices of T(z) of the last
-        iteration.
-        """
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         ...
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the splits of T(z), projected to feasible ones, and the
-        bounds of :meth:`certify`.
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: largest number of rounds that allocate unused capacity to unserved demand;
@@ -90,29 +89,31 @@ class PdhgEngine(Protocol):
         ...
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
-        """Return the incumbent splits (B, D, K) and prices (B, E), float64; zero prices where none
-        were better.
+        """Return the incumbent splits (B, D, K) and prices (B, E), float64.
+
+        Prices are 0 until better ones have been stored.
         """
         ...
 
     def state(self) -> PdhgState:
-        """Return T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         ...
 
 
 def initial_primal_weight(
     full_path_utilisation: Tensor, dual_guess: Tensor, squared_primal_distance: Tensor
 ) -> Tensor:
-    """Return (B,) the first omega = |y| / |w|, the ratio of the distances to an optimum.
+    """Return (B,) the first primal weight |y| / |w|, the ratio of the distances to an optimum.
 
-    The norms are those of the step sizes: |y|^2 = sum_e m[e] y[e]^2 and
-    |w|^2 = sum_d demand[d] h[d] |w[d]|^2.
+    The norms of dual variables y and splits w are those of the step sizes:
+    |y|^2 = sum_e m[e] y[e]^2 and |w|^2 = sum_d demand[d] h[d] |w[d]|^2.
 
     Args:
-        full_path_utilisation: (B, E) m.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
         dual_guess: (B, E) y, from :func:`guess_dual`.
-        squared_primal_distance: (B,) sum_d demand[d] h[d] (over S for a balanced program): |w|^2 of
-            the splits that send each demand on one path.
+        squared_primal_distance: (B,) |w|^2 of the splits that send each demand on one path:
+            sum_d demand[d] h[d], with h[d] the largest sum of 1 / capacity along a path (over the
+            scale of the objective for a balanced program).
     """
     squared_dual_distance = (full_path_utilisation * dual_guess.square()).sum(1)
     weight = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
@@ -120,7 +121,7 @@ def initial_primal_weight(
 
 
 def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor | None) -> Tensor:
-    """Return (B, E) an estimate of the optimal y from one trial routing.
+    """Return (B, E) an estimate of the optimal scaled dual variables from one trial routing.
 
     Every overloaded link gets the mean value of a demanded Gbit/s as its price. In a balanced
     program all links with at least half of the largest utilisation, which are candidates for tight
@@ -130,8 +131,8 @@ def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor |
         capacity: (B, E) Gbit/s.
         trial_load: (B, E) load of the trial routing, Gbit/s: every demand on its first path, or in
             a balanced program split evenly over its paths.
-        mean_scaled_value: (B, 1) mean of v / S over all demanded Gbit/s, 1/(Gbit/s); None for a
-            balanced program.
+        mean_scaled_value: (B, 1) mean value of a demanded Gbit/s over the scale of the objective,
+            1/(Gbit/s); None for a balanced program.
     """
     live = capacity > 0
     utilisation = torch.where(live, trial_load / capacity.clamp(min=1e-300), 0)

@@ -51,9 +51,10 @@ _REFERENCE_GAP = 0.01  # target gap of the most accurate prediction
 # Factor on the first primal weight, which suits a cold start.  A model's prices are closer to the
 # optimum than its splits; of 1, 2, 3 and 4 the best to 1% and to 0.1%.
 _WEIGHT_FACTOR = 2.0
-# Iterations credited to the restart schedule, so that the first cycles are long enough to improve a
-# start near the optimum: of 0, 6, 24, 40, 60 and 100 among the best to 1% and to 0.1%.
-_ITERATION_CREDIT = 60
+# Initial value of the engine's count of iterations, which limits the length of a restart cycle:
+# the first cycles are then long enough to improve a start near the optimum.  Of 0, 6, 24, 40, 60
+# and 100 among the best to 1% and to 0.1%.
+_INITIAL_ITERATIONS = 60
 
 
 class ModelStart:
@@ -121,18 +122,20 @@ class ModelStart:
         start = functools.partial(
             start_for, self._starter, iterations=self._expected_iterations(gap)
         )
-        self._engine.restart(usable_start(self._problem, start), _WEIGHT_FACTOR, _ITERATION_CREDIT)
+        self._engine.restart(
+            usable_start(self._problem, start), _WEIGHT_FACTOR, _INITIAL_ITERATIONS
+        )
 
     def _expected_iterations(self, gap: float) -> float:
-        """Predict the number of iterations to the target gap without the model."""
+        """Predict the iterations without the model, from the ``gap`` of the first gap check."""
         return expected_iterations(gap, self._gap, is_warm=self._is_warm)
 
 
 def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> float:
     """Predict the PDHG iterations from a gap g to a target t.
 
-    n = 4 g / max(t, 1%) max(1, 1% / t)^0.3, plus 6 after a cold start and doubled after a warm
-    start.
+    After a cold start they are 6 + n, after a warm start 2 n, with
+    n = 4 g / max(t, 1%) max(1, 1% / t)^0.3.
 
     Args:
         gap: gap after ``FIRST_CHECK`` iterations, or of a warm start.
@@ -155,6 +158,7 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
         start: function of the problem that returns splits (B, D, K) and prices (B, E).
     """
     splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
+    # NaN, infinite and negative splits become 0.
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     return PdhgState(
         splits / splits.sum(-1, keepdim=True).clamp(min=1),

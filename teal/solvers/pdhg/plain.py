@@ -31,14 +31,14 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
         w' = Proj(w + tau (v / S - pathsum(y / c))),          tau = 1 / (omega h),
         y' = Proj(y + omega / m (load(2 w' - w) / c - 1)),
 
-    with Proj onto the demand sets and the price set; in a balanced program loads are divided by S,
-    and the 1 is missing.
+    with values v of a Gbit/s, capacities c, and Proj onto the demand sets and the price set; in a
+    balanced program loads are divided by S, and the 1 is missing.
 
     Args:
         problem: B matrices.
-        scale: S (B, 1), h (B, D, 1 or K) and m (B, E) of the program.
+        scale: scale S of the objective (B, 1), and h (B, D, 1 or K) and m (B, E) of the step sizes.
         point: iterate z: splits w (B, D, K) and dual variables y (B, E).
-        primal_weight: (B,) omega.
+        primal_weight: (B,) omega, the factor of dual step sizes.
     """
     inverse = problem.inverse_capacity
     primal_weight = primal_weight[:, None]
@@ -47,6 +47,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     unprojected = point.splits + (scaled_value - scaled_price) * primal_step
+    # Step sizes of each path, where they differ.
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
     unit_step = primal_step / scale.objective_scale[..., None]
     splits = problem.demand_set.project(unprojected, problem.path_mask, slope, unit_step)
@@ -117,7 +118,7 @@ class PlainEngine(DenseEngine):
         self._last_error = zero
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Return T(z) of an iterate z for primal weights omega (B,)."""
+        """Return T(z), the result of a PDHG step from an iterate z, for primal weights (B,)."""
         return step(self._problem, self._scale, point, primal_weight)
 
     def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,11 +128,11 @@ class PlainEngine(DenseEngine):
         return distances(self._problem, self._scale, a, b)
 
     def _last_step(self) -> Point:
-        """Return T(z) of the last iteration."""
+        """Return T(z), the splits and dual variables of the last PDHG step."""
         return self._stepped
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
+        """Run iterations; return (B,) dual bounds before the last one, with rounding errors."""
         last_iterate = self._current
         for _ in range(num_iterations):
             last_iterate = self._current
@@ -141,8 +142,8 @@ class PlainEngine(DenseEngine):
     def _update_share_scale(self, is_restart: Tensor, old_scale: Tensor) -> None:
         """Update the step sizes to the served shares, at a restart under a utility.
 
-        scale <- sqrt(scale * share), changed by at most a factor of 3, h <- h_0 / scale, and m
-        follows from flows demand * scale on all paths.
+        scale <- sqrt(scale * share), changed by at most a factor of 3; the primal step sizes grow
+        with the scale, and the dual ones follow from flows demand * scale on all paths.
 
         Args:
             is_restart: (B,) bool, matrices that restart.
@@ -167,9 +168,11 @@ class PlainEngine(DenseEngine):
     def _iterate_once(self) -> None:
         """Run one iteration of restarted Halpern PDHG with reflection.
 
-        z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 with y clamped to >= 0; at a restart,
-        z and z_0 become T(z), and omega moves towards the ratio of the distances of y and w from
-        z_0.  The fixed-point error ||T(z) - z|| decides about the next restart.
+        z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0, n iterations after a restart, for the
+        iterate z of splits w and dual variables y, its step T(z) and the anchor z_0, with y clamped
+        to >= 0.  At a restart, z and z_0 become T(z), and the primal weight omega moves towards the
+        ratio of the distances of y and w from z_0.  The fixed-point error ||T(z) - z|| decides
+        about the next restart.
         """
         # (B,) decided by the last iteration.
         is_restart = self._is_restart_due

@@ -15,9 +15,10 @@ optimum.  Symbols: table in :mod:`teal.solvers.pdhg`.
                                                  bottleneck (S = 1 for value maximisation: the
                                                  utilisation of a link is at most 1);
     r[e]    = c[e] V / S for value maximisation: y if the price is V, the largest value of a Gbit/s;
-              min(c[e], load[e] / S), over the largest of them, for a balanced program, load with
-    all shares at a; h[d, k] = sum of r / c along the path / a[d, k],        m[e] = sum of demand a
-    / c over the paths / r[e].
+              for a balanced program min(c[e], load[e] / S) over the largest of them, with the load
+              of all shares at a;
+    h[d, k] = (sum of r / c along the path) / a[d, k],
+    m[e]    = (sum of demand a over the paths through e) / (c[e] r[e]).
 
 S of a balanced program is the largest utilisation under splits in proportion to the bottlenecks of
 the paths.  The primal weight starts at 1, since all magnitudes are 1 after scaling.
@@ -45,7 +46,10 @@ _MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
 
 
 def spans_decades(problem: Problem) -> Tensor:
-    """Whether (B,) the magnitudes of a matrix span too many decades for step sizes per demand."""
+    """Return (B,) whether a matrix has magnitudes too far apart for one step size per demand.
+
+    The largest capacity or demand then exceeds 10,000 times the smallest live capacity.
+    """
     live = problem.capacity > 0
     largest = torch.where(live, problem.capacity, 0).amax(1)
     smallest = torch.where(live, problem.capacity, torch.inf).amin(1)
@@ -59,7 +63,9 @@ def spans_decades(problem: Problem) -> Tensor:
 def equilibrated_scaling(problem: Problem) -> Scaling:
     """Compute step sizes per path for variables over their largest magnitude in an optimum.
 
-    With bottlenecks b of the paths and the largest value V of a Gbit/s:
+    These magnitudes are a for the share of a path and r for the dual variable of a link.  With
+    bottlenecks b of the paths, capacities c, the scale S of the objective and the largest value V
+    of a Gbit/s, they and the inverse step sizes h of the paths and m of the links are:
 
         a = min(1, b / demand),     r = c V / S                            (value maximisation),
         a = min(1, S b / demand),   r = min(c, load / S) over its maximum  (balanced program),
@@ -121,8 +127,8 @@ class EquilibratedEngine(PlainEngine):
 
     Args:
         problem: B matrices.
-        state: start of the iteration; None for zero flow and prices, or in a balanced
-        program for splits in proportion to the bottlenecks of the paths.
+        state: start of the iteration; None for zero flow and prices, or in a balanced program for
+            splits in proportion to the bottlenecks of the paths.
         dtype: unused; the iteration is in float64.
     """
 
@@ -133,9 +139,10 @@ class EquilibratedEngine(PlainEngine):
         self._init_iterates(self._first_point(state), torch.ones_like(exact.capacity[:, 0]))
 
     def _first_point(self, state: PdhgState | None) -> Point:
-        """Return ``state`` with shares clamped to the capacities of the paths.
+        """Return the first iterate: ``state``, with shares clamped to the capacities of the paths.
 
-        Without a state, a balanced program starts from shares in proportion to bottlenecks.
+        Without a state it is zero flow and prices; a balanced program then starts from shares in
+        proportion to the bottlenecks of the paths.
         """
         exact = self._problem
         largest_share = self._scale.largest_share
@@ -164,8 +171,8 @@ _CLOSED_CAPACITY_RATIO = 2.0**-80
 _PRICE_ROUNDING = 1e-14
 # Tolerance on the target gap for the rounding of value and bound, as a share of the target.
 _GAP_ROUNDING = 1e-6
-# Refill rounds of the projection to the original program; they also use the capacity of closed
-# links.
+# Rounds of the projection to the original program that allocate unused capacity to unserved demand;
+# they also use the capacity of closed links.
 _REFILL_ROUNDS = 3
 
 
@@ -318,7 +325,7 @@ class Reduction:
         )
 
     def _share(self) -> Tensor:
-        """Return (B, D, 1) usable demand over demand."""
+        """Return (B, D, 1) the usable share of each demand; 1 for a demand of 0."""
         demand = self.original.demand.to(torch.float64)
         usable = self.original.usable.demand.to(torch.float64)
         return torch.where(demand > 0, usable / demand, 1)[..., None]
@@ -370,9 +377,7 @@ def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def _power_of_two_unit(largest: Tensor) -> Tensor:
-    """Return the power of two next to each entry; 1 for entries of ordinary magnitude, and
-    for 0.
-    """
+    """Return the smallest power of two above each entry; 1 for 0 and for ordinary magnitudes."""
     min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
     exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
     is_ordinary = ((largest >= min_magnitude) & (largest <= max_magnitude)) | (largest <= 0)

@@ -34,9 +34,9 @@ _MAX_CHECK_GROWTH = 2.0
 _MIN_CHECK_GROWTH = 1.25
 # Multiple of the target gap: check early where the newest bound and the last value are this close.
 _EARLY_CHECK_GAP_FACTOR = 1.6
-# Iterations credited to the schedule of checks after a start from a model, whose gap is near the
-# target: a check takes as long as 5 iterations.
-_MODEL_ITERATION_CREDIT = 24
+# Iterations that a start from a model counts for in the schedule of checks: its gap is near the
+# target, and a check takes as long as 5 iterations.
+_MODEL_ITERATIONS = 24
 # Trie nodes and path slots of one matrix above which a CPU iteration takes longer than a test of
 # its bound, and the equilibrated engine is too slow.
 LARGE_WORK = 500_000
@@ -73,22 +73,28 @@ _STALL_GAP_RATIO = 0.7
 
 
 class SampledStartProtocol(Protocol):
-    """Restart of an engine at the response of all demands to the prices of a sample of them.
+    """Restart of an engine at the splits with which all demands respond to a sample's prices.
 
     Implemented by :class:`teal.solvers.pdhg.samples.start.SampledStart`.
     """
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
-        """Start the engine at the response of all demands to the next sample's prices.
+        """Solve the next sample, and restart the engine at the response to its prices.
 
-        Returns whether there was another sample.
+        Args:
+            unfinished: (B,) whether a matrix is above the target gap.
+            deadline: time limit of the sample.
+
+        Returns:
+            Whether there was another sample.
         """
         ...
 
     def correct(self) -> bool:
-        """Start the engine at the response to the corrected prices of the last sample.
+        """Restart the engine at the response to the last sample's prices after a Newton step.
 
-        Returns whether the prices could be corrected.
+        Returns:
+            Whether the prices could be corrected.
         """
         ...
 
@@ -120,32 +126,35 @@ class _CheckSchedule:
     Attributes:
         next_check: iterations at the latest next check.
         last_check: iterations at the last check; -1 before the first.
-        credit: iterations that a start from a model counts for.
-        refill_rounds: rounds of refill in each check; above 0 after samples, whose bound is tight
-            and value is not.
+        model_iterations: iterations that the start from a model counts for; 0 without one.
+        refill_rounds: rounds in each check that allocate unused capacity to unserved demand; above
+            0 after a start from samples, whose bound is tight and value is not.
         check_s: seconds of the last check; 0 before the first.
         iteration_s: seconds of an iteration; 0 before the first.
     """
 
     next_check: int = FIRST_CHECK
     last_check: int = -1
-    credit: int = 0
+    model_iterations: int = 0
     refill_rounds: int = 0
     check_s: float = 0.0
     iteration_s: float = 0.0
 
     def is_due(self, num_iterations: int) -> bool:
-        """Whether the next check is due after so many iterations."""
+        """Whether the next check is due after ``num_iterations``."""
         return num_iterations >= self.next_check
 
     def may_be_early(self, num_iterations: int) -> bool:
-        """Whether the next check may come before it is due."""
-        earliest = _MIN_CHECK_GROWTH * (self.last_check + self.credit)
-        return not self.refill_rounds and num_iterations + self.credit >= earliest
+        """Whether a check after ``num_iterations`` may come before the next one is due."""
+        earliest = _MIN_CHECK_GROWTH * (self.last_check + self.model_iterations)
+        return not self.refill_rounds and num_iterations + self.model_iterations >= earliest
 
     def latest_next_check(self) -> int:
-        """Iterations at the latest check after the last one."""
-        latest = math.ceil(_MAX_CHECK_GROWTH * (self.last_check + self.credit)) - self.credit
+        """Return the number of iterations at which the next check is due at the latest."""
+        latest = (
+            math.ceil(_MAX_CHECK_GROWTH * (self.last_check + self.model_iterations))
+            - self.model_iterations
+        )
         return max(self.last_check + 2, latest)
 
 
@@ -203,7 +212,8 @@ class Search:
         self._may_stall = may_stall
         self._sampled = sampled
         self._model = model
-        # Whether the last check refilled, and the engine has not moved since.
+        # Whether the last check allocated unused capacity to unserved demand (refill), and the
+        # engine has not moved since.
         self._is_refilled = False
         # Iterations and widest gap at each full gap check.
         self._history: list[tuple[int, float]] = []
@@ -248,7 +258,7 @@ class Search:
             warm: whether the engine starts from an earlier allocation, which is checked first.
 
         Returns:
-            number of iterations, and reason for the stop.
+            Number of iterations, and reason for the stop.
         """
         engine = self._engine
         schedule = _CheckSchedule()
@@ -288,14 +298,16 @@ class Search:
                     stop = Stop.STALLED
                     break
             yield
-        # Last check, with refill.
+        # Last check, which also allocates unused capacity to unserved demand.
         if not self._is_done and not self._is_refilled:
             self._check(LAST_REFILL)
         return num_iterations, stop if self._unfinished().any() else Stop.GAP
 
     def _check_warm_start(self, schedule: _CheckSchedule, deadline: Deadline) -> None:
-        """Check a warm start before the first iteration; refill or a model may bring it to the
-        target.
+        """Run the gap checks of a warm start, before the first iteration.
+
+        If the gap is near the target, a second check allocates unused capacity to unserved demand.
+        If it is still above the target, the engine restarts from a model where that saves time.
 
         Args:
             schedule: schedule of the checks (updated).
@@ -308,7 +320,7 @@ class Search:
             self._check(LAST_REFILL)
         iteration_s = schedule.check_s / _CHECK_COST
         if self._max_iterations > 0 and self._start_from_model(deadline.remaining_s, iteration_s):
-            schedule.credit = _MODEL_ITERATION_CREDIT
+            schedule.model_iterations = _MODEL_ITERATIONS
 
     def _num_steps(self, num_iterations: int, schedule: _CheckSchedule, remaining_s: float) -> int:
         """Return the number of iterations to the next test of the bound; 0 if none ends in time."""
@@ -342,7 +354,7 @@ class Search:
         schedule.last_check = num_iterations
         model_s = deadline.remaining_s - _LAST_CHECK_COST * schedule.check_s
         if self._start_from_model(model_s, schedule.iteration_s):
-            schedule.credit = _MODEL_ITERATION_CREDIT
+            schedule.model_iterations = _MODEL_ITERATIONS
         if self._report is not None:
             self._report(num_iterations, float(self._incumbent_gaps.max()))
         schedule.next_check = schedule.latest_next_check()
@@ -358,7 +370,7 @@ class Search:
         after one Newton step on the prices.
 
         Returns:
-            seconds of the last sample's gap check; 0 without a sample.
+            Seconds of the last sample's gap check; 0 without a sample.
         """
         check_s = 0.0
         near_gap_factor = (
@@ -375,6 +387,7 @@ class Search:
                 break
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
+            # A second response, after a Newton step on the prices, if its check ends in time.
             is_out_of_time = _LAST_CHECK_COST * check_s >= deadline.remaining_s
             if not is_out_of_time and not self._is_done and self._sampled.correct():
                 self._check(LAST_REFILL)
@@ -382,14 +395,14 @@ class Search:
         return check_s
 
     def _start_from_model(self, seconds: float, iteration_s: float) -> bool:
-        """Restart from the model where that saves time; only after the first gap check.
+        """Restart from the model where that saves time; later calls do nothing.
 
         Args:
             seconds: time limit of the model.
             iteration_s: seconds of an iteration.
 
         Returns:
-            whether the engine restarted.
+            Whether the engine restarted.
         """
         model = self._model
         self._model = None
@@ -419,7 +432,7 @@ class Search:
         )
 
     def _exceeds_target(self, factor: float) -> bool:
-        """Whether some gap exceeds ``factor`` times the target."""
+        """Whether the gap of some matrix exceeds ``factor`` times the target gap."""
         return not (self._incumbent_gaps <= factor * self._target_gap).all()
 
     def _has_stalled(self, num_iterations: int) -> bool:
@@ -476,15 +489,15 @@ class Search:
 
     @property
     def _is_done(self) -> bool:
-        """Whether every matrix has the target gap."""
+        """Whether the incumbents of all matrices reach the target gap."""
         return bool((self._incumbent_gaps <= self._target_gap).all())
 
     def _reaches_target(self, bound: FloatArray) -> bool:
-        """Whether every matrix has the target gap with ``bound``."""
+        """Whether every matrix reaches the target gap with the dual bounds ``bound`` (B,)."""
         return bool((self._gaps(bound) <= self._target_gap).all())
 
     def _unfinished(self) -> BoolArray:
-        """Return (B,) the matrices above the target gap; the others keep their results."""
+        """Return (B,) whether a matrix is above the target gap; the others keep their results."""
         return ~(self._incumbent_gaps <= self._target_gap)
 
     def _update_bound(self, bound: FloatArray) -> None:
@@ -518,7 +531,7 @@ class Search:
             refill: rounds that allocate unused capacity to unserved demand.
         """
         begin = time.perf_counter()
-        # A balanced program has no unserved demand to refill.
+        # A balanced program (sense -1) has no unserved demand.
         self._is_refilled = refill == LAST_REFILL or self._sense < 0
         value, bound = (
             tensor.numpy() for tensor in self._engine.check(refill, 1 - self._target_gap)

@@ -113,7 +113,7 @@ def _solve_by_interior_points(
         problem: B matrices of one program without side conditions.
         state: warm start; None for a cold start.
         options: target and limits of the search.
-        first: presolved program of the first matrix, if it exists already.
+        first_program: presolved program of the first matrix; None to presolve it here.
 
     Raises:
         InputError: the program is not over paths, or not on the CPU.
@@ -213,9 +213,9 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
         options: target gap and deadline.
 
     Returns:
-        the optimum; None if a matrix missed the deadline or the target gap.
+        The optimum; None if a matrix missed the deadline or the target gap.
     """
-    # Optimal shares of the columns (B, D, K) and row prices (B, rows).
+    # Optimal shares of the columns (B, D, K) and row prices (B, rows), matrix by matrix.
     exact = problem.to(torch.float64)
     shares = torch.zeros_like(exact.even_splits)
     prices = torch.zeros_like(exact.capacity)
@@ -230,7 +230,8 @@ def _solve_by_highs(problem: Problem, options: SearchOptions) -> Steps[PdhgResul
             return None
         shares[row] = solution[0][0]
         prices[row] = solution[1][0]
-    # HiGHS's optimum is feasible within its tolerance only: project, and certify the gap.
+    # HiGHS's optimum is feasible within its tolerance only: scale it down to the capacities, with
+    # no rounds that allocate unused capacity (``refill``), and certify the gap.
     splits = project(exact, shares, refill=0)
     value = exact.value(splits)
     bound = dual_bound(exact, prices)
@@ -294,7 +295,7 @@ def _solve_with_selected_engines(
         interior_result = yield from _solve_by_interior_points(
             problem, None, interior_options, program
         )
-        # Indices of the matrices above the target gap.
+        # Indices of the matrices above the target gap: all reasons to stop but ``Stop.GAP``.
         rows = _stopped_rows(interior_result, *(stop for stop in Stop if stop is not Stop.GAP))
         if not len(rows):
             return interior_result
@@ -308,6 +309,7 @@ def _solve_with_selected_engines(
             max_iterations=max(0, options.max_iterations - interior_result.iterations),
             starter=None,
         )
+        # None: PDHG runs to the end, without another turn of interior points.
         pdhg_result = yield from _solve_by_pdhg(
             problem.rows(rows),
             begin_state,
@@ -517,7 +519,7 @@ def _select_first_engine(
         program: presolved program of the first matrix.
 
     Returns:
-        number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
+        Number of PDHG iterations to run first (None: PDHG only; 0: interior points first); and the
         options of interior points if they run first, else None.
     """
     gap = options.gap
@@ -554,12 +556,14 @@ def _solve_in_turns(
         pdhg_iterations: iterations before interior points; None for all iterations.
         may_stall: whether PDHG stops where the gap no longer shrinks.
     """
+    # PDHG alone.
     if pdhg_iterations is None or pdhg_iterations >= options.max_iterations:
         return (
             yield from _solve_in_batches(
                 problem, state, options, "auto", dtype, may_stall=may_stall
             )
         )
+    # Some iterations of PDHG, then interior points and PDHG on the unfinished matrices.
     first_options = dataclasses.replace(options, max_iterations=pdhg_iterations)
     result = yield from _solve_in_batches(
         problem, state, first_options, "auto", dtype, may_stall=may_stall
@@ -679,6 +683,7 @@ def _engine_factory(
                 name,
             )
         return EquilibratedEngine, MAX_LANES
+    # Compiled engines: on the CPU, then on a GPU.
     if name != "plain":
         if FusedEngine.accepts(problem):
             return FusedEngine, lanes_of(dtype)[-1]
@@ -694,6 +699,7 @@ def _engine_factory(
                 "auto, plain or equilibrated (no compiled engine supports this program)",
                 name,
             )
+    # The reference engine supports every program.
     return PlainEngine, MAX_LANES
 
 

@@ -63,7 +63,7 @@ class MakeTasks(Protocol):
 
         Args:
             problem: B matrices.
-            gap: target.
+            gap: target gap.
             knows_value_steps: whether the solver accepts piecewise constant marginal values
                 (:mod:`teal.problem.steps`).
             start: warm start, splits and prices; None for a cold start.
@@ -141,8 +141,8 @@ def solve(
             magnitudes that span many decades), or auto.  Auto selects interior or fused by
             predicted time (after a warm start PDHG, then interior points), and equilibrated for
             magnitudes that span more than four decades or after a stall, unless the network is
-            large.  Under side conditions whose columns are not paths (promises, added rows) auto
-            uses plain instead of fused.
+            large.  Under side conditions whose columns are not paths (bundles of paths, added rows)
+            auto uses plain instead of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min
@@ -182,7 +182,17 @@ def takes_starter(problem: Problem) -> bool:
 
 
 class SolveOptions(TypedDict, total=False):
-    """Options of :func:`solve` without its deadline."""
+    """Options of :func:`solve` without its deadline.
+
+    Attributes:
+        gap: target gap.
+        max_iterations: iteration limit of each program.
+        warm_start: an earlier result, its state, or splits and prices.
+        starter: model whose splits and prices may start the search.
+        engine: name of an engine, or "auto".
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        report: progress callback.
+    """
 
     gap: float
     max_iterations: int
@@ -226,7 +236,17 @@ def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Settings:
-    """Options of :func:`solve` without its deadline: target gap, limits, start, engine."""
+    """Options of :func:`solve` without its deadline.
+
+    Attributes:
+        gap: target gap.
+        max_iterations: iteration limit of each program.
+        warm_start: an earlier result, its state, or splits and prices; None for a cold start.
+        starter: model whose splits and prices may start the search; None for no model.
+        engine: name of an engine, or "auto".
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        report: progress callback; None for no calls.
+    """
 
     gap: float = 1e-2
     max_iterations: int = 10_000
@@ -325,7 +345,9 @@ def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResu
 
 
 def _may_use_model(problem: Problem, engine: str) -> bool:
-    """Whether a model may provide the start; a named engine always uses it."""
+    """Whether a model may provide the start: with a named engine always, with "auto" in programs
+    that may benefit from one.
+    """
     return engine != "auto" or may_benefit_from_model(problem)
 
 
@@ -378,8 +400,10 @@ def prepare(
 
 
 def _accepts_value_steps(problem: Problem, engine: str) -> bool:
-    """Whether the engine solves piecewise constant marginal values, without presolve or another
-    engine.
+    """Whether the engine solves piecewise constant marginal values of the problem.
+
+    The plain engine does, and the fused engine on a CPU if the program needs neither presolve nor
+    the equilibrated engine.
     """
     if problem.conditions:
         return False
@@ -387,6 +411,7 @@ def _accepts_value_steps(problem: Problem, engine: str) -> bool:
         return True
     if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
         return False
+    # ``usable`` has another demand tensor if presolve would limit demands.
     return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
 
 

@@ -54,6 +54,7 @@ class CudaEngine:
         program = problem.solved
         backend = cast(CudaBackend, problem.ops.backend)
         shape = SearchShape.of(program, dtype)
+        # Reuse the recording of an earlier solve of this shape, and hand it on after this one.
         recorded = backend.spare_buffers.take(shape) or Recorded(program, backend, shape)
         self._recorded = recorded
         weakref.finalize(self, backend.spare_buffers.keep, shape, recorded)
@@ -61,27 +62,36 @@ class CudaEngine:
         self._trivial_bound = recorded.trivial_bound()
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run iterations; return (B,) bounds at the y before the last one, not certified."""
+        """Run iterations; return (B,) dual bounds before the last one, with rounding errors."""
         self._recorded.buffers.advance(num_iterations)
         return self._recorded.buffers.control[kernels.BOUND].cpu()
 
     def trivial_bound(self) -> Tensor:
-        """Return (B,) the certified bound at zero prices."""
+        """Return the (B,) certified dual bounds at zero prices."""
         return self._trivial_bound
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z) of the last iteration."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step."""
         return self._recorded.certify()
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the projected splits of T(z), and (B,) certified bounds.
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
 
-        ``sufficient_ratio`` has no effect: recorded refill rounds do not end early.
+        They are those of the last PDHG step, with its splits projected to feasible ones.
+
+        Args:
+            refill: number of rounds that allocate unused capacity to unserved demand.
+            sufficient_ratio: unused; recorded rounds do not end early.
         """
         return self._recorded.check(refill)
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """Replace the incumbent of some matrices (B,) by results of the last check."""
+        """Replace the incumbent of some matrices by results of the last check.
+
+        Args:
+            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
+            is_best_prices: (B,) bool, matrices with new incumbent prices.
+        """
         self._recorded.keep(is_best_allocation, is_best_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
@@ -89,7 +99,7 @@ class CudaEngine:
         return self._recorded.incumbent()
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         return self._recorded.state()
 
 

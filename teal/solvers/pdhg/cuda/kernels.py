@@ -80,10 +80,11 @@ class SourceArrays(NamedTuple):
     Attributes:
         current, anchor, stepped: (B, D, K) splits of the iterate z, the Halpern anchor z_0 and the
             step T(z).
-        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        price: (B, E) y / capacity + scaled cost, 1/(Gbit/s), with y the scaled dual variables;
+            ``FAILED_PRICE`` on a failed link.
         demand: (B, D) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (B, D) h, largest sum of 1 / c along a path of the demand, 1/(Gbit/s);
-            (1, D) if capacities are equal in all matrices.
+        inverse_capacity_sum: (B, D) h, largest sum of 1 / capacity along a path of the demand,
+            1/(Gbit/s); (1, D) if capacities are equal in all matrices.
         demand_value: (D,) value per Gbit/s; (1,) if equal for all demands.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
         node_flow: (B, T) flow through each trie node, Gbit/s (written).
@@ -112,7 +113,7 @@ class LinkArrays(NamedTuple):
         node_flow: (B, T) flow through each trie node, Gbit/s.
         dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT`` to ``COST``.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
-        price: (B, E) y / c + cost / S of the next iteration (written).
+        price: (B, E) y / capacity + scaled cost of the next iteration, 1/(Gbit/s) (written).
         sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to
             ``ANCHOR_DISTANCE``.
         arrived: (B,) int32, number of finished thread blocks; 0 before and after a launch.
@@ -137,10 +138,10 @@ def _simplex_shift(
 ):
     """Return the t >= ``floor`` for which max(0, x - t) sums to 1 (Michelot 1986).
 
-    x[k] = splits[k] + tau (v / S - price[k]) over the paths k of one demand: max(0, x - t) is the
-    projected primal step.  Each pass keeps the entries above the last t and computes
-    t = (sum - 1) / count.  Each pass recomputes x: its terms are in cache, and a thread has too few
-    registers for all.
+    x[k] = splits[k] + tau (v / S - price[k]) over the paths k of one demand, with its value v per
+    Gbit/s, the scale S of the objective and the step size tau: max(0, x - t) is the projected
+    primal step.  Each pass keeps the entries above the last t and computes t = (sum - 1) / count.
+    Each pass recomputes x: its terms are in cache, and a thread has too few registers for all.
 
     Args:
         splits: (B * D * K,) splits of the iterate.
@@ -154,6 +155,7 @@ def _simplex_shift(
         floor: 0 if the splits may sum to less than 1; else below every x.
     """
     real = splits.dtype.type
+    # One path: t = x - 1.
     if count == 1:
         return max(
             splits[first_split]
@@ -164,6 +166,7 @@ def _simplex_shift(
     shift = real(_LOWEST)
     last_size = count + 1
     for _ in range(count):
+        # Sum minus 1, and number, of the entries above the last t; stop when none was dropped.
         total = real(-1)
         size = 0
         for k in range(count):
@@ -185,8 +188,10 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     """Primal step and Halpern average of the splits of each source, and the flow through each trie
     node.
 
-    For each demand, w' = Proj(w + tau (v / S - price)) with tau = 1 / (omega h); then
-    w <- (n + 1) / (n + 2) (2 w' - w) + w_0 / (n + 2), or w <- w' and w_0 <- w' at a restart.  One
+    For the splits w of each demand, w' = Proj(w + tau (v / S - price)) with tau = 1 / (omega h),
+    the value v of a Gbit/s, the scale S of the objective, the primal weight omega and h the largest
+    sum of 1 / capacity along a path; then w <- (n + 1) / (n + 2) (2 w' - w) + w_0 / (n + 2) in
+    iteration n of a restart cycle with the anchor w_0, or w <- w' and w_0 <- w' at a restart.  One
     thread block per source and matrix.
 
     Args:
@@ -345,8 +350,10 @@ def add_up(partial, rows, threads):
 
 @device_function
 def _dual_simplex(dual, first_entry, stride, links, weight, partial):
-    """Project y of T(z) onto the simplex: y[e] <- max(0, y[e] - t omega / m[e]), with the t for
-    which the y of the live links sum to 1 (Michelot 1986).
+    """Project the dual variables y of the last step onto the simplex (Michelot 1986).
+
+    y[e] <- max(0, y[e] - t omega / m[e]), with the step size omega / m[e] and the t for which the y
+    of the live links sum to 1.
 
     Args:
         dual: (10, B, E) flat, rows ``CURRENT`` to ``COST``; row ``STEPPED`` is written.
@@ -360,6 +367,7 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
     shift = _LOWEST
     last_size = float64(links + 1)
     for _ in range(links):
+        # This thread's sums over the live links above the shift, then the sums of all threads.
         total = 0.0
         slopes = 0.0
         size = 0.0
@@ -384,6 +392,7 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
             break
         shift = total / slopes
         last_size = size
+    # Shift the y of the live links; those of failed links are 0.
     for e in range(thread, links, LINK_THREADS):
         i = first_entry + e
         live = dual[INVERSE * stride + i] > 0
@@ -396,6 +405,9 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
 def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
 
+    z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it,
+    z_0 = (w_0, y_0) is Halpern's anchor, omega the primal weight, n the number of iterations since
+    the restart, and S the scale of the objective.
     Error ||T(z) - z||^2 = omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega, in the
     norms of the step sizes.  Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to
     >= 0.  Restarts and the primal weight follow PDLP.
@@ -447,6 +459,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         coupling += step * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
         dual_step_distance += full_path_utilisation * step * step
         dual_anchor_distance += full_path_utilisation * anchor_step * anchor_step
+    # Add up the sums of all threads.
     partial[0, thread] = profit_sum
     partial[1, thread] = step_distance
     partial[2, thread] = anchor_distance
@@ -538,8 +551,9 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     """Compute the load and the dual step of each link; the last block of a matrix completes the
     iteration.
 
-    y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity; in a balanced
-    program without the 1 and the max, before the projection onto the simplex.
+    y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity, w and w' the
+    splits before and after the primal step, and the step size omega / m; in a balanced program
+    without the 1 and the max, before the projection onto the simplex.
 
     Args:
         arrays: a LinkArrays: node flows (B, T), dual variables and loads (10, B, E), control state

@@ -50,7 +50,7 @@ class SearchShape:
 
     @classmethod
     def of(cls, problem: Problem, dtype: torch.dtype) -> SearchShape:
-        """Return the shape of a program and its iteration type."""
+        """Return the shape of a program whose iteration has the type ``dtype``."""
         capacity = problem.capacity
         has_one_capacity = problem.batch == 1 or capacity.stride(0) == 0
         if not has_one_capacity:
@@ -76,9 +76,10 @@ class Buffers:
 
     Attributes:
         splits: (3, B, D, K) splits of the iterate z, the Halpern anchor z_0 and the step T(z).
-        price: (B, E) y / c + cost / S, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+        price: (B, E) y / capacity + scaled cost, 1/(Gbit/s), with y the scaled dual variables;
+            ``FAILED_PRICE`` on a failed link.
         demand: (B, D) routable demand, Gbit/s.
-        inverse_capacity_sum: (h_rows, D) h, largest sum of 1 / c along a path of the demand.
+        inverse_capacity_sum: (h_rows, D) h, largest sum of 1 / capacity along a path of the demand.
         demand_value: (values,) value per Gbit/s.
         dual: (DUAL_ROWS, B, E) dual variables, loads and link constants; rows in :mod:`kernels`.
         control: (CONTROL_ROWS, B) state of the restarts; rows in :mod:`kernels`.
@@ -174,7 +175,7 @@ class Buffers:
             self._iterate(is_storing=iteration == num_iterations - 1)
 
     def _iterate(self, *, is_storing: bool) -> None:
-        """Launch the two kernels of one iteration."""
+        """Launch the two kernels of one iteration; if ``is_storing``, they store its splits."""
         cuda.launch(
             kernels.step_sources,
             self._device,
@@ -193,7 +194,7 @@ class Buffers:
         )
 
     def advance(self, num_iterations: int) -> None:
-        """Run ``num_iterations`` iterations; the last one stores T(z).
+        """Run ``num_iterations`` iterations; the last one stores the splits of its step.
 
         The last iterations, at most ``_MAX_GRAPH_ITERATIONS``, replay as one graph, the others one
         by one.
@@ -212,10 +213,11 @@ class Buffers:
         Args:
             problem: B matrices of the recorded shape.
             scale: scaling and step sizes of the program.
-            state: (B, D, K) splits and (B, E) prices of the first iterate; also the anchor and
-                T(z).
-            primal_weight: (B,) omega.
+            state: (B, D, K) splits and (B, E) prices of the first iterate; also of the anchor and
+                of the last step.
+            primal_weight: (B,) omega, the factor of dual step sizes.
         """
+        # Splits of z, z_0 and T(z), demands, step sizes and values.
         k = kernels
         point = start(problem, scale, state)
         self.splits.copy_(point.splits.expand(3, -1, -1, -1))
@@ -255,7 +257,7 @@ class Buffers:
 
 
 class Recorded:
-    """Recorded launches of a solve.
+    """Solve of one program at a time, by launches that are recorded once and replayed.
 
     Args:
         problem: the first program; others of its shape may follow.
@@ -295,7 +297,7 @@ class Recorded:
         # Feasible splits of the last gap check; splits and prices of the incumbent.
         self._checked = zeros(*path_shape)
         self._incumbent = zeros(*path_shape), zeros(batch, num_links)
-        # Price over y / c.
+        # Ratio of a link's price to its dual variable over its capacity.
         self._price_scale = zeros(batch, 1)
         # Trivial bound, value and bound of each matrix, read by the host after a check.
         self._record = zeros(3, batch)
@@ -309,7 +311,7 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _run(self, name: str, work: Callable[[], None]) -> None:
-        """Replay the recording of a name, or create it."""
+        """Run ``work``: the first call of a name records it, later calls replay the recording."""
         if name not in self._graphs:
             self._graphs[name] = cuda.LaunchGraph(self._device, self._pool)
         self._graphs[name].run(work)
@@ -317,8 +319,11 @@ class Recorded:
     @torch.inference_mode(False)
     @torch.no_grad()
     def _copy_in(self, problem: Problem, state: PdhgState | None) -> None:
-        """Copy a program and a start into the fixed tensors; zero flow and prices without
-        ``state``.
+        """Copy a program and its first splits and prices into the fixed tensors.
+
+        Args:
+            problem: B matrices of the recorded shape.
+            state: splits (B, D, K) and prices (B, E); None for zeros.
         """
         self._program.take(problem)
         if state is not None:
@@ -330,8 +335,11 @@ class Recorded:
         self._is_warm = state is not None
 
     def begin(self, problem: Problem, state: PdhgState | None) -> None:
-        """Set up for a program of the shape, from the splits and prices of ``state``; None for zero
-        flow and prices.
+        """Set up the solve of a program.
+
+        Args:
+            problem: B matrices of the recorded shape.
+            state: first splits (B, D, K) and prices (B, E); None for zero flow and prices.
         """
         self._copy_in(problem, state)
         self._has_incumbent = self._has_checked = False
@@ -348,12 +356,13 @@ class Recorded:
             best.zero_()
 
     def trivial_bound(self) -> Tensor:
-        """Return (B,) certified bound at zero prices."""
+        """Return the (B,) certified dual bounds at zero prices."""
         return self._record[_TRIVIAL].cpu()
 
     def check(self, refill: int) -> tuple[Tensor, Tensor]:
-        """Gap check: return (B,) values of the splits of T(z), projected to feasible ones, and (B,)
-        certified bounds at the prices of T(z).
+        """Run a gap check; return (B,) values and (B,) certified dual bounds.
+
+        They are those of the last PDHG step, with its splits projected to feasible ones.
 
         Args:
             refill: rounds that allocate unused capacity to unserved demand.
@@ -361,6 +370,7 @@ class Recorded:
 
         def work() -> None:
             exact = self._program.problem()
+            # Row 2: splits of the last step.
             splits = self.buffers.splits[2].to(torch.float64)
             self._checked.copy_(project(exact, splits, refill))
             self._record[_VALUE].copy_(exact.value(self._checked))
@@ -372,16 +382,16 @@ class Recorded:
         return value, bound
 
     def certify(self) -> Tensor:
-        """Return (B,) certified bounds at the prices of T(z), without a value."""
+        """Return (B,) certified dual bounds at the prices of the last PDHG step, without values."""
         self._run("certify", lambda: self._write_bound(self._program.problem()))
         return self._record[_BOUND].cpu()
 
     def _write_bound(self, exact: Problem) -> None:
-        """Write the bound of the prices of T(z) into the record."""
+        """Write the dual bounds at the prices of the last PDHG step into the record."""
         self._record[_BOUND].copy_(dual_bound(exact, self._prices(exact)))
 
     def _prices(self, exact: Problem) -> Tensor:
-        """Return (B, E) prices of y, value per Gbit/s."""
+        """Return the (B, E) link prices of the last PDHG step, value per Gbit/s."""
         return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
@@ -425,6 +435,7 @@ class Recorded:
         return splits.clone(), prices.clone()
 
     def state(self) -> PdhgState:
-        """Return splits (B, D, K) and prices (B, E) of the last T(z), feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
+        # Row 2: splits of the last step.
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
         return PdhgState(splits, self._prices(self._program.problem()))

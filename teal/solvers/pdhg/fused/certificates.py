@@ -113,7 +113,7 @@ def measure(
     has_steps = demand_value.drop.shape[1] > 1
     drop = demand_value.drop
     end = demand_value.end
-    # (L,) work array, and factors of the values.
+    # (L,) work array, and factors 1 of the values.
     lane_scratch = np.empty(width)
     unit_scales = np.ones(width)
     if curve is not None:
@@ -132,6 +132,7 @@ def measure(
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
+        # Sums of 1 / capacity and of costs along the path to each node.
         prices_down(
             first_node,
             num_nodes,
@@ -262,7 +263,7 @@ def certify(
     # (K, L) profits of a demand's paths, and (K,) flags: work arrays of capped_profit.
     path_profit = np.empty(MAX_PATHS * width if has_caps else 0)
     is_used = np.empty(MAX_PATHS if has_caps else 0, np.bool_)
-    # (L,) result of one demand, and factors of the values.
+    # (L,) result of one demand, and factors 1 of the values.
     lane_scratch = np.empty(width)
     unit_scales = np.ones(width)
     # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
@@ -528,6 +529,7 @@ def project_round(
 
 
 def _num_sources(scan: PathScan) -> int:
+    """Return the number of sources, the units of parallel work of the kernels below."""
     return num_ranges(scan.demand_ptr)
 
 

@@ -31,7 +31,7 @@ _MIN_DIVISOR = 1e-300
 
 
 class CurveRows(NamedTuple):
-    """Alpha-fair utility of D demands of L matrices, sum_d W u(share), as flat arrays.
+    """Alpha-fair utility sum_d W u(share) of D demands of L matrices, with weights W; flat arrays.
 
     Attributes:
         full_share_value: (D, L) W / demand, marginal value per Gbit/s at share 1; 0 for demands
@@ -60,7 +60,7 @@ def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -
 
 @inner_kernel
 def _utility(share, alpha):
-    """Return u(s) + 1 = (s^(1 - alpha) - 1) / (1 - alpha) + 1 for the share s of a demand."""
+    """Return u(s) + 1 for the share s, with u(s) = (s^(1 - alpha) - 1) / (1 - alpha)."""
     share = max(share, _MIN_DIVISOR)
     if alpha == 1.0:
         return np.log(share) + 1.0
@@ -123,15 +123,16 @@ def _utility_root(total, strength, alpha):
 def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, first, d, lanes):
     """Return a demand's term in the dual bound under a utility, per Gbit/s of demand, lane by lane.
 
-    The term is max over shares s in (0, 1] of scale V (u(s) + 1) - price s, with the marginal value
-    V at share 1 and the price of the cheapest path, ``first`` * scale - profit.
+    The term is max over shares s in (0, 1] of scale V (u(s) + 1) - price s, with the utility u
+    (u(1) = 0), the marginal value V at share 1, and the price of the cheapest path, ``first`` *
+    scale - profit.
 
     Args:
         profit: profit of the demand's best path, one value per lane, times ``scale``.
         lane_scratch: (L,) work array.
         full_share_value: (D, L) V, marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S or 1.
+        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
         first: value per Gbit/s that the profit assumes.
         d: index of the demand.
         lanes: tuple of length L.
@@ -145,15 +146,15 @@ def lane_curve_profit(profit, lane_scratch, full_share_value, alpha, scale, firs
 def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
     """Replace the best path profits of demand ``d`` by its term in the dual bound, per Gbit/s.
 
-    The term is max over shares s in (0, 1] of V (u(s) + 1) - price s, with V = scale *
-    full_share_value and price = scale * first - best: at s = 1 if price <= V, else at
-    s = (price / V)^(-1 / alpha).
+    The term is max over shares s in (0, 1] of V (u(s) + 1) - price s, with the utility u
+    (u(1) = 0), V = scale * full_share_value and price = scale * first - best: at s = 1 if
+    price <= V, else at s = (price / V)^(-1 / alpha).
 
     Args:
         best: (L,) profit of the best path, times ``scale`` (overwritten by the term).
         full_share_value: (D, L) marginal value per Gbit/s at share 1.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S or 1.
+        scale: (L,) factor on values: 1 / (scale of the objective), or 1.
         first: value per Gbit/s that the profits assume.
         d: index of the demand.
         lanes: tuple of length L.
@@ -165,7 +166,7 @@ def curve_profit(best, full_share_value, alpha, scale, first, d, lanes):
         if lane_value <= 0:
             best[lane] = 0.0
         elif price <= lane_value:
-            # Fully served: u(1) + 1 = 1.
+            # Fully served, at s = 1: u(1) + 1 = 1.
             best[lane] = lane_value - price
         elif alpha == 1.0:
             best[lane] = -lane_value * np.log(price / lane_value)
@@ -181,9 +182,9 @@ def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, 
     """Compute the primal prox of demand ``d`` under a utility, as a shift t of its splits.
 
     The new splits max(0, v - t) minimise |w - v'|^2 / 2 - tau V u(sum w) over {w >= 0,
-    sum w <= 1}, where v are splits after a gradient step with the linear value ``first`` and v'
-    those without it.  So t = tau (scale first - V z^-alpha) for the sum z of the new splits, if
-    z < 1.
+    sum w <= 1}, where v are splits after a gradient step with the linear value ``first``, v' those
+    without it, u is the utility and tau the step size.  So t = tau (scale first - V z^-alpha) for
+    the sum z of the new splits, if z < 1.
     The active set is found as for a simplex (Michelot 1986): drop splits below t, repeat.
 
     Args:
@@ -191,7 +192,7 @@ def curve_shift(unprojected, n, full_share_value, alpha, scale, step, first, d, 
         n: number of paths.
         full_share_value: (D, L) marginal value per Gbit/s at share 1; V is ``scale`` times it.
         alpha: exponent of the utility.
-        scale: (L,) factor on values, 1 / S.
+        scale: (L,) factor on values, 1 / (scale of the objective).
         step: (L,) step sizes tau (overwritten by t).
         first: value per Gbit/s that the gradient step assumes.
         d: index of the demand.
@@ -254,6 +255,8 @@ def _sum_above(unprojected, num_paths, shift, width, lane):
 @kernel
 def curve_value(flow, demand, full_share_value, alpha, d, lanes):
     """Replace the carried rates of demand ``d`` by their value W (u(share) + 1).
+
+    W is the weight of the demand, u its utility (u(1) = 0), share the carried share of the demand.
 
     Args:
         flow: (L,) carried rate, Gbit/s (overwritten by the value).

@@ -41,7 +41,7 @@ class DemandValue(NamedTuple):
     cap: AnyArray
 
     def astype(self, real: Any) -> DemandValue:
-        """Convert the values to another type."""
+        """Return the same values as arrays of the NumPy type ``real``."""
         return DemandValue(*(part.astype(real) for part in self))
 
 
@@ -78,7 +78,8 @@ def demand_value_rows(
 def value_profit(drop, end, d, best, value, lanes):
     """Return the term of demand ``d`` in the dual bound under value steps, per Gbit/s of demand.
 
-    sum_c (end[d, c] - end[d, c - 1]) max(0, best - value drop[d, c]), with end[d, -1] = 0.
+    It is sum_c (end[d, c] - end[d, c - 1]) max(0, best - value drop[d, c]) over the value steps c,
+    with end[d, -1] = 0.
 
     Args:
         drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of ``value``.
@@ -105,7 +106,8 @@ def value_profit(drop, end, d, best, value, lanes):
 def value_lost(drop, end, d, served_flow, demand, lanes):
     """Return the value that a carried rate loses in later value steps, in Gbit/s of the first step.
 
-    sum over c >= 1 of (drop[d, c] - drop[d, c - 1]) max(0, served_flow - end[d, c - 1] demand).
+    It is the sum over the steps c >= 1 of (drop[d, c] - drop[d, c - 1]) max(0, served_flow -
+    end[d, c - 1] demand).
 
     Args:
         drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of the first value.
@@ -129,8 +131,8 @@ def value_lost(drop, end, d, served_flow, demand, lanes):
 def step_shift(drop, end, d, unprojected, n, value, lanes):
     """Return the shift t of the primal prox under value steps: the new splits are max(0, v - t).
 
-    t = min_c max(t_c, value drop[d, c]), where max(0, v - t_c) sums to end[d, c]
-    (:func:`teal.problem.prox.project_steps`).
+    t = min_c max(t_c, value drop[d, c]) over the value steps c, where max(0, v - t_c) sums to
+    end[d, c] (:func:`teal.problem.prox.project_steps`).
 
     Args:
         drop: (D, C) or (1, C), loss of value per Gbit/s in each step as a share of the first value.
@@ -188,8 +190,8 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
 def capped_profit(profit, cap, first, n, lanes, is_used, out):
     """Compute the term of a demand with capped paths in the dual bound, per Gbit/s of demand.
 
-    max over w of sum_k profit[k] w[k], subject to 0 <= w <= cap and sum w <= 1.  Greedy: fill the
-    most profitable paths first, up to their caps.
+    It is max over splits w of sum_k profit[k] w[k], subject to 0 <= w <= cap and sum w <= 1.
+    Greedy: fill the most profitable paths first, up to their caps.
 
     Args:
         profit: (K, L) profits of the n paths.

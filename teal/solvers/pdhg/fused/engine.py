@@ -89,6 +89,7 @@ class FusedEngine:
         self._capacity, self._cost = self._link_rows()
         self._passes = passes or self._make_passes(dtype)
         self._program, primal_weight = self._scaled_program()
+        # Zero arrays: six of the links, and six counters of each matrix beside the primal weights.
         self._dual = Dual(*(np.zeros_like(self._capacity) for _ in range(6)))
         self._control = Control(
             primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6))
@@ -110,7 +111,10 @@ class FusedEngine:
         )
 
     def _limits(self) -> tuple[FloatArray, int]:
-        """Return ``limits`` and ``scenario_width`` of the scaled program: no scenarios."""
+        """Return the limits of the scenarios and the number of scenarios side by side in a row.
+
+        They are (0,) and 1, since this program has no scenarios.
+        """
         return np.zeros(0), 1
 
     def _make_passes(self, dtype: torch.dtype) -> PathPasses:
@@ -131,7 +135,7 @@ class FusedEngine:
         return passes
 
     def _demand_value(self) -> DemandValue:
-        """Return values and caps of the demands."""
+        """Return the values of the demands, with the largest share of each path where limited."""
         problem = self._problem
         value = demand_value_rows(problem, self._lane_rows)
         largest = problem.largest_share
@@ -232,7 +236,9 @@ class FusedEngine:
         return program, primal_weight.numpy().copy()
 
     def _start(self, state: PdhgState | None) -> None:
-        """Set T(z), from which the first iteration restarts, to ``state`` or to w = 0 and y = 0.
+        """Set the point from which the first iteration restarts to ``state``, or to zeros.
+
+        Its splits w and dual variables y take the place of the last step T(z).
 
         In a balanced program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
         all live links.
@@ -268,8 +274,8 @@ class FusedEngine:
         Args:
             state: splits (B, D, K) and prices (B, E), on the CPU.
             weight_factor: factor on the first primal weight.
-            iterations: iterations credited to the restart schedule; since a cycle lasts at most a
-                share of all iterations, a credit allows longer cycles.
+            iterations: initial value of the count of all iterations.  Since a restart cycle lasts
+                at most a share of this count, a higher value allows longer cycles.
         """
         control = self._control
         control.primal_weight[:] = control.first_primal_weight * weight_factor
@@ -280,7 +286,7 @@ class FusedEngine:
         self._start(state)
 
     def _normalise_dual(self) -> None:
-        """Scale the dual variables y of T(z) to the sum 1 per matrix, for a balanced program."""
+        """Scale the last step's dual variables of each matrix to the sum 1 (balanced program)."""
         rows = self._dual.stepped.reshape(-1, len(self._lanes))
         # The sum is 0 where all links have failed.
         rows /= np.maximum(rows.sum(0), 1e-300)
@@ -296,10 +302,10 @@ class FusedEngine:
         return capacity_value.reshape(-1, len(self._lanes)).sum(0)
 
     def _init_iterates(self, *, is_repairing: bool) -> None:
-        """Certify T(z), then copy its dual variables and loads to the iterate and the anchor.
+        """Certify T(z), the last step, and copy its dual variables and loads to iterate and anchor.
 
         Args:
-            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
                 with a failed link, sums of at most 1, in a balanced program of exactly 1.
         """
         dual = self._dual
@@ -319,8 +325,9 @@ class FusedEngine:
 
         Args:
             answers: prices of the solved sample of each matrix, and fixed splits.
-            corrections: number of Newton steps on the prices before the response; y keeps the
-                prices of ``answers``, since these steps improve the allocation but not the bound.
+            corrections: number of Newton steps on the prices before the response.  The dual
+                variables keep the prices of ``answers``, since these steps improve the allocation
+                but not the bound.
         """
         dual = self._dual
         width = len(self._lanes)
@@ -331,7 +338,7 @@ class FusedEngine:
             for _ in range(corrections):
                 load, elasticity = self._respond(answer, lane, is_summing=True)
                 answer = answer.corrected(load, elasticity, capacity)
-            # Splits of T(z) at the corrected prices, y at the first ones.
+            # Splits of the last step at the corrected prices, dual variables at the first ones.
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, first_answer.prices * capacity, 0)
         if self._on_simplex:
@@ -343,11 +350,11 @@ class FusedEngine:
     def _respond(
         self, answer: SampleAnswer, lane: int, *, is_summing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to the softmax response to the prices of ``answer``.
+        """Set one matrix's splits of the last step to the response to the prices of ``answer``.
 
         Returns:
-            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
-            of length 0 if not ``is_summing``.
+            (E,) link loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by
+            the prices; of length 0 if not ``is_summing``.
         """
         width = len(self._lanes)
         live = self._capacity[lane::width] > 0
@@ -364,9 +371,9 @@ class FusedEngine:
         )
 
     def advance(self, num_iterations: int) -> Tensor:
-        """Run ``num_iterations`` iterations.
+        """Run ``num_iterations`` iterations; return (B,) dual bounds before the last one.
 
-        Returns (B,) dual bounds at the y before the last iteration, with rounding errors.
+        The bounds have rounding errors, so that they are not certified.
         """
         # Not in _start: the search may stop after a gap check of the start.
         if not self._has_advanced:
@@ -381,31 +388,33 @@ class FusedEngine:
         return np.tile(lanes, len(self._capacity) // len(lanes))
 
     def _per_matrix(self, lanes: FloatArray) -> Tensor:
-        """Return the first B of (L,) values, as a tensor."""
+        """Return the values of the B matrices, (B,), from those of all L lanes, (L,)."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
 
     def _as_value(self, score: Tensor) -> Tensor:
-        """Convert scores (B,) to objective values: under a utility to equivalent common shares.
+        """Convert scores (B,), the sums that the engine maximises, to objective values.
 
-        The score is the quantity that the engine maximises: sum of demand weight times
-        (utility + 1).  Other programs have no conversion.
+        Under a utility the score is the sum of demand weight times (utility + 1), and the value is
+        the common share: the share of all demands at which the score is the same.  For other
+        programs the score is the value.
         """
         utility = self._problem.utility
         return score if utility is None else utility.equivalent(score)
 
     def _prices(self) -> FloatArray:
-        """Return (E * L,) link prices of T(z), S y / capacity, value per Gbit/s.
+        """Return the (E * L,) link prices of the last PDHG step.
 
-        Without S in a balanced program.
+        With its dual variables y and the scale S of the objective, they are S y / capacity, value
+        per Gbit/s; in a balanced program y / capacity, 1/(Gbit/s).
         """
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._on_simplex else prices * self._per_link(self._scale)
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
-        """Compute the demands' part of the dual bound, and the loads of T(z), for :meth:`certify`.
+        """Compute the demands' part of the dual bound, and the loads of the last step's splits.
 
         Args:
-            is_repairing: whether to overwrite the splits of T(z) with repaired ones: 0 on paths
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
                 with a failed link, sums of at most 1, in a balanced program of exactly 1.
         """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
@@ -418,10 +427,10 @@ class FusedEngine:
         return self._as_value(self._per_matrix(self._routable_value))
 
     def certify(self) -> Tensor:
-        """Return (B,) certified dual bounds at the prices of T(z).
+        """Return (B,) certified dual bounds at the prices of the last PDHG step.
 
-        sum_e price capacity + sum_d demand max(0, best profit); in a balanced program
-        -(sum_d demand best profit) / sum_e price capacity.
+        A bound is sum_e price * capacity + sum_d demand max(0, best profit); in a balanced program
+        -(sum_d demand * best profit) / (sum_e price * capacity).
         """
         if not self._is_certified:
             self._certify_splits()
@@ -436,7 +445,7 @@ class FusedEngine:
         return self._as_value(self._per_matrix(capacity_value + self._profit))
 
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
-        """Check the gap: return (B,) values of the splits of T(z), made feasible, and dual bounds.
+        """Run a gap check; return (B,) values of the last step's splits, and (B,) dual bounds.
 
         The flows are projected onto the capacities; in a balanced program the value is the largest
         utilisation.
@@ -483,7 +492,7 @@ class FusedEngine:
     def shed(self, refill: int) -> None:
         """Project the incumbent flows onto the capacities, and make the result the incumbent.
 
-        For max_concurrent_flow, after the search.
+        Used for max_concurrent_flow, after the search.
 
         Args:
             refill: number of rounds that allocate unused capacity to unserved demand.
@@ -509,7 +518,7 @@ class FusedEngine:
         return torch.from_numpy(self._passes.best_splits()), self._incumbent_prices
 
     def state(self) -> PdhgState:
-        """Return splits and prices of T(z) of the last iteration, feasible or not."""
+        """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         return PdhgState(
             torch.from_numpy(self._passes.stepped_splits()),
             self._matrices_from_lanes(self._prices()),

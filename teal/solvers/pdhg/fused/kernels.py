@@ -108,13 +108,14 @@ def begin_iteration(
 ) -> bool:
     """Set the link prices and Halpern weights of the next iteration.
 
-    The next iterate is a T(z) + b z + c z_0 with a = 2 (n + 1) / (n + 2), b = -(n + 1) / (n + 2)
-    and c = 1 / (n + 2) in iteration n of a restart cycle, and T(z) at a restart.  Link prices are
-    y / c + cost / S, and ``FAILED_PRICE`` on failed links.
+    With the iterate z, the result T(z) of a PDHG step from it and Halpern's anchor z_0, the next
+    iterate is a T(z) + b z + c z_0 with a = 2 (n + 1) / (n + 2), b = -(n + 1) / (n + 2) and
+    c = 1 / (n + 2) in iteration n of a restart cycle, and T(z) at a restart.  The price of a link
+    is y / capacity plus its scaled cost, and ``FAILED_PRICE`` on a failed link.
 
     Args:
         program: costs, capacities and failed links, (E, L) each.
-        dual: ``current`` (E, L), y.
+        dual: ``current`` (E, L), y, the scaled dual variables of z.
         control: iterations of the cycle, restarts and primal weights, (L,) each.
         scratch: receives ``price`` (E, L), ``halpern`` (4, L: a, b, c, and 1 at a restart) and
             ``inverse_weight`` (L,).
@@ -152,7 +153,8 @@ def end_iteration(
 
     Args:
         program: scaled program of L matrices, arrays (E, L).
-        dual: y and loads, (E, L) each (``stepped`` becomes T(z), ``current`` the next iterate).
+        dual: dual variables and loads, (E, L) each (``stepped`` becomes that of T(z), the PDHG step
+            from the iterate z; ``current`` that of the next iterate).
         control: (L,) state of each matrix (written).
         scratch: loads and sums of the new splits per block, and the Halpern weights.
         width: L.
@@ -178,7 +180,7 @@ def dual_gradient_step(
         program: ``load_factor``, ``full_path_utilisation`` (m) and ``live``, (E, L) each.
         dual: (E, L) ``current`` is y, ``current_load`` its load (``stepped``, y', and
             ``stepped_load`` are written).
-        control: ``primal_weight`` (L,), omega.
+        control: ``primal_weight`` (L,), omega, the factor of dual step sizes.
         scratch: ``block_load`` (blocks, E, L), loads of the new splits by block, Gbit/s.
         width: L.
 
@@ -189,6 +191,7 @@ def dual_gradient_step(
     blocks = len(scratch.block_load)
     dual_step = np.empty(links * width)
     for i in range(links * width):
+        # Load of the new splits, summed over the blocks; then a step along the gradient.
         load_sum = 0.0
         for b in range(blocks):
             load_sum += scratch.block_load[b, i]
@@ -211,7 +214,9 @@ def average_and_restart(
 ) -> None:
     """Compute the next y of each matrix: a restart at T(z), or the Halpern average of T(z), z, z_0.
 
-    Per matrix, with the splits w, the loads of w, and z = (w, y):
+    Per matrix, with the iterate z = (w, y) of splits w and scaled dual variables y, a prime for the
+    step T(z) from it, z_0 = (w_0, y_0) Halpern's anchor, omega the primal weight, and S the scale
+    of the objective:
 
     - dual bound: S (sum y + sum_d demand max(0, best profit)); in a balanced program
       -(sum_d demand best profit) / sum y;
@@ -338,8 +343,9 @@ def step(
 ) -> None:
     """Compute the primal step of one PDHG iteration for one block of sources: new splits and loads.
 
-    For each demand d with the splits w over its paths, the link prices in ``scratch.price`` and
-    the step size tau = 1 / (omega h[d]):
+    For each demand d with the splits w over its paths, their Halpern anchor w_0, the link prices in
+    ``scratch.price``, the scale S of the objective and the step size tau = 1 / (omega h[d]), with
+    the primal weight omega and h[d] the largest sum of 1 / capacity along a path:
 
         w' = Proj(w + tau (value[d] / S - path price)),
         w <- a w' + b w + c w_0    (Halpern average; a = 1, b = c = 0 at a restart),
@@ -421,7 +427,8 @@ def step(
     # Work arrays of capped_profit, (K,), and of results with one value per lane, (L,).
     is_used = np.empty(_MAX_PATHS_PER_DEMAND, np.bool_)
     lane_scratch = np.empty(width, price.dtype)
-    # Constants and per-matrix scalars in all lanes.
+    # Constants and per-matrix scalars in all lanes; from here on ``floor`` and ``inverse_scale``
+    # have one value per lane.
     ones = fill(real(1), lanes)
     half = fill(real(0.5), lanes)
     floor = fill(floor, lanes)
@@ -456,7 +463,7 @@ def step(
             metric = demand * h
             scaled_step = scaled_value * primal_step
             # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
-            # projection.  One and two paths have closed forms.
+            # projection.  With path caps: greedy profit, and projection within the caps.
             if has_caps:
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -467,6 +474,7 @@ def step(
                 capped_shift(unprojected, cap, p, num_paths, lanes, lane_scratch)
                 shift = load(lane_scratch, 0, lanes)
             elif curve is not None:
+                # Utility: its term in the dual bound, and the shift of its primal prox.
                 best_profit = fill(real(LOWEST), lanes)
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -497,6 +505,7 @@ def step(
                 )
                 shift = load(step_scratch, 0, lanes)
             elif num_paths == 1:
+                # One path: the shift to a split of 1.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 first_split = load(current, p, lanes) + primal_step * profit
                 store(unprojected, 0, first_split)
@@ -508,6 +517,7 @@ def step(
                 else:
                     shift = larger(first_split - ones, floor)
             elif num_paths == 2:
+                # Two paths: closed form of the shift.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 second_profit = scaled_value - load(path_price, end_node[p + 1], lanes)
                 first_split = load(current, p, lanes) + primal_step * profit
@@ -529,6 +539,7 @@ def step(
                         floor,
                     )
             else:
+                # More paths: active-set projection onto the simplex.
                 best_profit = floor
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -576,8 +587,10 @@ def step(
 
 @kernel
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
-    """Return (L,) factors of demand values in the scaled program, in the type of the splits: 1 / S,
-    and 0 for a balanced program, whose demands have no value.
+    """Return (L,) factors of demand values in the scaled program, in the type of the splits.
+
+    They are 1 / S, with S the scale of the objective, and 0 for a balanced program, whose demands
+    have no value.
     """
     scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale
     return scale.astype(scratch.price.dtype)
@@ -613,11 +626,11 @@ def _iterate(  # type: ignore[no-untyped-def]
         scan, block_ptr, max_slots: candidate paths, ranges of sources per block, and the largest
             number of trie nodes of a source plus one.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
-        demands: rates in Gbit/s and h, (D, L) each.
+        demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
         value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
         curve: marginal value at share 1 (D, L) and exponent (1,) of a utility, or None.
-        primal: splits (P, L) of z, z_0 and T(z) (written).
-        dual: dual variables and loads (E, L) of z, z_0 and T(z) (written).
+        primal: splits (P, L) of the iterate z, Halpern's anchor and the step T(z) (written).
+        dual: dual variables and loads (E, L) of the same three points (written).
         control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
         scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
         lanes: tuple of length L.
@@ -676,7 +689,7 @@ def iterate(
             ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
-        demands: rates in Gbit/s and h, (D, L) each.
+        demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
         value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,), in the
             type of the splits.
         curve: marginal value at share 1 (D, L) and exponent (1,) of a utility; None for linear

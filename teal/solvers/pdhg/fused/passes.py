@@ -82,7 +82,7 @@ class Passes(Protocol):
         ...
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z).
+        """Set the splits of T(z), the last PDHG step.
 
         Args:
             splits: (B, D, K) share of each demand on each path.
@@ -98,7 +98,7 @@ class Passes(Protocol):
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to its response to prices.
+        """Set one matrix's splits of T(z), the last PDHG step, to its response to prices.
 
         Each demand is divided over its paths by a softmax of their profits.
 
@@ -112,13 +112,13 @@ class Passes(Protocol):
             is_summing: whether to return loads and elasticities.
 
         Returns:
-            (E,) link loads, Gbit/s, and (E,) elasticities, derivatives of the loads by the prices;
-            of length 0 if not ``is_summing``.
+            (E,) link loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by
+            the prices; of length 0 if not ``is_summing``.
         """
         ...
 
     def restart(self) -> None:
-        """Restart from T(z): copy its splits to those of the iterate z and of the anchor z_0."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
@@ -128,14 +128,15 @@ class Passes(Protocol):
         Args:
             num_iterations: number of iterations.
             program: scaled program, arrays (E, L).
-            dual: dual variables and loads of z, z_0 and T(z), (E, L) each (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (E, L) each (written).
             control: (L,) state of each matrix (written).
         """
 
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+        """Compute the demands' part of the dual bound, and flows and loads of T(z), the last step.
 
         The part is sum_d demand[d] max(0, best profit of a path), without the max with 0 in a
         balanced program, which must carry all demand.
@@ -185,19 +186,19 @@ class Passes(Protocol):
         ...
 
     def best_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of the incumbent flows."""
+        """Return the (B, D, K) splits of the incumbent flows, as shares of the demands."""
         ...
 
     def stepped_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of T(z)."""
+        """Return the (B, D, K) splits of T(z), the last PDHG step."""
         ...
 
 
 class ArrayStorage(Protocol):
-    """Storage of named arrays."""
+    """Function that returns the array of a name, and creates it at the first call."""
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Return the array (size,) of a name; zeros at the first call."""
+        """Return the array (size,) of a name, which is filled with zeros at its first call."""
         ...
 
 
@@ -208,7 +209,7 @@ class InMemory:
         self._arrays: dict[str, AnyArray] = {}
 
     def __call__(self, name: str, size: int, dtype: Any) -> AnyArray:
-        """Return or create an array (:class:`ArrayStorage`)."""
+        """Return the array (size,) of a name; create it, filled with zeros, at its first call."""
         if name not in self._arrays:
             self._arrays[name] = np.zeros(size, dtype)
         return self._arrays[name]
@@ -295,7 +296,7 @@ class PathPasses:
         rows[:, : self._batch] = demand.T
 
     def scratch(self) -> Scratch:
-        """Return the work arrays of an iteration; allocated at the first call."""
+        """Return the work arrays of an iteration, which the first call allocates."""
         if self._scratch is None:
             width = len(self._lanes)
             blocks = len(self._block_ptr) - 1
@@ -306,6 +307,8 @@ class PathPasses:
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile the kernels by calls with no iterations and no sources."""
         self.iterate(0, program, dual, control)
+        # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.
+        # The two flags: a first and last round.
         zeros = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(
@@ -328,7 +331,12 @@ class PathPasses:
             )
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
-        """Compute the constants of the program, and store the live demands and their h."""
+        """Compute the constants of the program, and store the live demands and their step sizes.
+
+        Args:
+            inverse_capacity: (E * L,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
+            cost: (E * L,) link costs, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        """
         width = len(self._lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
@@ -340,6 +348,7 @@ class PathPasses:
             trial_load=np.zeros((blocks, self._num_links * width)),
             demand_value_sum=np.zeros((blocks, width)),
         )
+        # Constants by block of sources.
         with threads_for(self._operations):
             certificates.measure(
                 self._scan,
@@ -354,6 +363,7 @@ class PathPasses:
                 out,
                 self._lanes,
             )
+        # Demands and step sizes in the type of the iteration, and sums over the blocks and demands.
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
         rates = self._live_demand.reshape(-1, width)
@@ -367,8 +377,9 @@ class PathPasses:
         )
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) from (B, D, K); negative, infinite and NaN entries become
-        0.
+        """Set the splits of T(z), the last PDHG step, from (B, D, K).
+
+        Negative, infinite and NaN entries become 0.
         """
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
@@ -383,9 +394,20 @@ class PathPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set one matrix's splits of T(z) to its softmax response to link prices (E,).
+        """Set one matrix's splits of T(z), the last step, to its softmax response to prices (E,).
 
-        Returns (E,) loads, Gbit/s, and (E,) elasticities; of length 0 if not ``is_summing``.
+        Args:
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s; ``FAILED_PRICE``
+                for a failed link.
+            sharpness: inverse temperature of the softmax, 1/(value per Gbit/s).
+            fixed_demands: (n,) indices of the demands with fixed splits, ascending.
+            fixed_splits: (n, K) splits of these demands.
+            lane: index of the matrix.
+            is_summing: whether to compute loads and elasticities.
+
+        Returns:
+            (E,) loads, Gbit/s, and (E,) elasticities, minus the derivatives of the loads by the
+            prices; of length 0 if not ``is_summing``.
         """
         scan = self._scan
         width = len(self._lanes)
@@ -397,6 +419,8 @@ class PathPasses:
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
             initial=0
         )
+        # Demands have no value where all must be carried.  (0, 0): two SIMD lanes, for load and
+        # elasticity.
         with threads_for(self._operations):
             sample.respond(
                 scan,
@@ -422,18 +446,26 @@ class PathPasses:
         return total[0::2], total[1::2]
 
     def clear(self) -> None:
-        """Set the splits of T(z) to 0, before another search."""
+        """Set the splits of T(z), the last PDHG step, to 0, before another search."""
         self._primal.stepped[:] = 0
 
     def restart(self) -> None:
-        """Copy the splits of T(z) to those of the iterate z and of the anchor z_0."""
+        """Copy the splits of the last PDHG step to the iterate and to Halpern's anchor."""
         self._primal.current[:] = self._primal.stepped
         self._primal.anchor[:] = self._primal.stepped
 
     def iterate(
         self, num_iterations: int, program: ScaledProgram, dual: Dual, control: Control
     ) -> None:
-        """Run PDHG iterations; under a utility, update the step sizes before each restart."""
+        """Run PDHG iterations; under a utility, update the step sizes before each restart.
+
+        Args:
+            num_iterations: number of iterations.
+            program: scaled program, arrays (E, L).
+            dual: dual variables and loads of the iterate, Halpern's anchor and the step, (E, L)
+                each (written).
+            control: (L,) primal weight and restart state of each matrix (written).
+        """
         num_done = 0
         with threads_for(self._operations):
             # At least one call: without iterations it compiles the kernels.
@@ -461,8 +493,9 @@ class PathPasses:
     def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
         """Scale the step sizes of the matrices that restart by the served shares of their demands.
 
-        h <- h_1 / r with r <- sqrt(r share), and m <- sum of demand r / capacity over the paths
-        through each link.
+        A demand's step size is inversely proportional to h, in the first iteration h_1, the largest
+        sum of 1 / capacity along a path: h <- h_1 / r with r <- sqrt(r share).  A link's step size
+        is inversely proportional to m <- sum of demand r / capacity over the paths through it.
 
         Args:
             program: scaled program (``full_path_utilisation``, m, is written).
@@ -502,11 +535,12 @@ class PathPasses:
 
         Args:
             price: (E * L,) link prices of the scaled program, 1/(Gbit/s).
-            halpern: (4 * L,) weights of T(z), z and z_0 in the next iterate, and 1 at a restart.
-            inverse_weight: (L,) 1 / omega.
-            inverse_scale: (L,) 1 / S; 0 for a balanced program.
+            halpern: (4 * L,) weights of the step T(z), the iterate z and Halpern's anchor z_0 in
+                the next iterate, and 1 at a restart.
+            inverse_weight: (L,) 1 / primal weight.
+            inverse_scale: (L,) 1 / scale of the objective; 0 for a balanced program.
             is_restarting: whether any matrix restarts in this iteration.
-            is_storing: whether to store the splits of T(z).
+            is_storing: whether to store the splits of the step.
 
         Returns:
             (E * L,) loads of the new splits, Gbit/s, and (3 * L,) sums over the demands: demand
@@ -537,9 +571,16 @@ class PathPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Compute the demands' part of the dual bound, and flows and loads of T(z).
+        """Compute the demands' part of the dual bound, and flows and loads of the last PDHG step.
 
-        Returns (E * L,) loads, Gbit/s, and (L,) the demands' part of the bound.
+        Args:
+            price_plus_cost: (E * L,) price plus cost of each link, value per Gbit/s;
+                ``FAILED_PRICE`` for a failed link.
+            is_repairing: whether to overwrite the splits with repaired ones: 0 on paths with a
+                failed link, sums of at most 1, in a balanced program of exactly 1.
+
+        Returns:
+            (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.
         """
         with threads_for(self._operations):
             certificates.certify(
@@ -565,8 +606,16 @@ class PathPasses:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Run one round of the projection of the flows onto the capacities.
 
-        Returns (E * L,) loads and requested loads, Gbit/s, and (L,) value of the flows without link
-        costs.
+        Args:
+            load_ratio: (E * L,) load over capacity in the first round, requested load over residual
+                capacity in the others.
+            unused: (E * L,) capacity open to requests, Gbit/s.
+            is_first: whether this is the first round, which scales the flows down.
+            is_last: whether this is the last round, which makes no new requests.
+
+        Returns:
+            (E * L,) loads and (E * L,) requested loads, Gbit/s, and (L,) value of the flows without
+            link costs.
         """
         with threads_for(self._operations):
             certificates.project_round(
@@ -590,7 +639,11 @@ class PathPasses:
         return self._block_loads.sum(0), self._block_requested.sum(0), self._block_sums.sum(0)
 
     def keep(self, lanes: list[int]) -> None:
-        """Make the flows of the last check the incumbent of the matrices ``lanes``."""
+        """Make the flows of the last check the incumbent of some matrices; at first of all.
+
+        Args:
+            lanes: indices of the matrices.
+        """
         width = len(self._lanes)
         # All matrices: swap the buffers instead of copying.
         if self.incumbent_buffer < 0 or len(lanes) == self._batch:
@@ -627,7 +680,7 @@ class PathPasses:
         )
 
     def stepped_splits(self) -> FloatArray:
-        """Return (B, D, K) splits of T(z)."""
+        """Return the (B, D, K) splits of T(z), the last PDHG step."""
         return self._unpacked_splits(self._primal.stepped, np.zeros((self._batch, 0)))
 
     def _unpacked_splits(self, rows: AnyArray, demand: FloatArray) -> FloatArray:
@@ -649,7 +702,14 @@ def operations(packed: PackedPaths, num_lanes: int) -> int:
 
 
 def make_scratch(num_links: int, num_blocks: int, num_lanes: int, dtype: Any) -> Scratch:
-    """Allocate the work arrays of an iteration, with one row of loads and sums per block."""
+    """Allocate the work arrays of an iteration, with one row of loads and sums per block.
+
+    Args:
+        num_links: E.
+        num_blocks: number of blocks of sources.
+        num_lanes: L, matrices side by side.
+        dtype: NumPy type of all arrays, that of the splits.
+    """
     return Scratch(
         price=np.zeros(num_links * num_lanes, dtype),
         halpern=np.zeros(4 * num_lanes, dtype),

@@ -24,7 +24,7 @@ from teal.solvers.pdhg.fused.passes import InMemory, PathPasses
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
-# Enough for a gap check, a restart and a refill.
+# Enough for a gap check, a restart, and rounds that allocate unused capacity.
 _WARM_UP_ITERATIONS = 8
 # Number of demands that permits every sample size.
 _UNLIMITED_DEMANDS = 1_000_000_000
@@ -85,6 +85,7 @@ def rehearse(
     state = None
     for _ in ("cold", "warm"):
         engine = FusedEngine(problem, state, dtype)
+        # A target gap of 0, which no iteration reaches; no progress reports.
         search = Search(
             problem,
             engine,
@@ -107,6 +108,7 @@ def rehearse_checks(problem: Problem) -> None:
     Args:
         problem: one matrix (B = 1) of value maximisation.
     """
+    # One matrix in one lane, with the value 1 of a Gbit/s, in which demand may be rejected.
     passes = PathPasses(
         problem.paths.packed,
         problem.paths.num_paths,
@@ -149,9 +151,11 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
         parent += [-1, -1, first, first + 1]
         link += [link_index[source, x], link_index[source, y], link_index[x, y], link_index[y, x]]
         leaf += [[first, first + 3], [first + 1, first + 2]]
+    # Four nodes per source.
     trie = Trie(
         np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32)
     )
+    # Two demands per source.
     demand_ptr = np.array([0, 2, 4, 6], np.int32)
     key = topology.graph_key()
     return PathSet(
@@ -178,6 +182,7 @@ def three_nodes(
     """
     source = np.array([0, 1, 2, 1, 2, 0], np.int32)
     target = np.array([1, 2, 0, 0, 1, 2], np.int32)
+    # Capacities of 2 Gbit/s, latencies of 1 ms, no coordinates.
     topology = Topology(
         "rehearsal",
         ("a", "b", "c"),

@@ -43,20 +43,22 @@ def _update_block(
 ):
     """Update the step sizes of the demands of one block of sources, in the lanes that restart.
 
-    r <- sqrt(r s) with s the sum of the demand's splits, at least r / 3 and at most 3 r;
-    h <- h_1 / r.  Also add up the link loads if every path carried demand * r.
+    With the scale r of a demand's step size, the sum s of its splits, and h, to which the step size
+    is inversely proportional: r <- sqrt(r s), at least r / 3 and at most 3 r; h <- h_1 / r.  Also
+    add up the link loads if every path carried demand * r.
 
     Args:
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        splits: (P, L) splits of z.
+        splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
+        initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
+            1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
         scale: (D, L) r (written).
-        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         loads: (E, L) Gbit/s (increased).
         lanes: tuple of length L.
     """
@@ -107,19 +109,21 @@ def update_share_scale(
 ):
     """Scale the step sizes of the demands by their served shares, in the lanes that restart.
 
-    r <- sqrt(r s) with s the served share, at least r / 3 and at most 3 r; h <- h_1 / r.
+    With the scale r of a demand's step size, its served share s, and h, to which the step size is
+    inversely proportional: r <- sqrt(r s), at least r / 3 and at most 3 r; h <- h_1 / r.
 
     Args:
         begin, end: range of blocks that this call processes.
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
         max_slots: largest number of trie nodes of a source, plus one for the source.
-        splits: (P, L) splits of z.
+        splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        initial_inverse_capacity_sum: (D, L) h_1, h of the first iteration, 1/(Gbit/s).
+        initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
+            1/(Gbit/s).
         is_restart: (L,) above 0 for the lanes that restart.
         scale: (D, L) r (written).
-        h: (D, L) h (written); the primal step size is 1 / (omega h).
+        h: (D, L) h (written); the primal step size is 1 / (primal weight h).
         block_load: (blocks, E * L) load of each link if every path carried demand * r, Gbit/s
             (written).
         lanes: tuple of length L.

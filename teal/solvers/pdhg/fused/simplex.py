@@ -64,7 +64,7 @@ def dual_simplex(
         slope: (E, L) step size of each y, positive.
         live: (E, L) 1 where the link works, else 0.
         lane: index of the matrix.
-        width: L.
+        width: L, number of matrices side by side.
     """
     shift = LOWEST
     active = len(dual) + 1
@@ -100,16 +100,16 @@ def limited_simplex(
 
     Args:
         dual: (G, E, L) y, flat (overwritten by the projection).  Scenario s is lane s % L of group
-            s // L; G = ceil(S / L).
+            s // L, with S scenarios in G = ceil(S / L) groups.
         slope: (G, E, L) step size of each y, positive.
         live: (G, E, L) 1 where a link works in a scenario, else 0.
         limits: (S,) upper bounds in (0, 1], with a sum of at least 1.
-        width: L.
+        width: L, number of scenarios side by side.
     """
     # Entries of a group: E * L.
     size = len(dual) // (-(-len(limits) // width))
     shift = LOWEST
-    # Limits with the sum 1 fix the sum of every scenario: no t is needed.
+    # Limits with the sum 1, up to rounding, fix the sum of every scenario: no t is needed.
     is_at_limits = limits.sum() <= 1 + 1e-12
     # Root t: Newton's method within a bracket.
     if not is_at_limits:
@@ -122,7 +122,7 @@ def limited_simplex(
                 low = min(low, (dual[i] - 1) / slope[i])
         shift = high
         for _ in range(_MAX_STEPS):
-            # Function value, and minus its derivative.
+            # Function value, and minus its derivative; ``scenario_value`` is a scenario's sum of y.
             excess = -1.0
             slope_sum = 0.0
             for s in range(len(limits)):
@@ -138,7 +138,8 @@ def limited_simplex(
             # Bisection where Newton's step leaves the bracket.
             if not low < shift < high:
                 shift = (low + high) / 2
-    # Project each scenario with t + t_s; t_s > 0 at its limit.
+    # Project each scenario with t + t_s; t_s > 0 at its limit.  From here on, ``scenario_value`` is
+    # this multiplier.
     for s in range(len(limits)):
         scenario_value = shift
         if is_at_limits:

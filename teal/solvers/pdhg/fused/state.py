@@ -16,6 +16,8 @@ NO_UTILISATION = 1e-30
 class DemandRows(NamedTuple):
     """Demands of the scaled program of L matrices, and the primal step sizes.
 
+    omega is the primal weight of a matrix.
+
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
         inverse_capacity_sum: (D, L) h, largest sum of 1 / capacity along a path of the demand,
@@ -27,7 +29,10 @@ class DemandRows(NamedTuple):
 
 
 class ScaledProgram(NamedTuple):
-    """Link arrays and scalars of the scaled program of L matrices: its objective is divided by S.
+    """Link arrays and scalars of the scaled program of L matrices.
+
+    Its objective is divided by S: the value of all demand, or in a balanced program the largest
+    utilisation under even splits.  y are its dual variables, omega the primal weight.
 
     Attributes:
         scaled_cost: (E, L) cost of a Gbit/s on each link over S, 1/(Gbit/s).
@@ -41,7 +46,8 @@ class ScaledProgram(NamedTuple):
         carries_all: whether all demand must be carried.
         on_simplex: whether the dual variables y of a matrix are non-negative with the sum 1, in a
             balanced program, which minimises the largest utilisation.
-        limits: (S,) upper bound of the sum of y in each failure scenario; (0,) without scenarios.
+        limits: (scenarios,) upper bound of the sum of y in each traffic scenario; (0,) without
+            scenarios.
         scenario_width: number of scenarios side by side in one row of a link array.
     """
 
@@ -72,7 +78,7 @@ class Primal(NamedTuple):
 
 
 class Dual(NamedTuple):
-    """Dual variables of the links, and the utilisations under the splits, (E, L) each.
+    """Dual variables y of the links, and the utilisations under the splits, (E, L) each.
 
     Attributes:
         current: y of the iterate z.
@@ -94,6 +100,8 @@ class Dual(NamedTuple):
 class Control(NamedTuple):
     """Iteration state of each matrix, (L,) each.
 
+    y are the dual variables; T(z) is the result of a PDHG step from an iterate z.
+
     Attributes:
         primal_weight: omega, which multiplies the step size of y and divides that of the splits.
         first_primal_weight: omega of the first iteration.
@@ -103,8 +111,7 @@ class Control(NamedTuple):
             before that iteration.
         last_error: fixed-point error of the last iteration.
         restart_due: 1 if the next iteration restarts, else 0.
-        bound: dual bound on the optimal value at the y before the last iteration, with rounding
-            errors.
+        bound: dual bound on the optimal value before the last iteration, with rounding errors.
     """
 
     primal_weight: FloatArray
@@ -119,6 +126,9 @@ class Control(NamedTuple):
 
 class Scratch(NamedTuple):
     """Work arrays of an iteration, in the type of the splits.
+
+    z is the iterate with the dual variables y, T(z) the result of a PDHG step from it, z_0
+    Halpern's anchor, omega the primal weight, and S the scale of the objective.
 
     Attributes:
         price: (E, L) link prices of the scaled program, y / capacity + cost / S, 1/(Gbit/s).

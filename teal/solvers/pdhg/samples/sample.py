@@ -71,9 +71,9 @@ class Sample:
 
     Attributes:
         demands: (n,) demand indices, ascending.
-        is_certain: (n,) whether pi = 1.
-        problem: program of the sampled demands at the rates demand / pi, B = 1; max_concurrent_flow
-            as max_link_utilisation.
+        is_certain: (n,) whether a demand is drawn with probability 1.
+        problem: program of the sampled demands at the rates demand / pi, with pi the probability
+            of a demand to be drawn; B = 1.  max_concurrent_flow becomes max_link_utilisation.
     """
 
     demands: Int64Array
@@ -119,7 +119,7 @@ class SampleAnswer:
 
 
 def zero_answer(problem: Problem) -> SampleAnswer:
-    """Return the answer of a matrix without demand: zero prices, no fixed splits."""
+    """Return the answer of a matrix without demand: zero prices (E,), and no fixed splits."""
     no_demands = np.zeros(0, np.int64)
     splits = np.zeros((0, problem.paths.num_paths))
     return SampleAnswer(np.zeros(problem.topology.num_links), 1.0, no_demands, splits)
@@ -209,9 +209,9 @@ def make_sample(
 
     Args:
         problem: network, objective, capacities, costs and value steps of the drawn demands; B = 1.
-        demands: (n,) indices.
+        demands: (n,) indices of the drawn demands, ascending.
         probability: (n,) pi, chance of each demand to be drawn.
-        rates: (n,) Gbit/s.
+        rates: (n,) rates of the drawn demands, Gbit/s.
         value: (n,) value per Gbit/s.
         paths: paths of these demands.
     """
@@ -229,17 +229,18 @@ def make_sample(
 
 @kernel
 def _factor(demand: FloatArray, size: int) -> float:
-    """Return the factor a for which the sum of min(1, a demand[d]) is ``size``; infinite if at most
-    ``size`` demands are positive.
+    """Return the factor for which the sum of min(1, factor * demand[d]) is ``size``.
 
-    Fixed-point iteration on the set of certain demands, those with a demand >= 1:
-    a <- (size - number of certain demands) / (sum of the other demands).  Certain demands are
+    It is infinite if at most ``size`` demands are positive.  Fixed-point iteration on the set of
+    certain demands, those for which factor * demand[d] is at least 1:
+    factor <- (size - number of certain demands) / (sum of the other demands).  Certain demands are
     large, so that the first passes visit only demands above ``min_large_rate``.
 
     Args:
         demand: (D,) Gbit/s.
         size: expected number of drawn demands.
     """
+    # Sum of the demands, and number of positive ones.
     total_demand = 0.0
     num_positive = 0
     for d in range(len(demand)):
@@ -249,10 +250,11 @@ def _factor(demand: FloatArray, size: int) -> float:
         return np.inf
     min_large_rate = _MIN_CERTAIN_RATE_FACTOR * total_demand / size
     large_demands = demand[demand > min_large_rate]
-    # Smallest certain demand is 1 / factor.
+    # Demands from ``threshold`` = 1 / factor on are certain.
     factor = size / total_demand
     threshold = total_demand / size
     for _ in range(_MAX_PASSES):
+        # The list of large demands may lack certain ones: visit all demands.
         if threshold < min_large_rate:
             large_demands = demand
             min_large_rate = 0.0
@@ -283,7 +285,7 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
 
     Args:
         demand: (D,) Gbit/s.
-        factor: a, 1/(Gbit/s).
+        factor: probability of a demand over its rate, 1/(Gbit/s).
         offset: random start in [0, 1).
     """
     is_drawn = np.zeros(len(demand), dtype=np.bool_)
@@ -325,8 +327,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
 ):
     """Compute the softmax splits of the demands of one block of sources at given link prices.
 
-    Demand d sends the share w[d, k] = exp(q (v[d] - price(d, k))) / (u + sum_j exp(q (v[d] -
-    price(d, j)))) over path k, with u = 1 if demand may be rejected and u = 0 otherwise.  Under
+    Demand d with the value v[d] of a Gbit/s sends the share w[d, k] = exp(q (v[d] - price(d, k))) /
+    (u + sum_j exp(q (v[d] - price(d, j)))) over path k, with price(d, k) the price of the path, and
+    u = 1 if demand may be rejected and u = 0 otherwise.  Under
     piecewise constant marginal values, w[d, k] is the sum over the value steps, each with its own u
     and weighted by its width.  Under a concave utility, u = 0 and the splits are scaled to the
     optimal share at the price of the cheapest path.  All exponents are relative to the largest
@@ -341,10 +344,10 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s.
         demand_value: values of the demands, value per Gbit/s, in C steps.
         curve: utility of the demands; None for linear or piecewise linear values.
-        sharpness: q, 1/(value per Gbit/s).
+        sharpness: q, inverse softmax temperature, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of the fixed demands.
         demand: (D * width,) Gbit/s; demand d of this matrix at d * width + lane.
@@ -380,18 +383,20 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             node_cost[i + 1] = (
                 node_cost[scan.parent[first_node + i]] + price_plus_cost[scan.link[first_node + i]]
             )
-        # Exponents of the softmax, relative to the largest one of each demand.  ``offset`` is the
-        # demand's first entry in ``weight``, ``path`` the demand's first path.
+        # Exponents of the softmax, relative to the largest one of each demand; exponentials() below
+        # replaces them by the softmax terms.  ``offset`` is the demand's first entry in ``weight``,
+        # ``path`` the demand's first path.
         offset = 0
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
             num_paths = scan.path_count[d]
+            # -3e38 is below every exponent, within the range of float32.
             max_exponent = np.float32(0) if has_rejection else np.float32(-3e38)
             for k in range(num_paths):
-                exponential = sharpness * (value - node_cost[scan.end_node[path + k]])
-                weight[offset + num_steps + k] = exponential
-                max_exponent = max(max_exponent, exponential)
+                softmax_term = sharpness * (value - node_cost[scan.end_node[path + k]])
+                weight[offset + num_steps + k] = softmax_term
+                max_exponent = max(max_exponent, softmax_term)
             for k in range(num_paths):
                 weight[offset + num_steps + k] -= max_exponent
             # Keep the cheapest path's exponent: the optimal share under a utility needs its price.
@@ -432,7 +437,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 total = np.float32(0)
                 for k in range(num_paths):
                     total += weight[offset + num_steps + k]
-                # Split of a path over its exponential: 1 / normaliser; under a utility also times
+                # Split of a path over its softmax term: 1 / normaliser; under a utility also times
                 # the optimal share.
                 inverse_sum = np.float32(1) / max(weight[offset] + total, np.float32(1e-30))
                 # -d log(share) / d price of the optimal share under a utility.
@@ -467,11 +472,11 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                             + (step_end - step_start) * step_inverse_sum * step_inverse_sum
                         )
                         step_start = step_end
-                # Split of each path: w = exponential / normaliser.  Elasticity: q rate (w - w^2).
+                # Split of each path: w = softmax term / normaliser.  Elasticity: q rate (w - w^2).
                 rate = np.float32(demand[d * width + lane])
                 for k in range(num_paths):
-                    exponential = weight[offset + num_steps + k]
-                    path_share = exponential * inverse_sum
+                    softmax_term = weight[offset + num_steps + k]
+                    path_share = softmax_term * inverse_sum
                     out[(path + k) * width + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
@@ -480,13 +485,13 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                             node_flow[node + 1] = (
                                 sharpness
                                 * rate
-                                * (path_share - exponential * exponential * inverse_square_sum)
+                                * (path_share - softmax_term * softmax_term * inverse_square_sum)
                             )
                         else:
                             node_flow[node + 1] = (
                                 rate
                                 * path_share
-                                * (sharpness * (1 - exponential / total) + utility_elasticity)
+                                * (sharpness * (1 - softmax_term / total) + utility_elasticity)
                             )
             offset += num_paths + num_steps
             path += num_paths
@@ -533,7 +538,8 @@ def respond(
 
         w[d, k] = exp(q (v[d] - price(d, k))) / (1 + sum_j exp(q (v[d] - price(d, j))))
 
-    over path k; without rejection, the 1 is 0.  The elasticity of a link is the sum of
+    over path k, with the value v[d] of a Gbit/s and price(d, k) the price of the path; without
+    rejection, the 1 is 0.  The elasticity of a link is the sum of
     q demand w (1 - w) over the paths through it.
 
     Args:
@@ -549,7 +555,7 @@ def respond(
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be served in part.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
         demand: (D * width,) Gbit/s, 0 where no path is live; demand d of this matrix at

@@ -88,7 +88,8 @@ class SampledStart:
             deadline: deadline of all samples together.
 
         Returns:
-            false, without effect, if the sample would have more than ``MAX_SHARE`` of the demands.
+            Whether the engine restarted: False, without effect, if the sample would have more than
+            a quarter of the demands (``MAX_SHARE``).
         """
         problem = self._problem
         size = self._size
@@ -122,7 +123,14 @@ class SampledStart:
     def _solve(
         self, drawn: sample.Sample, start: sample.SampleAnswer | None, deadline: Deadline
     ) -> Steps[sample.SampleAnswer]:
-        """Solve a sample, warm-started from the prices of the last one if any."""
+        """Solve a sample of one matrix; return its prices and fixed splits.
+
+        Args:
+            drawn: the sample.
+            start: answer of the last, smaller sample, whose prices warm-start this one; None for a
+                cold start.
+            deadline: deadline of the search.
+        """
         begin = time.perf_counter()
         engine = FusedEngine(
             drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64
@@ -148,7 +156,8 @@ class SampledStart:
     def correct(self) -> bool:
         """Restart the engine at the response to the last prices after a Newton step.
 
-        Returns false, without effect, in a balanced program.
+        Returns:
+            Whether the engine restarted: False, without effect, in a balanced program.
         """
         if self._problem.demand_set.carries_all:
             return False
@@ -163,6 +172,10 @@ def first_size(paths: AnyPaths, gap: float) -> int:
 
 
 def is_faster(paths: AnyPaths, gap: float = _COARSEST_GAP) -> bool:
-    """Whether a start from samples takes less time than iterations with all demands."""
+    """Whether a start from samples takes less time than iterations with all demands.
+
+    It does on large networks whose first sample for the target ``gap`` has at most a quarter of the
+    demands.
+    """
     is_large = paths.scan_size > LARGE_WORK
     return is_large and first_size(paths, gap) <= MAX_SHARE * paths.num_demands

@@ -67,15 +67,15 @@ class DroppedFlowEngine(PlainEngine):
         self._volume = self._routable.sum(1)
         mask = problem.path_mask[:1]
         demand = self._routable
-        # Step sizes: sums of the magnitudes of a variable's coefficients.  Those of the splits,
-        # (1, D, 1), are equal for all paths of a demand, so that the prox is the Euclidean
+        # Inverse step sizes: sums of the magnitudes of a variable's coefficients.  For the splits,
+        # (1, D, 1), they are equal for all paths of a demand, so that the prox is the Euclidean
         # projection.
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
         limited_demand = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
         self._path_size = (
             limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
         ).clamp(min=_MIN_DIVISOR)
-        # Those of y and q, (S, E + 1), over the limit of the scenario.
+        # For y and q, (S, E + 1): the sums over the limit of the scenario.
         full_path_load = problem.with_demand(demand).loads(
             mask.to(demand).expand(problem.batch, -1, -1)
         )
@@ -103,15 +103,16 @@ class DroppedFlowEngine(PlainEngine):
         self._init_iterates(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
-        """Return the projection of (y, q) onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in
-        the metric of the step sizes.
+        """Project prices y and scenario weights q onto their feasible set, in the steps' metric.
+
+        The set is {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}.
 
         Args:
-            dual: (S, E + 1) y and, in the last column, q.
+            dual: (S, E + 1) y of each scenario s and, in the last column, q.
             step: (S, E + 1) step sizes.
 
         Returns:
-            (1, S (E + 1)).
+            (1, S (E + 1)) projected y and q, flat.
         """
         dual = dual.contiguous().clone()
         dual[:, :-1] = torch.where(self._is_priced, dual[:, :-1], 0)
@@ -119,12 +120,18 @@ class DroppedFlowEngine(PlainEngine):
         return dual.view(1, -1)
 
     def _prices_and_weights(self, dual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y (S, E) and q (S,)."""
+        """Split dual variables (1, S (E + 1)) into the prices y (S, E) and the weights q (S,)."""
         rows = dual.view(self._exact.batch, -1)
         return rows[:, :-1], rows[:, -1]
 
     def _profit(self, prices: Tensor, weights: Tensor) -> Tensor:
-        """Return (1, D, K) the sum over the scenarios of D_s (q - price_s)."""
+        """Return (1, D, K) the profit of each path: the sum over the scenarios s of its demand D_s
+        times q[s] minus the path's price.
+
+        Args:
+            prices: (S, E) y.
+            weights: (S,) q.
+        """
         path_price = self._exact.ops.path_sum(prices)
         return torch.einsum("sd,sdk->dk", self._routable, weights[:, None, None] - path_price)[None]
 
@@ -136,7 +143,7 @@ class DroppedFlowEngine(PlainEngine):
         return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
-        """Compute one PDHG step T(z) = (x', y', q').
+        """Compute one PDHG step T(z) = (x', y', q') from splits x, prices y and scenario weights q.
 
         x' = Proj(x + profit / (omega * path size)), (y', q') = Proj((y, q) + omega / row size *
         excess), where the excess is load - capacity of each link and shed demand at the splits 2 x'
@@ -172,13 +179,14 @@ class DroppedFlowEngine(PlainEngine):
         return primal, (self._row_size.view(1, -1) * dual_change.square()).sum(1), 2 * coupling
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """Return (1,) the dual bound of (y, q), made feasible by division.
+        """Return (1,) the dual bound of prices y and scenario weights q, made feasible by division.
 
-        sum_s (q[s] V_s - sum_e c[e] y_s[e]) - sum_d max(0, max_k profit[d, k]), over the factor by
-        which q exceeds its limits or a sum of 1.
+        With the demand V_s of scenario s and the capacities c, it is sum_s (q[s] V_s -
+        sum_e c[e] y_s[e]) - sum_d max(0, max_k profit[d, k]), over the factor by which q exceeds
+        its limits or a sum of 1.
 
         Args:
-            dual: (1, S (E + 1)) y and q.
+            dual: (1, S (E + 1)) prices y and weights q of each scenario.
         """
         prices, weights = self._prices_and_weights(dual)
         # Rounding of the projection may leave a price above its weight.
@@ -206,7 +214,7 @@ class DroppedFlowEngine(PlainEngine):
         ], self.certify()
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """Return (1, S, E) prices y."""
+        """Return the (1, S, E) prices y of dual variables (1, S (E + 1))."""
         return self._prices_and_weights(dual)[0][None]
 
 
@@ -222,7 +230,7 @@ def dropped_flow(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return load - c of each link (S, E), and shed demand (S,), Gbit/s, for routable demand.
+    """Return load - capacity of links (S, E) and shed demand (S,), Gbit/s, of routable demand.
 
     Args:
         problem: S matrices.
@@ -234,13 +242,13 @@ def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
-    """Return () the largest sum_s q[s] losses[s] over 0 <= q <= ``limits``, sum of q = 1.
+    """Return () the largest sum_s q[s] losses[s] over weights 0 <= q <= ``limits`` with the sum 1.
 
     Greedy: the largest losses get their limits until the q sum to 1.
 
     Args:
-        losses: (S,).
-        limits: (S,) with a sum of at least 1, up to rounding.
+        losses: (S,) loss of each scenario.
+        limits: (S,) largest weight of each scenario; their sum is at least 1, up to rounding.
     """
     order = torch.argsort(losses, descending=True)
     cumulative_weight = limits[order].cumsum(0).clamp(max=1)
@@ -251,14 +259,17 @@ def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
 
 @kernel
 def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> None:
-    """Project (y', q') onto {0 <= y_s[e] <= q[s] <= limit[s], sum of q = 1}, in place.
+    """Project link prices y' and scenario weights q' onto their feasible set, in place.
+
+    The set is {0 <= y_s[e] <= q[s] <= limit[s] for scenario s and link e, sum of q = 1}.
 
     The projection of y' for given q is min(max(y', 0), q), so that q[s] minimises, for a multiplier
     t of the sum,
 
         (q - q'[s])^2 / (2 step_q) + sum over e of max(0, y'[e] - q)^2 / (2 step_e) + t q
 
-    over [0, limit[s]]; t is found by bisection, q by bisection on the derivative, which increases.
+    over [0, limit[s]], with the step sizes step_q of q and step_e of y'[e]; t is found by
+    bisection, q by bisection on the derivative, which increases.
 
     Args:
         dual: (S, E + 1) y' and, in the last column, q' (written).
@@ -267,7 +278,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
     """
     num_scenarios = dual.shape[0]
     num_links = dual.shape[1] - 1
-    # q of each scenario.  Limits with a sum of 1 leave no choice.
+    # q of each scenario.  Limits with a sum of 1, up to rounding, leave no choice.
     weights = limits.copy()
     if limits.sum() > 1 + 1e-12:
         # Bracket the multiplier t, then bisect: the sum of q decreases in t.
@@ -297,10 +308,11 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 def _scenario_weights(
     t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
 ) -> float:
-    """Compute the q of each scenario for a multiplier t of their sum; return the sum of q.
+    """Compute the weight q of each scenario for a multiplier t of their sum; return the sum of q.
 
     q[s] is the root in [0, limit[s]] of the increasing derivative
-    (q - q'[s]) / step_q + t - sum over e of max(0, y'[e] - q) / step_e.
+    (q - q'[s]) / step_q + t - sum over links e of max(0, y'[e] - q) / step_e, with unprojected
+    weights q' and prices y', and their step sizes.
 
     Args:
         t: multiplier.
@@ -316,6 +328,7 @@ def _scenario_weights(
         high = limits[s]
         unprojected = dual[s, num_links]
         weight_step = step[s, num_links]
+        # Bisection on the derivative, which is negative below the root.
         for _ in range(_MAX_BISECTIONS):
             q = (low + high) / 2
             if not low < q < high:

@@ -54,7 +54,7 @@ def _path_prices(s, scan, price, path_price, groups, lanes):  # type: ignore[no-
         path_price: (G, slots * L) price from the source to node i of its trie in row i, the source
             being 0 (written).
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     first_node = scan.node_ptr[s]
     num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -72,7 +72,7 @@ def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-
         flow: (G, slots * L) flow of the path that ends in each node, Gbit/s (overwritten).
         loads: (G, E * L) link loads, Gbit/s (added to).
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     first_node = scan.node_ptr[s]
     num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -82,7 +82,7 @@ def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-
 
 @inlined_kernel
 def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
-    """Return sum_s D_s[d] price_s: the price of the path to ``node``, weighted by demand ``d``.
+    """Return the sum over the scenarios of demand ``d`` times the price of the path to ``node``.
 
     Args:
         d: index of the demand.
@@ -90,7 +90,7 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
         rows: demands of all scenarios.
         path_price: (G, slots * L) price from the source to each trie node.
         groups: G.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     weighted = fill(0.0, lanes)
     for g in range(groups):
@@ -119,12 +119,14 @@ def step(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Primal step and Halpern average of the shared splits, and the link loads of every scenario.
+    """Compute primal step and Halpern average of the shared splits, and all scenarios' link loads.
 
         w'[d, :] = Proj(w[d, :] - mean price / (omega h[d])),   w <- halpern . (w', w, w_0),
 
-    where the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s; the
-    projection is onto {w >= 0, sum = 1}.  P paths, E links, scenarios in G groups of L lanes.
+    where w, w_0 and w' are the splits of the iterate, of Halpern's anchor and of the step, omega is
+    the primal weight, and the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the
+    scenarios s, with demands D_s; the projection is onto {w >= 0, sum = 1}.  P paths, E links,
+    scenarios in G groups of L lanes.
 
     Args:
         begin, end: range of blocks of this call.
@@ -136,12 +138,12 @@ def step(
             T(z); all written.
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         halpern: (4,) weights of T(z), z and z_0 in the next iterate.
-        inverse_weight: 1 / omega.
+        inverse_weight: 1 / omega, the inverse primal weight.
         is_restarting: whether this iteration restarts, which moves the anchor to T(z).
         loads: (blocks, G, E * L) link loads of T(z) by the block's demands, Gbit/s (written).
         sums: (blocks, 3) sums over demands: minus demand times lowest mean price, and the squared
             distances of T(z) from z and z_0 (written).
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -150,7 +152,7 @@ def step(
         # ends there, per scenario; splits of one demand before the projection.
         path_price = np.zeros((groups, max_slots * width))
         flow = np.zeros((groups, max_slots * width))
-        unprojected = np.empty(256)
+        unprojected = np.empty(256)  # at least the number of paths, which is one byte
         block_loads = loads[block]
         block_sums = sums[block]
         block_loads[:] = 0
@@ -177,6 +179,7 @@ def step(
                         lowest_price = min(lowest_price, mean_price)
                         unprojected[k] = current[path + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest_price
+                    # In one lane: the splits are shared by all scenarios.
                     shift = simplex_shift(unprojected, num_paths, 1.0, (0,))
                     # Halpern average, flows and distances.
                     for k in range(path, path + num_paths):
@@ -205,16 +208,18 @@ def step(
 
 @kernel
 def end_iteration(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
-    """Dual step on all scenarios' links, projection of y, Halpern average and restart decision.
+    """Finish an iteration on the links of all scenarios: dual step, projection, average, restart.
 
-    y' = y + omega / m (2 load(w') - load(w)) with loads over capacity, projected onto {y >= 0, sum
-    of y = 1, sum of y of scenario s <= limit[s]}.
+    y' = y + omega / m (2 load(w') - load(w)), projected onto {y >= 0, sum of y = 1, sum of y of
+    scenario s <= limit[s]}, with loads over capacity, w and w' the splits of iterate and step, and
+    omega / m the step size.
 
     Args:
         program: constants of the links, (G * E * L,).
-        dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+        dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+            (G * E * L,) (written).
         control: primal weight and restart state, (1,) each (written).
-        scratch: link loads and sums of the primal step; prices of the next iteration (written).
+        scratch: link loads and sums of the primal step, and the Halpern weights.
     """
     dual_step = dual_gradient_step(program, dual, control, scratch, 1)
     limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
@@ -235,10 +240,11 @@ def certify(
     sums: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Repair the splits of T(z), sum their loads, and compute the demands' part of the dual bound.
+    """Repair the splits of the last step, sum their loads, and compute a part of the dual bound.
 
     Splits become 0 on dead paths and are scaled to a sum of 1, evenly over live paths where all are
-    0.  The demands' part of the bound is -sum_d min_k sum_s D_s[d] price_s(d, k).
+    0.  The demands' part of the bound is -sum_d min_k sum_s D_s[d] price_s(d, k), with D_s[d] the
+    demand d in scenario s and price_s(d, k) the price of its path k there.
 
     Args:
         begin, end: range of blocks of this call.
@@ -246,11 +252,11 @@ def certify(
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_slots: largest number of trie nodes of a source, plus one for the source itself.
         rows: demands of all scenarios.
-        stepped: (P,) splits of T(z) (written).
+        stepped: (P,) splits of the last step, T(z) (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
         loads: (blocks, G, E * L) link loads of the repaired splits, Gbit/s (written).
         sums: (blocks,) each block's part of the bound (written).
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -276,7 +282,7 @@ def certify(
                     num_live += rows.is_live[k]
                     stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
                     split_sum += stepped[k]
-                # Normalise them, and find the cheapest path.
+                # Normalise them (a sum up to 1e-9 counts as 0), and find the cheapest path.
                 for k in range(path, path + num_paths):
                     node = np.int64(scan.end_node[k])
                     if split_sum > 1e-9:
@@ -315,10 +321,10 @@ def respond(
     fixed_splits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """Set the splits of T(z) to the response of all demands to prices.
+    """Set the splits of T(z), the last step, to the response of all demands to prices.
 
     A softmax over the live paths of each demand, w[d, k] ~ exp(-q mean price), where the mean price
-    of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s.
+    of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s, with demands D_s.
 
     Args:
         begin, end: range of blocks of this call.
@@ -328,12 +334,12 @@ def respond(
         rows: demands of all scenarios.
         stepped: (P,) splits (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
-        sharpness: q, Gbit/s.
+        sharpness: q, inverse temperature of the softmax, Gbit/s.
         fixed_demands: (n,) indices of the demands with fixed splits, ascending.
-        fixed_ptr: (S + 1,) the fixed demands of source s are
+        fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
-        lanes: array of length L.
+        lanes: tuple of length L.
     """
     width = len(lanes)
     groups = len(price)
@@ -341,7 +347,7 @@ def respond(
         # Price from the source to each trie node of one source, per scenario; mean prices of the
         # paths of one demand.
         path_price = np.zeros((groups, max_slots * width))
-        mean_price = np.empty(256)
+        mean_price = np.empty(256)  # at least the number of paths, which is one byte
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)
             path = scan.path_ptr[s]

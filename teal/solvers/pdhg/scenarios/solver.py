@@ -143,6 +143,7 @@ class ScenarioPasses:
                 demand_value_sum=np.zeros((num_blocks, width)),
             )
             group_demand = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
+            # Values of 0, no utility, and a trial routing of even splits, as all demand is carried.
             with threads_for(self._operations // groups):
                 certificates.measure(
                     self._scan,
@@ -180,14 +181,14 @@ class ScenarioPasses:
         )
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
-        """Convert (1, D, K) to path rows (P,)."""
+        """Convert values (1, D, K) of the paths of each demand to path rows (P,)."""
         rows = np.empty(len(self._scan.end_node))
         with threads_for(self._operations):
             certificates.pack_splits(self._scan, np.ascontiguousarray(values), rows, (0,))
         return rows
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Set the splits of T(z) from (1, D, K)."""
+        """Set the splits of T(z), the last PDHG step, to ``splits`` (1, D, K)."""
         self._stepped[:] = self._path_rows(splits)
 
     def respond(
@@ -200,7 +201,7 @@ class ScenarioPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Reject sampled responses of single matrices.
+        """Raise an error: responses of a single matrix are not supported.
 
         Raises:
             NotImplementedError: always; scenarios are not sampled.
@@ -210,10 +211,10 @@ class ScenarioPasses:
     def respond_to(
         self, price: FloatArray, value: float, fixed_demands: Int64Array, fixed_splits: FloatArray
     ) -> None:
-        """Set the splits of T(z) to the softmax response of all demands to link prices.
+        """Set the splits of the last step to the softmax response of all demands to link prices.
 
         Args:
-            price: (G * E * L,) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
+            price: (G * E * L,) link prices, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
             value: value of the program, the scale of the softmax temperature.
             fixed_demands: (n,) indices of the demands with fixed splits, ascending.
             fixed_splits: (n, K) splits of these demands.
@@ -236,7 +237,7 @@ class ScenarioPasses:
             )
 
     def restart(self) -> None:
-        """Restart the splits at T(z): iterate and anchor become the last step."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
         self._current[:] = self._stepped
         self._anchor[:] = self._stepped
 
@@ -248,7 +249,8 @@ class ScenarioPasses:
         Args:
             num_iterations: number of iterations.
             program: constants of the links, (G * E * L,).
-            dual: y and loads of z, z_0 and T(z), (G * E * L,) (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (G * E * L,) (written).
             control: primal weight and restart state, (1,) each (written).
         """
         scratch = self._scratch
@@ -260,7 +262,12 @@ class ScenarioPasses:
             scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
-        """Compute the primal step of the sources in the blocks, and the link loads of T(z)."""
+        """Compute the primal step of some sources, and the link loads of its splits.
+
+        Args:
+            block_ptr: (blocks + 1,) first source of each block.
+            is_restarting: whether this iteration restarts from the new splits.
+        """
         scratch = self._scratch
         with threads_for(self._operations):
             scenario_kernels.step(
@@ -283,8 +290,8 @@ class ScenarioPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Repair the splits of T(z) to a sum of 1 over live paths; return their loads and the
-        demands' part of the dual bound.
+        """Repair the splits of the last step to a sum of 1 over live paths; return their loads and
+        the demands' part of the dual bound.
 
         Args:
             price_plus_cost: (G * E * L,) link prices, 1/(Gbit/s).
@@ -311,7 +318,7 @@ class ScenarioPasses:
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Reject projections.
+        """Raise an error: flows are not projected onto the capacities.
 
         Raises:
             NotImplementedError: always; all demand is served, possibly above the capacities.
@@ -319,18 +326,20 @@ class ScenarioPasses:
         raise NotImplementedError
 
     def keep(self, lanes: list[int]) -> None:
-        """Store the splits of T(z) as the incumbent if ``lanes`` is not empty, and in the first
-        call.
+        """Store the splits of the last step as the incumbent.
+
+        Args:
+            lanes: [0] if they are better than the incumbent, else []; the first call always stores.
         """
         if lanes or not self._has_incumbent:
             self._best[:] = self._stepped
             self._has_incumbent = True
 
     def recall(self) -> FloatArray:
-        """Reject another projection.
+        """Raise an error: there are no projected flows to reload.
 
         Raises:
-            NotImplementedError: always; nothing is projected.
+            NotImplementedError: always; flows may exceed the capacities.
         """
         raise NotImplementedError
 
@@ -339,7 +348,7 @@ class ScenarioPasses:
         return self._unpacked_splits(self._best)
 
     def stepped_splits(self) -> FloatArray:
-        """Return the splits of T(z), (1, D, K)."""
+        """Return the (1, D, K) splits of T(z), the last PDHG step."""
         return self._unpacked_splits(self._stepped)
 
     def _unpacked_splits(self, rows: FloatArray) -> FloatArray:
@@ -509,8 +518,8 @@ def _make_engine(
 
     Args:
         counted: scenarios with weight.
-        limits: (S,) their limits.
-        state: warm start.
+        limits: (S,) largest weight of each of them in the risk measure, positive.
+        state: warm start; None for a cold start.
         gap: target gap.
     """
     if counted.objective.name is ObjectiveName.TOTAL_FLOW:
@@ -522,7 +531,7 @@ def _make_engine(
 
 
 def _is_large(counted: Problem) -> bool:
-    """Whether an iteration takes longer than a test of its bound."""
+    """Whether an iteration over the scenarios takes longer than a test of its bound."""
     if counted.objective.name is ObjectiveName.TOTAL_FLOW:
         return False
     return counted.batch * counted.paths.scan_size > LARGE_WORK
@@ -544,13 +553,23 @@ def _costs(problem: Problem, best_splits: Tensor) -> Tensor:
 
 
 def _minimisation(problem: Problem) -> Problem:
-    """Return the problem under an objective that the search minimises."""
+    """Return the problem under max_link_utilisation, an objective that the search minimises."""
     return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
 def _limits(num_scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
-    """Return (S,) the largest weight of each scenario: its weight over 1 - tail, at most 1; 1 if
-    tail is 1 and the weight positive.
+    """Return (S,) the largest weight of each scenario in the risk measure.
+
+    For ``tail`` below 1 it is the scenario's weight over 1 - tail, at most 1.  For ``tail`` 1, the
+    worst case, it is 1 for a positive weight and 0 otherwise.
+
+    Args:
+        num_scenarios: S.
+        weights: (S,) weights >= 0 of the scenarios, not all 0; None for equal weights.
+        tail: risk level in [0, 1].
+
+    Raises:
+        InputError: wrong number of weights, or weights out of range.
     """
     weights = np.ones(num_scenarios) if weights is None else np.asarray(weights, dtype=np.float64)
     if (
@@ -589,13 +608,13 @@ class ScenarioEngine(FusedEngine):
         super().__init__(problem.row(0), state, torch.float64, passes)
 
     def _group_scenarios(self, values: FloatArray) -> FloatArray:
-        """Convert (S, E) to (G * E * L,), 0 in lanes without a scenario."""
+        """Convert link values (S, E) to groups (G * E * L,), 0 in lanes without a scenario."""
         padded = np.zeros((self._groups * self._group_width, values.shape[1]))
         padded[: len(values)] = values
         return padded.reshape(self._groups, self._group_width, -1).transpose(0, 2, 1).reshape(-1)
 
     def split_scenarios(self, values: FloatArray) -> Tensor:
-        """Convert (G * E * L,) to (S, E)."""
+        """Convert link values in groups (G * E * L,) to one row per scenario, (S, E)."""
         grouped = values.reshape(self._groups, -1, self._group_width).transpose(0, 2, 1)
         return torch.from_numpy(
             grouped.reshape(self._groups * self._group_width, -1)[: self._scenarios.batch].copy()
@@ -635,9 +654,10 @@ class ScenarioEngine(FusedEngine):
         return self._all_limits, self._group_width
 
     def _normalise_dual(self) -> None:
-        """Project y onto {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.
+        """Project the dual variables y of the last step onto their feasible set.
 
-        Given y may belong to another program and exceed the limits.
+        It is {y >= 0, sum of y = 1, sum of y of scenario s <= limit[s]}.  The y of a warm start may
+        belong to another program and exceed the limits.
         """
         super()._normalise_dual()
         dual = self._dual.stepped
@@ -646,13 +666,13 @@ class ScenarioEngine(FusedEngine):
         )
 
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
-        """Return (1,) the smallest divisor of y for which y meets the scenario limits and sums to
-        at most 1.
+        """Return (1,) the smallest number by which y must be divided to meet the scenario limits
+        and a sum of at most 1.
 
-        The divided y prove a bound, since utilisations are not negative.
+        The quotients prove a bound, since utilisations are not negative.
 
         Args:
-            capacity_value: (G * E * L,) y, price times capacity.
+            capacity_value: (G * E * L,) y of each link and scenario, price times capacity.
         """
         scenario_value = self.split_scenarios(capacity_value).sum(1).numpy()
         return np.array(
@@ -663,7 +683,7 @@ class ScenarioEngine(FusedEngine):
         """Return (1,) the tail mean of the scenarios' largest utilisations.
 
         Args:
-            utilisation: (G * E * L,).
+            utilisation: (G * E * L,) utilisation of each link in each scenario.
         """
         theta = self.split_scenarios(utilisation).amax(1)
         return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
@@ -699,7 +719,8 @@ class SampledScenarios:
             deadline: time limit of the sample.
 
         Returns:
-            false, without effect, if the sample would be empty or too large.
+            Whether the engine restarted: False, without effect, if the sample would be empty or
+            too large.
         """
         problem = self._problem
         size = self._size
@@ -720,7 +741,7 @@ class SampledScenarios:
             demand=demand[:, torch.from_numpy(drawn)] / torch.from_numpy(probability),
             demand_value=problem.demand_value[: len(drawn)],
         )
-        # Solve the sample, and respond to its prices.
+        # Solve the sample from a cold start, without progress reports; respond to its prices.
         engine = ScenarioEngine(sampled, self._scenario_limits, None)
         search = Search(
             sampled.row(0),
@@ -744,5 +765,5 @@ class SampledScenarios:
         return True
 
     def correct(self) -> bool:
-        """Return false: all demand is served, so that prices need no correction."""
+        """Return False: all demand is served, so that prices need no correction."""
         return False

@@ -73,7 +73,8 @@ class ShardedProblem:
         capacity: (E,) current capacities, Gbit/s; None for the topology's.
         weight: (D,) value per Gbit/s of each demand, for weighted_flow.
         backend: factory of the backend of these shards; None for this process.
-        report: progress callback: shards with computed paths, and number of shards.
+        report: progress callback, called with the number of shards that have their paths, and the
+            number of all shards.
 
     Raises:
         InputError: arrays of inconsistent shapes; a sequence of programs (priority, max_min).
@@ -150,12 +151,13 @@ class ShardedProblem:
 
     @property
     def num_shards(self) -> int:
-        """Number of shards."""
+        """Number of shards into which the demands are divided."""
         return self.backend.num_shards
 
     def _network(self, capacity: FloatArray | None) -> Problem:
-        """Create the program without demands: network, objective, capacities, costs."""
+        """Create the program without demands, at ``capacity`` (E,) or the topology's capacities."""
         no_indices = np.zeros(0, np.int32)
+        # Paths of no demand, in an empty trie.
         paths = PathSet(
             np.zeros((0, 2), np.int32),
             np.zeros((0, self._search.num_paths), np.int32),
@@ -224,6 +226,7 @@ class ShardedProblem:
             self.backend, self._first, self.topology.num_links, self._search.num_paths
         )
         engine = FusedEngine(self.network, None, torch.float32, passes)
+        # No model solves the samples.
         sampled = SampledStart(self.network, engine, gap, None, self._draw, len(self._demand))
         search = Search(
             self.network,

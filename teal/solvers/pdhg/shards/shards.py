@@ -107,7 +107,13 @@ class ShardWorker:
         carries_all: whether all demand must be carried.
         folder: folder of the state on disk.
         memory: largest state in memory, in bytes; a larger one is mapped one shard at a time.
-        report: progress callback: shards with computed paths.
+        report: progress callback, called with the number of shards that have their paths.
+
+    Attributes:
+        num_paths: number of paths of all shards.
+        num_nodes: number of trie nodes of all shards.
+        num_demands: number of demands of all shards.
+        is_in_memory: whether the state is in memory, else in mapped files.
     """
 
     def __init__(
@@ -164,7 +170,8 @@ class ShardWorker:
             options: keyword arguments of all calls.
 
         Returns:
-            sums of the returned arrays, a tuple; None if the method returns nothing.
+            Sums of the returned arrays over the shards, a tuple; None if the method returns
+            nothing.
         """
         sums: list[FloatArray] | None = None
         for index, arguments in enumerate(each):
@@ -220,6 +227,7 @@ class ShardWorker:
         arrays: ArrayStorage = (
             InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
         )
+        # One matrix in one lane.
         passes = PathPasses(
             shard.packed(),
             shard.num_paths,
@@ -261,11 +269,20 @@ class ShardBackend(Protocol):
         ...
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard, by their indices within the shard."""
+        """Return the paths of some demands of every shard.
+
+        Args:
+            demands: (n,) indices of the demands within the shard, for each shard.
+        """
         ...
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return the function's result for every shard's allocation."""
+        """Return the results of a function for the allocations of all shards.
+
+        Args:
+            function: function of an :class:`Allocated` and ``arguments``.
+            arguments: further arguments, equal for all shards.
+        """
         ...
 
     def close(self) -> None:
@@ -281,7 +298,8 @@ class OneProcess:
         shards: demands of each shard.
         carries_all: whether all demand must be carried.
         memory: largest state in memory, in bytes; a larger one is mapped from disk.
-        report: progress callback: shards with computed paths, and number of shards.
+        report: progress callback, called with the number of shards that have their paths, and the
+            number of all shards.
     """
 
     def __init__(
@@ -313,15 +331,27 @@ class OneProcess:
     def total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Call a method of :class:`PathPasses` on every shard; return the sums of the results."""
+        """Call a method of :class:`PathPasses` on every shard; return the sums of the results.
+
+        Args:
+            name: name of the method.
+            shared: arguments of all calls.
+            each: further arguments for every shard; None for no further arguments.
+            options: keyword arguments of all calls.
+        """
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """Return the paths of some demands of every shard, by their indices within the shard."""
+        """Return the paths of some demands of every shard, by (n,) indices within each shard."""
         return [self._worker.subset(index, indices) for index, indices in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return a function's result for every shard's allocation."""
+        """Return the results of a function for the allocations of all shards.
+
+        Args:
+            function: function of an :class:`Allocated` and ``arguments``.
+            arguments: further arguments, equal for all shards.
+        """
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
@@ -352,12 +382,12 @@ class ShardPasses:
         self.rounds = 0
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
-        """Do nothing: kernels are compiled at their first call."""
+        """Return at once: the workers compile the kernels at their first call."""
 
     def _total(
         self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any
     ) -> Any:
-        """Return sums over all shards, and count the round."""
+        """Return the sums of a method's results over all shards, and count the call."""
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
@@ -365,16 +395,16 @@ class ShardPasses:
         """Compute the constants of the program: link loads and sums over the demands of all shards.
 
         Args:
-            inverse_capacity: (E,) 1 / c, 0 for a failed link.
-            cost: (E,) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+            inverse_capacity: (E,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
+            cost: (E,) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
         return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
     def set_splits(self, splits: FloatArray) -> None:
-        """Reject splits.
+        """Raise an error: the splits of a shard cannot be set from this process.
 
         Raises:
-            NotImplementedError: always; the splits of a warm start are with the shards.
+            NotImplementedError: always; the splits are with the shards.
         """
         raise NotImplementedError
 
@@ -388,10 +418,10 @@ class ShardPasses:
         *,
         is_summing: bool,
     ) -> tuple[FloatArray, FloatArray]:
-        """Set the splits of T(z) to the softmax response of all demands to link prices.
+        """Set the splits of the last step to the softmax response of all demands to link prices.
 
         Args:
-            price_plus_cost: (E,) value per Gbit/s.
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
             sharpness: inverse softmax temperature, 1/(value per Gbit/s).
             fixed_demands: (n,) indices of the demands with fixed splits, ascending.
             fixed_splits: (n, K) splits of these demands.
@@ -414,7 +444,7 @@ class ShardPasses:
         return load, elasticity
 
     def restart(self) -> None:
-        """Restart the splits at T(z): iterate and anchor become the last step."""
+        """Restart from the last PDHG step: copy its splits to the iterate and Halpern's anchor."""
         self._total("restart")
 
     def iterate(
@@ -423,9 +453,10 @@ class ShardPasses:
         """Run PDHG iterations: primal step in the shards, dual step in this process.
 
         Args:
-            num_iterations: number of iterations; the last one stores the splits of T(z).
+            num_iterations: number of iterations; the last one stores the splits of its step T(z).
             program: constants of the links, (E,).
-            dual: y and loads of z, z_0 and T(z), (E,) (written).
+            dual: dual variables and loads of the iterate z, Halpern's anchor z_0 and the step T(z),
+                (E,) (written).
             control: primal weight and restart state, (1,) each (written).
         """
         scratch = self._scratch
@@ -446,10 +477,10 @@ class ShardPasses:
     def certify(
         self, price_plus_cost: FloatArray, *, is_repairing: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Return (E,) loads of the splits of T(z), and (1,) the demands' part of the dual bound.
+        """Return (E,) loads of the last step's splits, and (1,) the demands' part of the bound.
 
         Args:
-            price_plus_cost: (E,) value per Gbit/s.
+            price_plus_cost: (E,) price plus cost of each link, value per Gbit/s.
             is_repairing: whether to scale splits to a sum of 1 over live paths.
         """
         load, profit = self._total("certify", price_plus_cost, is_repairing=is_repairing)
@@ -487,9 +518,9 @@ class ShardPasses:
         return load
 
     def best_splits(self) -> FloatArray:
-        """Return (1, 0, K): the splits are with the shards."""
+        """Return the splits of no demand, (1, 0, K), since the splits stay with the shards."""
         return self._no_splits
 
     def stepped_splits(self) -> FloatArray:
-        """Return (1, 0, K): the splits are with the shards."""
+        """Return the splits of no demand, (1, 0, K), since the splits stay with the shards."""
         return self._no_splits
