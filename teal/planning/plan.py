@@ -186,7 +186,7 @@ def outages(
         rows: (n,) rows of the matrices in the traffic.
         gap: certified gap of every solution.
         failures: failures to solve; may contain NO_FAILURE.
-        done: parts of an earlier run, which are skipped.
+        finished_parts: parts of an earlier run, which are skipped.
 
     Yields:
         the part, its outages (one per matrix), and the largest utilisation of each link.

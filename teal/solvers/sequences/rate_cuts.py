@@ -65,7 +65,7 @@ class HeldLevel:
 
     Attributes:
         level: t, rate per weight.
-        held: (n,) indices of the demands that are held below their full rate.
+        fixed_demands: (n,) indices of the demands that are held below their full rate.
         prices: (E,) link prices of the tight cut.
     """
 
