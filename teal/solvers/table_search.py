@@ -208,7 +208,9 @@ def _search(
 
 
 def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Return splits (B, D, K) in table ratios, of at least the value of ``splits``, by local search.
+    """Improve splits in table ratios by local search, without lowering the value.
+
+    Returns splits (B, D, K) in the ratios of tables.
 
     Args:
         problem: B matrices of a program that maximises value.
