@@ -408,7 +408,10 @@ def _filling_result(
     level = (plain.flows(splits).sum(-1) / weight)[0]
     # Smallest rate per weight of the demands held at each level.
     levels = [
-        (float(level[held_level.fixed_demands].min()), torch.from_numpy(held_level.prices).to(level.device))
+        (
+            float(level[held_level.fixed_demands].min()),
+            torch.from_numpy(held_level.prices).to(level.device),
+        )
         for held_level in filling.levels
     ]
     level_prices = ProgramPrices.of_levels([levels], problem.topology.num_links)
