@@ -369,5 +369,5 @@ def splits_over(
 
 
 def _path_columns(paths: PathSet, d: int) -> dict[tuple[int, ...], int]:
-    """Return the position k of each candidate path of demand ``d`` among its paths, by its links."""
+    """Return the position k of each candidate path of demand ``d``, by the links of the path."""
     return {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
