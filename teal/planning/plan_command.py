@@ -126,7 +126,7 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
 
 
 def plan_findings(report: PlanReport) -> list[str]:
-    """Return sentences about the result of a failure study, in the order of their importance.
+    """Return sentences that sum up the result of a failure study.
 
     They are about failures with a loss, the worst failure, stranded demand, full links, and
     failures whose loss is uncertain.
@@ -438,7 +438,7 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
 
     Args:
         config: settings of the command.
-        notify: receives messages about the progress.
+        notify: receives messages for the user.
 
     Raises:
         InputError: invalid settings, or results in the output folder without --overwrite.
@@ -459,7 +459,7 @@ def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
 
     Args:
         config: settings of the command.
-        notify: receives messages about the progress.
+        notify: receives messages for the user.
     """
     report = run_plan(config, notify)
     findings = plan_findings(report)

@@ -387,6 +387,8 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         problem: problem with B = 1.
         over_all: whether the bound is to be proved over all paths of the network.
     """
+    # Protection is the only supported condition.  Linear programs are those of sequences, those that
+    # carry all demand, and those with the default value of an objective.
     rules = problem.objective.rules
     unsupported = [
         condition.name for condition in problem.conditions if not isinstance(condition, Protection)
@@ -404,6 +406,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         raise InputError.invalid(
             "proof", "condition", f"proofs do not support the condition {', '.join(unsupported)}"
         )
+    # Promises (under protection) need a single program over the candidate paths.
     if problem.conditions and (over_all or rules.is_sequence):
         scope = "over all paths" if over_all else f"under {problem.objective.name}"
         raise InputError.invalid("proof", "", f"promises cannot be proved {scope}")
@@ -414,6 +417,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
             "the demand has no candidate path, although the network connects its nodes",
             "add one: over all paths, all demand must be carried",
         )
+    # Classes and levels are proved over the candidate paths only.
     if over_all and rules.is_sequence:
         raise InputError.invalid(
             "proof",
@@ -882,6 +886,7 @@ def _matrix_rows(problem: Problem) -> list[dict[str, object]]:
             problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True
         )
     ]
+    # Classes and programs that carry all demand have no weights.
     is_weighted = (
         problem.classes is None
         and not rules.carries_all

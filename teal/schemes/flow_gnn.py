@@ -371,6 +371,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     Raises:
         InputError: an unknown option, an invalid value, or no such model.
     """
+    # Parse and check the options.
     options: Any = spec.parse_options(
         **dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0
     )
@@ -385,6 +386,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     ):
         if not is_valid:
             raise InputError(spec.text, option, expected, getattr(config, option))
+    # Load the model.
     folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, FLOW_GNN_KIND, spec.name)
     flow_model, card = load_flow_gnn(folder)

@@ -190,6 +190,7 @@ class PriceGnnScheme:
             warm_start=start,
             dtype=None if max_iterations else torch.float32,
         )
+        # Round the splits to tables; on a GPU wait for the end of the work.
         splits = result.splits
         if config.entries:
             splits = in_tables(problem, splits, config.entries)
@@ -228,6 +229,7 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     Raises:
         InputError: an unknown option, an invalid value, or no such model.
     """
+    # Parse and check the options.
     options: Any = spec.parse_options(
         **dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0
     )
@@ -238,6 +240,7 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
+    # Load the model.
     folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
     trained, card = load_price_gnn(folder)

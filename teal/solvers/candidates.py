@@ -250,6 +250,7 @@ def _choose(
                 engine=_engine(row_problem),
             )
         )
+        # Update the largest shares, with 0 for the paths that were added now.
         bounds.append(generated.bound_all_paths)
         largest_shares = np.pad(
             largest_shares, ((0, 0), (0, generated.paths.num_paths - largest_shares.shape[1]))

@@ -269,10 +269,12 @@ def _by_master(
     splits = torch.from_numpy(solution.splits)[None]
     prices = torch.from_numpy(solution.prices)[None]
     if exact.objective.rules.may_have_no_allocation:
+        # Least cost.
         result = least_cost.make_result(
             restricted, splits, prices, solution.iterations, target, end
         )
     else:
+        # Project onto the capacities, without refilling unused capacity.
         splits = project(restricted, splits, refill=0)
         value = restricted.value(splits)
         bound = dual_bound(restricted, prices)

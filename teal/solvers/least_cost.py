@@ -195,6 +195,7 @@ def _solve_matrix(
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
         yield
+        # Solve at the present price, and evaluate the splits scaled to serve all demand.
         served_splits, iterations = _solve_at_shedding_price(
             problem, shedding_price, splits, prices, gap, max_iterations, deadline, start
         )
@@ -326,12 +327,14 @@ def make_result(
         gap: target gap.
         deadline: deadline of the search, for the stopping criterion.
     """
+    # Serve all demand over the live paths; overloaded links make the value infinite.
     live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
     splits = scaled_to_one(problem, live)
     bound = dual_bound(problem, prices)
     value = problem.value(splits)
     if not is_feasible(problem, splits):
         value = torch.full_like(value, torch.inf)
+    # Certified gap, and the criterion that ended the search.
     gaps = certified_gap(problem, value, bound)
     is_reached = float(gaps[0]) <= gap
     stop = Stop.GAP if is_reached else Stop.DEADLINE if deadline.is_over else Stop.STALLED

@@ -414,6 +414,7 @@ class Master:
         program = presolve(
             columns, NO_TERMS, demands.rate, capacity, column_value, sheds, unit_value, self._share
         )
+        # Search until the gap is reached, or the deadline sets the flag.
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(
@@ -427,6 +428,7 @@ class Master:
                 self._warm_start(),
                 stop,
             )
+        # Value of the shares.
         if demands.balances:
             return -float(self._link_utilisation(self._share).max(initial=0.0))
         rates = np.repeat(demands.rate, np.diff(columns.path_ptr))

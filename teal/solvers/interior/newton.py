@@ -416,6 +416,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
             numerator += scaling[q] * step.reduced_cost[q]
         multiplier_step = (numerator - step.unserved[g]) / delta[g]
         step.multiplier[g] = multiplier_step
+        # A' dy becomes dz = A' dy - dlambda.
         for q in range(first, end):
             step.reduced_cost[q] -= multiplier_step
             step.share[q] = free_step[q] - scaling[q] * step.reduced_cost[q]
@@ -534,12 +535,15 @@ def complementarity_sum(
         primal_length: length of the primal step.
         dual_length: length of the dual step.
     """
+    # Shares and reduced costs.
     total = _pair_complementarity(
         point.share, step.share, primal_length, point.reduced_cost, step.reduced_cost, dual_length
     )
+    # Link slacks and link prices.
     total += _pair_complementarity(
         point.slack, step.slack, primal_length, point.price, step.price, dual_length
     )
+    # Slacks of upper bounds and their duals.
     total += _pair_complementarity(
         point.bound_slack,
         step.bound_slack,
@@ -548,6 +552,7 @@ def complementarity_sum(
         step.bound_dual,
         dual_length,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         total += _pair_complementarity(
             point.unserved,
@@ -602,12 +607,15 @@ def _complementarity_target(
         second_order: 1 for the corrector, 0 for the predictor.
         out: values of the pairs in the fields share, slack, bound_slack, unserved (written).
     """
+    # Shares and reduced costs.
     _pair_complementarity_target(
         point.share, step.share, point.reduced_cost, step.reduced_cost, mu, second_order, out.share
     )
+    # Link slacks and link prices.
     _pair_complementarity_target(
         point.slack, step.slack, point.price, step.price, mu, second_order, out.slack
     )
+    # Slacks of upper bounds and their duals.
     _pair_complementarity_target(
         point.bound_slack,
         step.bound_slack,
@@ -617,6 +625,7 @@ def _complementarity_target(
         second_order,
         out.bound_slack,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         _pair_complementarity_target(
             point.unserved,
@@ -697,8 +706,10 @@ def _add_centrality_corrector(
         dual_length: longest dual step along the direction.
         out: complementarity targets in the fields share, slack, bound_slack, unserved (added to).
     """
+    # Steps at which the products are examined, then the correctors of each group of pairs.
     longer_primal = min(1.0, primal_length + _CORRECTOR_STEP_GAIN)
     longer_dual = min(1.0, dual_length + _CORRECTOR_STEP_GAIN)
+    # Shares and reduced costs.
     _add_pair_corrector(
         point.share,
         step.share,
@@ -709,9 +720,11 @@ def _add_centrality_corrector(
         mu,
         out.share,
     )
+    # Link slacks and link prices.
     _add_pair_corrector(
         point.slack, step.slack, longer_primal, point.price, step.price, longer_dual, mu, out.slack
     )
+    # Slacks of upper bounds and their duals.
     _add_pair_corrector(
         point.bound_slack,
         step.bound_slack,
@@ -722,6 +735,7 @@ def _add_centrality_corrector(
         mu,
         out.bound_slack,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         _add_pair_corrector(
             point.unserved,
@@ -810,6 +824,7 @@ def _recentre(
                 point.share[q] = raised_share
                 if bound >= 0:
                     point.bound_slack[bound] = program.upper_bound[bound] - raised_share
+        # The same for the unserved share.
         if sheds:
             raised_share = min(
                 max_raised_share,

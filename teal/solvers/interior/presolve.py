@@ -480,6 +480,7 @@ def _presolve(
         column_value[q] /= value_unit
     for g in range(len(utility_weight)):
         utility_weight[g] /= value_unit
+    # Rows of each block.
     block_row_ptr, block_row = _block_rows(
         block_ptr[: num_blocks + 1], row_ptr, row[:num_entries], len(capacity)
     )
@@ -493,23 +494,29 @@ def _presolve(
             row_capacity[num_rows] = capacity[e]
             num_rows += 1
     bounded, bounds, bound_index = _column_bounds(upper_bound[:num_columns])
+    # The fields in their order, cut to their final lengths.
     return PresolvedProgram(
+        # Blocks and columns.
         block_ptr[: num_blocks + 1],
         rate[:num_blocks],
         slot[:num_columns],
         column_value[:num_columns],
+        # Rows of the columns, and their load coefficients.
         row_ptr[: num_columns + 1],
         row[:num_entries],
         coefficient[: 0 if has_unit_coefficients else num_entries],
+        # Upper bounds of columns, and utilities of blocks.
         bounded,
         bounds,
         bound_index,
         utility_weight[: num_blocks if has_utility else 0],
         terms.alpha,
+        # Rows of the blocks; link and capacity of each row.
         block_row_ptr,
         block_row,
         link[:num_rows],
         row_capacity[:num_rows],
+        # scale, fixed_value, step_offset and cost_base.
         value_unit,
         fixed_value / value_unit,
         step_offset / value_unit,

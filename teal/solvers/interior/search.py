@@ -313,7 +313,8 @@ def _dual_bound(
     capacity_term = 0.0
     for r in range(len(price)):
         capacity_term += program.capacity[r] * price[r]
-    # Sum of the largest profits of the blocks.
+    # Sum of the largest profits of the blocks: under utilities, with upper bounds on columns,
+    # or of the most profitable column of each block.
     profit = 0.0
     if len(program.utility_weight) > 0:
         profit = _utility_profits(program, path_price)
@@ -674,6 +675,7 @@ def _starting_point_kernel(
     splits: FloatArray,
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
+    """Return the starting point, the workspace, and whether the gap is reached already."""
     return _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
 
 
@@ -686,6 +688,7 @@ def _is_converged_kernel(
     point: Iterate,
     work: Work,
 ) -> bool:
+    """Update the incumbents, and return whether the search may end."""
     return _is_converged(program, sheds, must_serve_all, gap, point, work)
 
 
@@ -800,6 +803,7 @@ def solve_on_threads(
     updates = np.zeros(0)
     if threads > 1 and len(program.column_value) >= _MIN_LARGE_COLUMNS and len(program.capacity):
         updates = _block_schur_updates(program)
+    # Small programs run on one thread.
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(
             program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
@@ -868,6 +872,7 @@ def _solve_by_steps(
     with ThreadPoolExecutor(threads) as pool:
 
         def accumulate_part(part: int) -> None:
+            # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
             schur = partial_schur[part]
             has_slacks = part == 0
             _accumulate_schur_kernel(
@@ -875,6 +880,7 @@ def _solve_by_steps(
             )
 
         def assemble_schur() -> None:
+            # Parts of all threads, their sum in work.schur, and the regularisation.
             _update_utility_terms_kernel(program, point, work)
             list(pool.map(accumulate_part, range(threads)))
             for schur_of_thread in partial_schur[1:]:
@@ -894,6 +900,7 @@ def _solve_by_steps(
             if _predict_and_correct_kernel(program, sheds, point, work):
                 iterations += 1
             elif is_warm:
+                # No progress from a warm start.
                 is_warm = False
                 _restart_cold_kernel(program, sheds, point, work)
             else:
