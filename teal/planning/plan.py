@@ -530,6 +530,7 @@ def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureL
     for outage in outages:
         if outage.failure:
             groups.setdefault(outage.failure, []).append(outage)
+    # Losses of each failure, with the sort key of its worst matrix.
     failures = []
     for name, group in groups.items():
         worst = max(group, key=lambda o: severity(o, objective))

@@ -387,8 +387,8 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         problem: problem with B = 1.
         over_all: whether the bound is to be proved over all paths of the network.
     """
-    # Protection is the only supported condition.  Linear programs are those of sequences, those that
-    # carry all demand, and those with the default value of an objective.
+    # Protection is the only supported condition.  Linear programs are those of sequences, those
+    # that carry all demand, and those with the default value of an objective.
     rules = problem.objective.rules
     unsupported = [
         condition.name for condition in problem.conditions if not isinstance(condition, Protection)

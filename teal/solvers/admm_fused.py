@@ -285,17 +285,19 @@ def solve(
                 loads,
                 is_first,
             )
+            # The first pass also gives the constant m.
             if is_first:
                 full_path_utilisation = (
                     torch.from_numpy(loads[:, :, 1].sum(0)) * problem.inverse_capacity
                 )
             if iteration == iterations:
                 break
-            # Dual step on the links.
+            # Next multipliers y of the links, and the prices for the next iteration.
             utilisation = torch.from_numpy(loads[:, :, 0].sum(0)) * problem.inverse_capacity
             last_dual = dual
             dual = admm.next_link_dual(problem, penalty, full_path_utilisation, utilisation, dual)
             price = (2 * dual - last_dual) * problem.inverse_capacity
+        # From the packed paths back to the padded layout (B, D, K).
         padded_splits = torch.zeros_like(problem.path_mask, dtype=torch.float64)
         pad_paths(packed_splits, scan, padded_splits.numpy())
     return padded_splits, penalty * dual * problem.inverse_capacity

@@ -200,6 +200,7 @@ def replace_columns(
             new_share[q] = share[p]
             q += 1
             link_ptr[q] = entry
+        # The new column has the share 0.
         if new_ptr[d + 1] > new_ptr[d]:
             for i in range(new_ptr[d], new_ptr[d + 1]):
                 link[entry] = new_links[i]
