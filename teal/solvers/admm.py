@@ -281,7 +281,10 @@ def residuals(
 
 
 def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """Return (B, E) link prices rho y / c, value per Gbit/s."""
+    """Return the link prices (B, E) of a state, value per Gbit/s.
+
+    They are the multipliers of the capacity rows, times the penalty, over the capacities.
+    """
     return scale.penalty * state.link_dual * problem.inverse_capacity
 
 
@@ -345,7 +348,7 @@ def _last_two_states(
 
 
 def default_iterations(problem: Problem) -> int:
-    """Return Teal's number of iterations: 2 below 100 nodes, else 5."""
+    """Return the number of ADMM iterations of the Teal paper: 2 below 100 nodes, else 5."""
     return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5
 
 

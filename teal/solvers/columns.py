@@ -376,7 +376,7 @@ def _at_least_cost(
 
 
 def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
-    """Pad the splits of a result with zeros to ``num_paths`` paths per demand."""
+    """Return a result whose splits are padded with zeros to ``num_paths`` paths per demand."""
     splits = pad(result.splits, (0, num_paths - result.splits.shape[-1]))
     return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.state.prices))
 

@@ -148,7 +148,11 @@ def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
 
 
 def require(problem: Problem, engine: str) -> None:
-    """Validate that interior points apply to a problem under least_cost.
+    """Raise InputError unless interior points can solve a problem under least_cost.
+
+    Args:
+        problem: B matrices.
+        engine: "auto" or "interior".
 
     Raises:
         InputError: another engine, side conditions, or another device.

@@ -27,7 +27,7 @@ def path_columns(paths: PathSet) -> PathLinks:
 
 
 def _source_to_target(paths: PathSet) -> PathLinks:
-    """Return the layout of a path set with the links of each path in order of travel."""
+    """Return the paths of a path set in CSR form, the links of each in the order of travel."""
     layout = path_links_of(paths)
     # The layout stores the last link first: mirror each path's range of entries.
     ptr = layout.link_ptr

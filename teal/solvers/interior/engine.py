@@ -90,7 +90,7 @@ class Size(NamedTuple):
 
     @property
     def iteration_s(self) -> float:
-        """Predicted time of an iteration, s."""
+        """Predicted time of an interior-point iteration on this program, in seconds."""
         cholesky_s = _S_PER_CUBED_ROW * self.rows**3
         return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + cholesky_s
 

@@ -280,7 +280,7 @@ class Master:
         )
 
     def _distance(self, trees: _Trees) -> FloatArray:
-        """Return the length (D,) of the shortest path of each demand."""
+        """Return the length (D,) of the path of each demand in shortest-path trees."""
         return np.asarray(trees.distance[self._source_row, self._demands.pairs[:, 1]])
 
     def _lagrangian_bound(self, distance: FloatArray, price: FloatArray) -> float:

@@ -62,7 +62,13 @@ _MIN_SLACK_FACTOR = 0.5
 
 @inner_kernel
 def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
-    """Return the largest utilisation of the n link rows, load (n,) over capacity; >= ``lower``."""
+    """Return the largest utilisation of the n link rows, and ``lower`` if all are below it.
+
+    Args:
+        program: presolved program of n link rows.
+        lower: smallest result.
+        load: (n,) load of each link row, Gbit/s.
+    """
     max_utilisation = lower
     for r in range(len(load)):
         max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
@@ -572,7 +578,14 @@ def _is_converged(
 
 @inner_kernel
 def _restart_cold(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
-    """Restart from a cold start after a warm one has failed; incumbents stay."""
+    """Reset a point to the cold start, after a warm start has failed; the incumbents stay.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed.
+        point: receives the cold start.
+        work: workspace; the last direction is cleared.
+    """
     copy_iterate(new_iterate(program), work.step)
     cold_start(program, sheds, point)
 

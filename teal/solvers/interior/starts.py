@@ -172,7 +172,7 @@ def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -
 
 @inner_kernel
 def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Add the link loads A x to an array.
+    """Add the link loads of the shares x to an array.
 
     Args:
         program: presolved program of Q columns (paths) over n rows (links).
@@ -195,7 +195,13 @@ def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 @inner_kernel
 def link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Compute A x, the load of each link row in Gbit/s, from shares (Q,) into ``out`` (n,)."""
+    """Compute the load (n,) of each link row in Gbit/s.
+
+    Args:
+        program: presolved program of Q columns (paths) over n rows (links).
+        share: (Q,) share of its demand on each path.
+        out: (n,) loads (written).
+    """
     fill(0.0, out)
     add_link_loads(program, share, out)
 
@@ -388,7 +394,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
 
 @inner_kernel
 def _set_bound_slacks(program: PresolvedProgram, point: Iterate) -> None:
-    """Set the slack u - x (C,) of each column's upper bound from the shares of ``point``."""
+    """Set the slack (C,) of each column's upper bound: the bound less the share of the column."""
     for bound in range(len(program.bounded)):
         point.bound_slack[bound] = program.upper_bound[bound] - point.share[program.bounded[bound]]
 
