@@ -148,9 +148,9 @@ class Program:
     """
 
     def __init__(self, links, kind, name, value, bound):
-        kinds = ("value -", "promise -", "utilisation -", "concurrent -")
+        unnamed_programs = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
-            kind in ("class", "level", "cost") or f"{kind} {name}" in kinds,
+            kind in ("class", "level", "cost") or f"{kind} {name}" in unnamed_programs,
             f"{kind[:40]!r} {name[:40]!r} is not a program",
         )
         self.kind = kind
@@ -372,6 +372,7 @@ class Flows:
         self.carried[demand.class_name] = self.carried.get(demand.class_name, 0) + flow
         self.num_without_path += min(shortest_lengths) >= CLOSED and demand.rate[1] > 0
         # A promise is the flow that survives every group; its price is the sum of the multipliers.
+        # From here on ``flow`` is the promise.
         if "promise" in self.kinds:
             shortest_lengths = [sum(multipliers.values())]
             flow = min(demand.rate[0], flow - max(lost_by_group.values(), default=0))

@@ -181,10 +181,10 @@ def _problem_under(
         InputError: a side condition, or arrays of another shape, negative or not finite.
     """
     if problem.conditions or problem.largest_share is not None:
-        kinds = [type(condition).__name__ for condition in problem.conditions] or [
+        names = [type(condition).__name__ for condition in problem.conditions] or [
             "a largest share"
         ]
-        raise InputError(where, "problem", "no side conditions", ", ".join(kinds))
+        raise InputError(where, "problem", "no side conditions", ", ".join(names))
     checked("demand", demand.detach().cpu().numpy(), problem.paths.num_demands)
     problem = problem.to(torch.float64).with_demand(demand)
     if capacity is None:

@@ -1,6 +1,6 @@
 """Interior-point engine: solve the matrices of a problem, and predict the time that takes.
 
-:func:`solving` presolves each matrix, solves it (several side by side where threads allow),
+:func:`solving` presolves each matrix, solves it (several at once where threads allow),
 projects the splits onto the capacities and certifies the gap with the bound of the dual prices.
 :func:`is_faster` and :func:`pdhg_iterations_before` choose between this engine and PDHG by a model
 of their times, whose coefficients were fitted to ``benchmarks/interior.py``.
@@ -157,6 +157,7 @@ def is_faster(
         return seconds <= max_s / 2
     # PDHG iterates on up to 16 matrices at once, which takes less time than one after the other.
     batch_penalty = max(1, min(problem.batch, _MAX_LANES)) ** _LANES_EXPONENT
+    # Small networks: measured time ratios, interpolated between gaps.
     if scan_size <= _SMALL_SCAN:
         return batch_penalty * float(np.interp(digits, _DIGITS, _TIME_RATIO_IF_SMALL)) <= 1
     # Larger networks: the time limit, then the smaller of two estimates of the time ratio.
@@ -176,6 +177,7 @@ def _min_pdhg_s(problem: Problem, digits: float) -> float:
         problem: problem of the matrix.
         digits: -log10 of the target gap.
     """
+    # A scan of all trie nodes and path slots takes most of an iteration.
     iteration_s = _PDHG_S_PER_ENTRY * problem.paths.scan_size + _MIN_PDHG_ITERATION_S
     return float(np.interp(digits, _DIGITS, _PDHG_ITERATIONS)) * iteration_s
 
@@ -204,6 +206,7 @@ def _time_ratio(problem: Problem, size: Size, digits: float) -> float:
         size: size of its program.
         digits: -log10 of the target gap.
     """
+    # Upper bounds on columns have a constant ratio.
     demand_set_type = type(problem.demand_set)
     carries_all = problem.demand_set.carries_all
     if demand_set_type is Capped:
@@ -256,10 +259,11 @@ def pdhg_iterations_before(
     gains_little = is_one_small or not problem.ops.is_over_paths
     if (gains_little or not is_warm) and is_faster(problem, gap, max_s, first):
         return 0
+    # This engine alone must fit half of the time limit.
     seconds = _predicted_s(problem, first.size, _gap_digits(gap))
     if problem.batch * seconds > max_s / 2:
         return None
-    # Seconds of a PDHG iteration over ``lanes`` matrices at once.
+    # Seconds of a PDHG iteration over ``lanes`` matrices at once: lanes^0.4 times those over one.
     lanes = max(1, min(problem.batch, _MAX_LANES))
     pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan_size + _MIN_PDHG_ITERATION_S) * lanes ** (
         1 - _LANES_EXPONENT
@@ -360,7 +364,7 @@ _MIN_PARALLEL_SCAN = 20_000
 _SHORT_S = 0.1
 # Time of this engine over that of PDHG for one matrix of a small network, to 1%, 0.1% and 0.01%.
 _TIME_RATIO_IF_SMALL = (0.6, 0.42, 0.26)
-# PDHG solves matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
+# PDHG solves up to 16 matrices at once: n matrices take n^0.4 times as long as one.
 _MAX_LANES = 16
 _LANES_EXPONENT = 0.6
 # The dual bound is computed at the prices times this factor.

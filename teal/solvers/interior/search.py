@@ -566,8 +566,10 @@ def _is_converged(
     """
     if _update_incumbent(program, sheds, must_serve_all, point, work) <= gap:
         return True
+    # Continue if some point serves all demand, or no bound is known yet.
     if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
         return False
+    # At the optimum with shedding some demand is unserved, and all products are close to 0.
     max_unserved = 0.0
     for unserved in point.unserved:
         max_unserved = max(max_unserved, unserved)
