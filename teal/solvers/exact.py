@@ -313,7 +313,7 @@ class _ClassPrograms:
             flows (n,) of the columns, Gbit/s, and prices (R,) of the rows; None if the time limit
             ended the solve.
         """
-        # The objective is divided by the largest conceivable flow of the class.
+        # The objective is divided by the sum of the columns' units, so that it is about 1.
         is_class = self._class_of == class_index
         volume = max(float(self._column_unit[is_class].sum()), np.finfo(float).tiny)
         if not len(self.column):

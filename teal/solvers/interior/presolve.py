@@ -290,9 +290,9 @@ def _write_shedding_columns(
 ) -> tuple[int, float]:
     """Write the shedding columns of a demand whose value falls in steps, the last step first.
 
-    A Gbit/s in step c is worth level[c] times a Gbit/s in the first step.  Relative to full value
-    for all of the demand, shedding step c therefore gains 1 - level[c]: its column has the value
-    value * (1 - level[c]), and the width of the step as its upper bound.
+    Paths count each Gbit/s at the value of the first step, so that shedding seems to lose this
+    value.  In step c only level[c] of it is lost; the column of the step returns the difference:
+    its value is value * (1 - level[c]), its upper bound the width of the step.
 
     Args:
         terms: terms of all demands; level and end (D, C) describe the steps.
