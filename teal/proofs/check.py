@@ -96,6 +96,7 @@ class Network:
     """
 
     def __init__(self, file, groups):
+        """Read the tables of the links and, unless it is None, of the groups."""
         rows = list(table(file, "source", "target", "capacity"))
         self.start = [row["source"] for row in rows]
         self.end = [row["target"] for row in rows]
@@ -106,10 +107,12 @@ class Network:
             decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)
         ]
         self.has_cost = any(up for _, up in self.cost)
+        # Links by their text, and links from each node.
         self.index = {str(i): i for i in range(len(rows))}
         self.outgoing = {}
         for i, node in enumerate(self.start):
             self.outgoing.setdefault(node, []).append((i, self.end[i]))
+        # Groups of each link.
         self.link_groups = {}
         for row in table(groups, "group", "link") if groups else ():
             need(row["link"] in self.index, f"group {row['group']}: there is no link {row['link']}")
@@ -148,6 +151,7 @@ class Program:
     """
 
     def __init__(self, links, kind, name, value, bound):
+        """Check the words of a line "program"; links is the number of links of the network."""
         unnamed_programs = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
             kind in ("class", "level", "cost") or f"{kind} {name}" in unnamed_programs,
@@ -295,6 +299,7 @@ class Demand:
     """
 
     def __init__(self, index, row):
+        """Read a row of the matrix, a dictionary by column; index counts the rows from 0."""
         self.index = index
         self.source = row["source"]
         self.target = row["target"]
@@ -314,6 +319,7 @@ class Flows:
     """
 
     def __init__(self, network, programs, is_over_all_paths, has_groups):
+        """Begin with sums of 0, over all paths of the network or over the listed ones."""
         self.network = network
         self.programs = programs
         self.is_over_all_paths = is_over_all_paths

@@ -366,10 +366,10 @@ def next_link_dual(
 
     Args:
         problem: B matrices.
-        penalty: (B, 1) rho.
-        full_path_utilisation: (B, E) m.
-        utilisation: (B, E) load(x) / c under the splits x.
-        link_dual: (B, E) y.
+        penalty: (B, 1) penalty rho.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
+        utilisation: (B, E) load(x) / c, utilisation under the present splits x.
+        link_dual: (B, E) present multipliers y of the capacity rows.
     """
     slope = 1 / (1 + full_path_utilisation)
     live = problem.capacity > 0

@@ -64,12 +64,14 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     flow = flow * granted_share(problem, load, problem.capacity)
     # Step 3: refill.
     for _ in range(refill):
+        # Requests of unserved demand, and the share that the residual capacities grant.
         load = problem.ops.link_sum(flow)
         request = _requested_flow(problem, flow, unused)
         requested_load = problem.ops.link_sum(request)
         residual = (problem.capacity - load).clamp(min=0)
         flow = flow + request * granted_share(problem, requested_load, residual)
         unused = (residual - requested_load).clamp(min=0)
+    # Flows as shares of the demand.
     demand = problem.demand[..., None]
     return torch.where(demand > 0, flow / torch.where(demand > 0, demand, 1), 0)
 

@@ -368,6 +368,7 @@ def _move_to_shorter_paths(
         unused: (E,) residual capacity, Gbit/s (updated).
         flow: (D, K) Gbit/s (updated).
     """
+    # Per source: node 0 of its trie is the source, node i has the entry i - 1 of the arrays.
     for s in range(len(scan.node_ptr) - 1):
         first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
@@ -412,6 +413,7 @@ def _move_to_shorter_paths(
                     while node > 0:
                         moved = min(moved, unused[np.int64(scan.link[first_node + node - 1])])
                         node = np.int64(scan.parent[first_node + node - 1])
+                    # Move it, and use up the capacity of the path's links.
                     if moved > 0.0:
                         node = np.int64(scan.end_node[path + shorter])
                         while node > 0:

@@ -606,6 +606,7 @@ def warm_up(*, is_large: bool = False) -> None:
     problem = three_nodes()
     first = FirstProgram(problem)
     if not is_large:
+        # The size of the program, and one iteration of a cold search to a gap of 1%.
         assert first.size
         complete(solving(problem, None, 1e-2, 1, Deadline()))
         return

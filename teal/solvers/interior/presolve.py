@@ -453,6 +453,7 @@ def _presolve(
             num_shedding, demand_step_offset = _write_shedding_columns(
                 terms, d, best_value, num_columns, column_value, upper_bound
             )
+            # Shedding columns have neither a slot nor rows.
             for q in range(num_columns, num_columns + num_shedding):
                 slot[q] = -1
                 row_ptr[q + 1] = num_entries
@@ -463,11 +464,13 @@ def _presolve(
                 splits[layout.slot[path]] = 0.0
             splits[best_slot] = 1.0
             fixed_value += best_value + demand_step_offset
+            # Remove the columns of the demand again, with their bounds and rows.
             for q in range(first_column, num_columns):
                 upper_bound[q] = 1.0
             num_columns = first_column
             num_entries = first_entry
             continue
+        # Keep the columns as the next block.
         step_offset += demand_step_offset
         rate[num_blocks] = demand[d]
         if has_utility:

@@ -113,6 +113,7 @@ def _primal_value(
         scale_down: factor by which loads exceed the capacities.
         work: workspace; carried (G,) is overwritten.
     """
+    # Concave utilities of the carried shares; otherwise values of the columns, scaled down.
     total = program.step_offset
     if len(program.utility_weight) > 0:
         carried_shares(program, share, work.carried)
