@@ -171,7 +171,9 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
 def start(
     problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
 ) -> AdmmState:
-    """Return the first state; the multipliers of the demand rows start at 0.
+    """Return the first ADMM state from splits and prices.
+
+    The multipliers of the demand rows are 0.
 
     Args:
         problem: B matrices.

@@ -274,7 +274,8 @@ def _solve_at_shedding_price(
     value = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
     demand = problem.demand[0].contiguous()
     capacity = problem.capacity[0].contiguous()
-    # Presolve a program that may shed demand; serving all at no cost has the value shedding_price.
+    # Presolve a program that may shed demand (True); a Gbit/s at no cost has the value
+    # shedding_price.
     program = presolve(
         path_links_of(problem.paths),
         NO_TERMS,
@@ -285,8 +286,8 @@ def _solve_at_shedding_price(
         shedding_price,
         splits,
     )
-    # Search with shedding whose incumbents must serve all demand, to slightly below the gap; the
-    # deadline sets the flag.
+    # Search with shedding (first True) whose incumbents must serve all demand (second True), to
+    # slightly below the gap; the deadline sets the flag.
     stop = np.zeros(1, np.bool_)
     with ends_at(deadline, stop):
         iterations = solve_on_threads(

@@ -128,6 +128,7 @@ def update_utility_terms(program: PresolvedProgram, point: Iterate, work: Work) 
     for g in range(len(program.utility_weight)):
         power = real_power(carried[g], -alpha)
         work.curvature[g] = program.utility_weight[g] * alpha * power / carried[g]
+        # At dual feasibility this cost is the multiplier plus the reduced cost.
         cost = program.utility_weight[g] * (power - 1)
         work.dual_residual[g] = cost - point.multiplier[g] - point.unserved_dual[g]
 

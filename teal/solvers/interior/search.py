@@ -178,6 +178,7 @@ def _sort_columns(
     first = program.block_ptr[g]
     has_bounds = len(program.bound_index) > 0
     count = program.block_ptr[g + 1] - first
+    # Insert the columns one by one into the sorted front of both arrays.
     for i in range(count):
         q = first + i
         column_bound = 1.0

@@ -61,7 +61,9 @@ _MAX_PROGRAMS = 400  # limit per matrix; tens are usual
 class WaterFilling:
     """Water-filling of one matrix under cuts, which max_link_utilisation programs generate.
 
-    A cut is a linear limit on the rates, from link prices (:class:`RateCut`).
+    A cut is a linear limit on the rates, from link prices (:class:`RateCut`); links with a price in
+    a cut, and nearly full links, are cut links.  A demand is confined if all its paths cross cut
+    links: programs of the confined demands are smaller, and find the same cuts.
 
     Args:
         problem: B = 1, under total_flow, in float64.
