@@ -626,6 +626,7 @@ def make_claims(
                 splits,
                 claimed_prices if program_prices is None else program_prices.prices[0],
             )
+        # Without a proved level, claim the total rate.
         levels = [] if program_prices is None else _level_claims(problem, splits, allocation)
         return levels or [_rate_claim(problem, splits)]
     # A cost, a utilisation or served share, or a value.

@@ -93,16 +93,14 @@ def choose_paths(
 ) -> ChosenPaths:
     """Select a path set for representative matrices of a network.
 
-    The selection is deterministic unless the deadline ends it.
-
-    Under an objective that is a sequence of programs, it uses the single program that the
-    objective's rules name.
+    The selection is deterministic unless the deadline ends it.  For an objective that is a sequence
+    of programs, it uses the single program that the objective's rules name.
 
     Args:
         topology: the network.
         demand: (B, D) or (D,) Gbit/s, of the pairs of ``paths``.
         paths: initial set, of distinct node pairs; None for 4 edge-disjoint paths of every pair.
-        objective: the program, or its name; None for total_flow.
+        objective: the objective, or its name; None for total_flow.
         weight: (D,) weights of the demands, for weighted_flow; None for 1 each.
         gap: target gap of every matrix; ``max_paths`` or the deadline may prevent it.
         max_paths: largest number of paths of a demand.

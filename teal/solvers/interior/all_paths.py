@@ -95,6 +95,7 @@ def _master_demands(problem: Problem) -> Demands:
     serves_all = rules.may_have_no_allocation
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     link_cost = problem.link_cost.numpy()
+    # Value of a Gbit/s of each demand, or its price if it is unserved.
     unit_value = problem.demand_value.numpy()
     if serves_all:
         max_cost = _max_shortest_path_cost(problem, link_cost)

@@ -202,6 +202,7 @@ class Master:
                 yield
                 if deadline.is_over:
                     break
+        # Gap before the first round: that of an earlier call, or 1.
         gap = 1.0
         previous_gap = math.inf
         last_round = None
@@ -295,6 +296,7 @@ class Master:
                 for the utilisation.
             price: (E,) dual price y of each link, value per Gbit/s.
         """
+        # The largest utilisation, else value less cost.
         demands = self._demands
         if demands.balances:
             capacity_price = float(demands.capacity @ price)

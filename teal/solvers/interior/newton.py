@@ -385,6 +385,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
         step.unserved[g] = block_step
         for q in range(first, end):
             step.share[q] = free_step[q] - scaling[q] * block_step / delta[g]
+    # rhs is complete where demand may be shed; otherwise the normalisation adds a term.
     add_link_loads(program, step.share, rhs)
     price_sum_residual = 0.0
     if not sheds:
@@ -421,6 +422,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
         for q in range(first, end):
             step.reduced_cost[q] -= multiplier_step
             step.share[q] = free_step[q] - scaling[q] * step.reduced_cost[q]
+        # Step of the unserved share and of its reduced cost.
         if sheds:
             scaled_curvature = point.unserved[g] * work.curvature[g]
             step.unserved[g] = (
@@ -901,6 +903,7 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
     step = work.step
     complementarity = work.complementarity
     rows = len(program.capacity)
+    # Number of complementarity pairs: shares, link slacks, upper bounds, unserved shares.
     num_pairs = (
         len(program.column_value)
         + rows

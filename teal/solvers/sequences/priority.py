@@ -324,6 +324,7 @@ def _with_exact_rows(
         shares = project(row_problem.over_columns, solution[0])
         row_prices = solution[1][..., : prices.shape[-1]]
         row_splits = row_problem.rewritten.splits(shares)
+        # Keep this solution if its widest gap is smaller.
         if float(class_figures(row_problem, row_splits, row_prices).gap.max()) < float(
             figures.gap[row].max()
         ):
