@@ -160,24 +160,24 @@ def _surviving_paths_by_group(
         the index of each set's group as text (D, M), "" for no failure, and the paths (D, M, K)
         that survive the group.
     """
-    # (D, K) paths, and (D, M, K) protected paths of each set.
+    # (D, K) existing paths, and (D, M, K) paths of each set.
     exists = problem.ops.mask.cpu().numpy()
     sets = protection.sets.cpu().numpy() & exists[:, None]
     # (D, K) protected paths of each demand.
-    carries = np.zeros_like(exists)
+    is_protected = np.zeros_like(exists)
     np.put_along_axis(
-        carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
+        is_protected, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
     )
-    carries = carries[:, None]
+    is_protected = is_protected[:, None]
     # Assign to each set the first group that leaves it, beginning with no failure.
     names = np.full(sets.shape[:2], "", dtype=object)
     survives = np.repeat(exists[:, None], sets.shape[1], 1)
-    is_assigned = (exists[:, None] & carries == sets).all(-1)
+    is_assigned = (exists[:, None] & is_protected == sets).all(-1)
     for group, failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
     ):
         survivors = (exists & ~failed)[:, None]
-        is_in_group = ~is_assigned & (survivors & carries == sets).all(-1)
+        is_in_group = ~is_assigned & (survivors & is_protected == sets).all(-1)
         names[is_in_group] = str(group)
         survives = np.where(is_in_group[..., None], survivors, survives)
         is_assigned |= is_in_group
@@ -505,7 +505,8 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
         problem: problem with bandwidth functions, B = 1.
         splits: (1, D, K) share of each demand on each path.
     """
-    # (D, C) end of each piece and its start as shares of the demand, and its slope over the first.
+    # (D, C) end and start of each piece as shares of the demand, and its slope over the slope of the
+    # first piece.
     steps = problem.steps
     assert steps is not None
     end = steps.end[0]
@@ -532,7 +533,7 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
         piece_paths.append(of_demands(problem.paths, demands.cpu().numpy()))
         rates.append(problem.demand[0, demands] * piece_width)
         unit_values.append(problem.demand_value[demands] * level[demands, piece])
-        # Splits of the piece: its filled part, divided among the paths as the whole demand is.
+        # Splits of the piece: its filled part, in the ratios of the demand's splits.
         flow_share = torch.where(
             piece_width > 0, filled[demands, piece] / piece_width.clamp(min=1e-300), 0
         ) / total[demands].clamp(min=1e-300)

@@ -268,6 +268,7 @@ def pdhg_iterations_before(
     pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan_size + _MIN_PDHG_ITERATION_S) * lanes ** (
         1 - _LANES_EXPONENT
     )
+    # Iterations that take as long as this engine on as many matrices.
     return max(_MIN_PDHG_ITERATIONS, int(lanes * seconds / pdhg_iteration_s))
 
 
