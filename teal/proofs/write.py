@@ -164,20 +164,20 @@ def _surviving_paths_by_group(
     exists = problem.ops.mask.cpu().numpy()
     sets = protection.sets.cpu().numpy() & exists[:, None]
     # (D, K) protected paths of each demand.
-    is_protected = np.zeros_like(exists)
+    carries = np.zeros_like(exists)
     np.put_along_axis(
-        is_protected, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
+        carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
     )
-    is_protected = is_protected[:, None]
+    carries = carries[:, None]
     # Assign to each set the first group that leaves it, beginning with no failure.
     names = np.full(sets.shape[:2], "", dtype=object)
     survives = np.repeat(exists[:, None], sets.shape[1], 1)
-    is_assigned = (exists[:, None] & is_protected == sets).all(-1)
+    is_assigned = (exists[:, None] & carries == sets).all(-1)
     for group, failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
     ):
         survivors = (exists & ~failed)[:, None]
-        is_in_group = ~is_assigned & (survivors & is_protected == sets).all(-1)
+        is_in_group = ~is_assigned & (survivors & carries == sets).all(-1)
         names[is_in_group] = str(group)
         survives = np.where(is_in_group[..., None], survivors, survives)
         is_assigned |= is_in_group
@@ -505,7 +505,7 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
         problem: problem with bandwidth functions, B = 1.
         splits: (1, D, K) share of each demand on each path.
     """
-    # (D, C) end and start of each piece as shares of the demand, and its slope over the slope of the
+    # (D, C) end and start of each piece as shares of the demand, and its slope over that of the
     # first piece.
     steps = problem.steps
     assert steps is not None
