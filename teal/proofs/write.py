@@ -829,14 +829,16 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
         allocation: allocation with the prices of each level.
     """
     assert allocation.program_prices is not None
+    # (D,) rates in Gbit/s, and weights.
     rate = problem.flows(splits).sum(-1)[0]
     weight = problem.demand_value
     claims = list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
-        # Growth of the level by its prices: of the demands whose rate reaches the lowered level.
+        # Price of each demand's cheapest path by the prices of the level.
         level *= 1 - _LEVEL_ROUNDING
         level_prices = _rescaled_prices(prices[None].to(problem.capacity))
         price = problem.cheapest_path_cost(problem.ops.path_sum(level_prices))[0]
+        # Demands at the level or above it, and the growth that the prices allow them.
         is_in_level = rate >= level * weight
         value = float(problem.capacity_value(level_prices)[0])
         growth = growth_from(price, value, rate, is_in_level, level * weight, problem.demand[0])

@@ -176,6 +176,7 @@ def _by_rounds(
         report: progress callback, called after each round.
         engine: "pdhg" for PDHG alone; "auto" to let each round select its engine.
     """
+    # Warm start of the next round; best bound, largest gap and iterations of all rounds so far.
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None

@@ -109,6 +109,7 @@ def _score(tables, d, weight, entries, link_share, relief):
         link_share: (E,) scratch, zeros before and after: share of the demand on each link.
         relief: factor on the prices of links, which reserves capacity for other demands.
     """
+    # Share of the demand on each link; then the bottleneck, value and price over all used paths.
     _add_flow(tables, d, weight, link_share, 1.0 / entries)
     rate = tables.demand[d]
     value = 0.0
