@@ -48,7 +48,7 @@ _MAX_SLOTS = 4_000_000
 
 
 class SweepPart(NamedTuple):
-    """Unit of work of a sweep: a block of matrices under one failure.
+    """Unit of work of a failure sweep: a block of matrices under one failure.
 
     Attributes:
         first: row of the block's first matrix in the traffic.
@@ -110,11 +110,11 @@ class Outage(Figures):
 
 
 class LinkPeaks(NamedTuple):
-    """Largest utilisation of each link over the matrices of a part.
+    """Largest utilisation of each link over the matrices of one part of a sweep.
 
     Attributes:
         utilisation: (E,) load / capacity; 0 for a link that has failed.
-        row: (E,) row of the matrix in the traffic that causes it.
+        row: (E,) row in the traffic of the matrix that causes this utilisation.
     """
 
     utilisation: FloatArray
@@ -123,7 +123,7 @@ class LinkPeaks(NamedTuple):
 
 @dataclasses.dataclass
 class FullestLinks:
-    """Largest utilisation of each link over all parts so far, with its failure and matrix.
+    """Largest utilisation of each link over all parts of a sweep so far, with failure and matrix.
 
     Attributes:
         utilisation: (E,) load / capacity; -1 before the first part.
@@ -137,7 +137,7 @@ class FullestLinks:
 
     @classmethod
     def none(cls, links: int) -> FullestLinks:
-        """Return the state before the first part."""
+        """Return the state of ``links`` links before the first part of a sweep."""
         return cls(np.full(links, -1.0), [""] * links, np.full(links, -1))
 
     def add(self, failure: str, peaks: Mapping[str, Sequence[float]]) -> None:
@@ -154,10 +154,10 @@ class FullestLinks:
                 self.index[link] = int(index)
 
     def increases(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
-        """Return the entries of a part that :meth:`add` would store, so that a journal holds few
-        links.
+        """Return the peaks of a part that exceed those of all parts so far.
 
-        Without failure all links are returned, since the report lists their utilisation separately.
+        A journal stores these links only.  Without a failure all links are returned, since the
+        report lists their utilisation separately.
 
         Args:
             failure: name of the failure; ``""`` for none.
@@ -166,6 +166,7 @@ class FullestLinks:
         Returns:
             utilisation and row of the matrix, by the decimal index of the link.
         """
+        # Without a failure the limit of -1 selects all links.
         rises = np.flatnonzero(
             peaks.utilisation > (self.utilisation + _UTILISATION_TOLERANCE if failure else -1)
         ).tolist()
@@ -179,17 +180,17 @@ def outages(
     failures: Sequence[Failure],
     finished_parts: Collection[SweepPart] = (),
 ) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
-    """Solve every missing part: blocks of matrices in order, in each block the failures in order.
+    """Solve every part of a sweep that is not finished yet, block by block and failure by failure.
 
     Args:
         instance: network, paths, traffic.
         rows: (n,) rows of the matrices in the traffic.
-        gap: certified gap of every solution.
+        gap: target gap of every solution.
         failures: failures to solve; may contain NO_FAILURE.
-        done: parts of an earlier run, which are skipped.
+        finished_parts: parts of an earlier run, which are skipped.
 
     Yields:
-        the part, its outages (one per matrix), and the largest utilisation of each link.
+        the part, its outages (one for each matrix), and the largest utilisation of each link.
     """
     topology = instance.topology
     for begin in range(0, len(rows), BLOCK_MATRICES):
@@ -203,6 +204,7 @@ def outages(
             problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
         )
         before = before.refined(torch.arange(len(block), device=problem.demand.device), gap)
+        # Solve each failure of the block.
         for part, failure in zip(parts, failures, strict=True):
             if part in finished_parts:
                 continue
@@ -214,8 +216,8 @@ def outages(
             failed = problem.with_capacity(torch.from_numpy(capacity))
             result = pdhg.solve(failed, gap=gap, warm_start=before.result)
             after = _SolvedBlock.of(failed, result, may_add_paths=before.may_add_paths)
-            # Every failure starts from ``before``, so that results do not depend on the parts of an
-            # earlier run.
+            # Refinements of ``before`` are not kept: every failure starts from the same state, so
+            # that results do not depend on the parts of an earlier run.
             yield (
                 part,
                 *_make_outages(
@@ -226,15 +228,15 @@ def outages(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _SolvedBlock:
-    """Solutions of a block of B matrices, with bounds over all paths.
+    """Solutions of a block of B matrices under one failure, with bounds over all paths.
 
     Attributes:
         problem: the block, over the candidate paths.
         result: solutions over the candidate paths.
         bound: (B,) bound over all paths of the network if known, else over the candidate paths.
         may_add_paths: whether solutions may use other paths; false under latency limits.
-        extended: further solutions over more paths: indices of the matrices, their problem, and
-            its result; later ones replace earlier ones.
+        extended: solutions of some matrices over more paths, in the order of the solves: indices of
+            the matrices, their problem, and its result; later ones replace earlier ones.
     """
 
     problem: Problem
@@ -245,7 +247,10 @@ class _SolvedBlock:
 
     @classmethod
     def of(cls, problem: Problem, result: pdhg.PdhgResult, *, may_add_paths: bool) -> _SolvedBlock:
-        """Create the solutions with the bound over all paths at the prices of ``result``."""
+        """Return a block with a result, and the bound over all paths at the prices of the result.
+
+        Sequences of programs and side conditions keep the bound over the candidate paths.
+        """
         if problem.objective.rules.is_sequence or problem.conditions:
             return cls(problem, result, result.bound, may_add_paths)
         # Adding 0.0 turns -0.0 into 0.0.
@@ -261,15 +266,17 @@ class _SolvedBlock:
         return value
 
     def refined(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
-        """Solve some matrices to a smaller gap: over more paths if the candidate paths cause the
-        gap, else from their last state.
+        """Return the block with some matrices solved to a smaller gap.
+
+        They are solved over more paths if the candidate paths cause the gap, else from their last
+        state.
 
         Args:
             rows: indices of the matrices.
             target: target gap to the bound over all paths.
         """
-        # Paths are missing if the gap to the bound over all paths is twice that over the
-        # candidates.
+        # Paths are missing if the gap to the bound over all paths is more than twice the gap to the
+        # bound over the candidate paths.
         gap = certified_gap(self.problem, self.value, self.bound)
         lacks_paths = (gap > 2 * self.result.gap) & self.may_add_paths
         return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
@@ -277,7 +284,14 @@ class _SolvedBlock:
         )
 
     def _to_gap(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
-        """Solve some matrices over the candidate paths to a smaller gap, from their last state."""
+        """Return the block with some matrices solved to a smaller gap over the candidate paths.
+
+        Each solve starts from the last state of its matrices.
+
+        Args:
+            rows: indices of the matrices.
+            target: target gap.
+        """
         if not len(rows):
             return self
         part = _select_rows(self.problem, rows)
@@ -287,9 +301,13 @@ class _SolvedBlock:
         return dataclasses.replace(better, result=self.result.replaced(rows, refined.result))
 
     def _over_more_paths(self, rows: torch.Tensor, target: float) -> _SolvedBlock:
-        """Solve some matrices by column generation over all paths of the network.
+        """Return the block with some matrices solved by column generation over all paths.
 
-        Unchanged if the block is too large for column generation.
+        The block is unchanged if these matrices are too large for column generation.
+
+        Args:
+            rows: indices of the matrices.
+            target: target gap to the bound over all paths.
         """
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
@@ -303,8 +321,11 @@ class _SolvedBlock:
         )
 
     def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _SolvedBlock:
-        """Return the block with the tighter of the known and the new bounds (n,) of the matrices
-        ``rows`` (n,).
+        """Return the block with the tighter one of the known and the new bound of some matrices.
+
+        Args:
+            rows: (n,) indices of the matrices.
+            bound: (n,) new bounds.
         """
         better = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
         return dataclasses.replace(
@@ -313,6 +334,7 @@ class _SolvedBlock:
 
 
 def _select_rows(problem: Problem, rows: torch.Tensor) -> Problem:
+    """Return the problem of the matrices at the indices ``rows``."""
     return dataclasses.replace(
         problem, demand=problem.demand[rows], capacity=problem.capacity[rows]
     )
@@ -337,13 +359,20 @@ def _refine_until_decided(
 
 
 def _undecided_rows(before: _SolvedBlock, after: _SolvedBlock) -> torch.Tensor:
-    """Return the indices of the matrices whose loss interval is too wide: above
-    ``_NEGLIGIBLE_LOSS``, and wider than a tenth of its upper end.
+    """Return the indices of the matrices whose loss interval is too wide.
+
+    An interval is too wide if its upper end is above 0.1%, and it is infinite or wider than 0.1%
+    and than a tenth of this end.  Sequences of programs have no such matrices.
+
+    Args:
+        before: solutions without the failure.
+        after: solutions with the failure.
     """
     if before.problem.objective.rules.is_sequence:
         return torch.zeros(0, dtype=torch.int64)
     sense = before.problem.objective.rules.sense
     low, high = loss_interval(before.value, before.bound, after.value, after.bound, sense)
+    # The negated comparisons hold for NaN, too.
     is_wide = (
         ~(high - low <= torch.clamp(_MAX_RELATIVE_WIDTH * high, min=_NEGLIGIBLE_LOSS))
         | high.isinf()
@@ -358,15 +387,16 @@ def loss_interval(
     bound: torch.Tensor,
     sense: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (B,) smallest and largest loss relative to the optimum without the failure; NaN if
-    undefined.
+    """Return the smallest and the largest possible loss (B,) of a failure.
+
+    Losses are relative to the optimum without the failure; NaN if undefined:
 
         sense * (1 - bound / value_before),   sense * (1 - value / bound_before)
 
     Args:
         value_before, bound_before: (B,) value and bound without the failure.
         value, bound: (B,) value and bound with the failure.
-        sense: 1 for a maximum, -1 for a minimum.
+        sense: 1 for an objective to maximise, -1 for one to minimise.
     """
     return sense * (1 - bound / value_before), sense * (1 - value / bound_before)
 
@@ -378,7 +408,7 @@ def _make_outages(
     after: _SolvedBlock,
     failure: Failure,
 ) -> tuple[list[Outage], LinkPeaks]:
-    """Return the outages of a block under one failure, and the largest utilisation of each link.
+    """Return the outage of each matrix under one failure, and the largest utilisation of each link.
 
     Args:
         instance: network and traffic.
@@ -387,7 +417,8 @@ def _make_outages(
         after: solutions with the failure.
         failure: the failure.
     """
-    # Assess all solutions; those over more paths replace earlier ones.
+    # Assess all solutions; those over more paths replace earlier ones.  Metrics and status by
+    # matrix, and utilisation (B, E).
     all_rows = torch.arange(len(block))
     metrics_by_row: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
@@ -398,6 +429,7 @@ def _make_outages(
             metrics_by_row[row] = assessment.figures(b), assessment.status[b]
     # One outage for each matrix.
     problem = after.problem
+    # (B,) share of the demand without a live path.
     stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
     value_before = before.value
     results = [
@@ -419,19 +451,30 @@ def _make_outages(
 
 
 def loss(outage: Outage, objective: Objective) -> float:
-    """Return the certain loss of a failure: share of the value that is lost, or by which the
-    utilisation or cost rises.
+    """Return the certain loss of a failure under one matrix.
 
-    Negative if the value certainly improves, 0 if the sign is unknown, NaN if nothing is known.
+    It is the share of the value that is certainly lost, or by which utilisation or cost certainly
+    rise; negative if the value certainly improves, 0 if the sign is unknown, and NaN if nothing is
+    known.
+
+    Args:
+        outage: matrix under the failure.
+        objective: objective of the values.
     """
     low, high = loss_limits(outage, objective)
     return math.nan if math.isnan(low + high) else max(low, min(high, 0.0))
 
 
 def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
-    """Return the smallest and the largest possible loss of a failure, relative to the optimum
-    without it; NaN if nothing is known.
+    """Return the smallest and the largest possible loss of a failure under one matrix.
+
+    Losses are relative to the optimum without the failure; NaN if nothing is known.
+
+    Args:
+        outage: matrix under the failure.
+        objective: objective of the values.
     """
+    # Without a positive value no relative loss is defined; equal values are no loss.
     if outage.value_before <= 0 or outage.bound_before <= 0:
         known_loss = 0.0 if outage.value == outage.value_before else float("nan")
         return known_loss, known_loss
@@ -441,11 +484,10 @@ def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
 
 
 def severity(outage: Outage, objective: Objective) -> tuple[float, float]:
-    """Return the sort key of an outage, larger is worse: an unknown loss is worst, then the loss
-    counts.
+    """Return the sort key of an outage; a larger key is worse, and an unknown loss is worst.
 
-    Programs that must carry all demand exclude stranded demand, so that their key starts with its
-    share.
+    If all demand must be carried, stranded demand is not part of the loss: its share comes first in
+    the key, then the certain loss.  Otherwise only the certain loss counts.
     """
     certain_loss = loss(outage, objective)
     if math.isnan(certain_loss):
@@ -460,10 +502,10 @@ class FailureLoss:
     Attributes:
         failure: name of the failure.
         kind: cable, link, node, group or pair.
-        mean: mean of the certain loss.
-        worst: largest certain loss.
-        worst_at_most: largest possible loss of the same matrix.
-        worst_at: time of the matrix with the largest certain loss.
+        mean: mean certain loss of the matrices.
+        worst: certain loss of the worst matrix.
+        worst_at_most: largest possible loss of the worst matrix.
+        worst_at: time of the worst matrix, ISO 8601.
         stranded: mean share of the demand that the failure disconnects.
     """
 
@@ -477,11 +519,18 @@ class FailureLoss:
 
 
 def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureLoss]:
-    """Return the loss of each failure over all matrices, the worst failure first."""
+    """Return the loss of each failure over all matrices, the worst failure first.
+
+    Args:
+        outages: every matrix under every failure; those without a failure are ignored.
+        objective: objective of the values.
+    """
+    # Outages of each failure, by its name.
     groups: dict[str, list[Outage]] = {}
     for outage in outages:
         if outage.failure:
             groups.setdefault(outage.failure, []).append(outage)
+    # Losses of each failure, with the sort key of its worst matrix.
     failures = []
     for name, group in groups.items():
         worst = max(group, key=lambda o: severity(o, objective))
@@ -522,13 +571,13 @@ class PlannedLink:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlanReport:
-    """Result of `teal plan`.
+    """Result of `teal plan`: outages, and the largest utilisation of each link.
 
     Attributes:
         topology: the network.
-        traffic: its matrices.
+        traffic: its traffic matrices.
         objective: objective of the values.
-        outages: every matrix under every failure, and without failure.
+        outages: every matrix under every failure, and without a failure.
         normal: largest utilisation of each link without failure.
         fullest: largest utilisation of each link over all failures.
     """
@@ -541,11 +590,12 @@ class PlanReport:
     fullest: FullestLinks
 
     def by_failure(self) -> list[FailureLoss]:
-        """Return the loss of each failure, the worst first."""
+        """Return the loss of each failure over all matrices, the worst failure first."""
         return by_failure(self.outages, self.objective)
 
     def links(self) -> list[PlannedLink]:
-        """Return the largest utilisation of each link, the fullest first."""
+        """Return the largest utilisation of each link with and without failures, fullest first."""
+        # -1 means that no part has been solved.
         rows = [
             PlannedLink(
                 name,

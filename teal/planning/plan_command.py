@@ -35,7 +35,9 @@ _MAX_FAILURES = 25  # largest number of failures in a plot or chart
 
 
 def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
-    """Return one table of failures per kind, each failure at the matrix of its largest loss.
+    """Return a table of failures for each kind (cable, link, node, ...), the worst failure first.
+
+    Each failure has the losses at its worst matrix.
 
     Args:
         outages: every matrix under every failure.
@@ -53,7 +55,13 @@ def failure_tables(outages: Sequence[Outage], worst: int, objective: Objective) 
 
 
 def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, ...]:
-    """Return the columns of a table of failures: name, ``more``, losses and stranded demand."""
+    """Return the columns of a table of failures: name, further columns, losses, stranded demand.
+
+    Args:
+        objective: objective of the values, which names the loss.
+        label: heading of the names.
+        more: further columns after the names.
+    """
     return (
         Column(label, "failure"),
         *more,
@@ -66,14 +74,24 @@ def _columns(objective: Objective, label: str, *more: Column) -> tuple[Column, .
 
 
 def minute(timestamp: str) -> str:
-    """Return a timestamp without its seconds if these are 0."""
+    """Return an ISO 8601 timestamp without seconds of 00, and with a space in place of "T".
+
+    A text without seconds is returned as it is.
+    """
     return (
         timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
     )
 
 
 def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:
-    """Write a heat map of the certain losses: the worst failures down, time across."""
+    """Write a heat map of the certain losses: a row for each of the worst failures, time across.
+
+    Args:
+        path: image file.
+        outages: every matrix under every failure.
+        objective: objective of the values.
+    """
+    # Rows and columns of the heat map, and losses in percent; an unknown loss is drawn as 0.
     failures = by_failure(outages, objective)[:_MAX_FAILURES]
     rows = {failure.failure: position for position, failure in enumerate(failures)}
     columns = {
@@ -86,6 +104,7 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
         if outage.failure in rows:
             cell = rows[outage.failure], columns[outage.index]
             loss_percent[cell] = 100 * np.nan_to_num(loss(outage, objective))
+    # A row takes 0.26 inches; title and axis labels take 1.6.
     figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -93,6 +112,7 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
         loss_percent, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0
     )
     axes.set_yticks(range(len(rows)), list(rows), fontsize="small")
+    # Up to seven times, evenly spread.
     tick_columns = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
     indices = list(columns)
     axes.set_xticks(
@@ -106,8 +126,10 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
 
 
 def plan_findings(report: PlanReport) -> list[str]:
-    """Return sentences about the result: failures with a loss, the worst failure, stranded demand,
-    full links, and failures whose loss is uncertain.
+    """Return sentences that sum up the result of a failure study.
+
+    They are about failures with a loss, the worst failure, stranded demand, full links, and
+    failures whose loss is uncertain.
     """
     ranked = report.by_failure()
     matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
@@ -151,7 +173,11 @@ def plan_findings(report: PlanReport) -> list[str]:
 
 
 def _stranding_sentence(ranked: Sequence[FailureLoss]) -> str:
-    """Return a sentence about the demand that failures leave without a path."""
+    """Return a sentence about the demand that failures leave without a path.
+
+    Args:
+        ranked: loss of each failure.
+    """
     stranding = max(ranked, key=lambda failure: failure.stranded)
     num_stranding = sum(failure.stranded > _MIN_STRANDED for failure in ranked)
     return (
@@ -163,8 +189,9 @@ def _stranding_sentence(ranked: Sequence[FailureLoss]) -> str:
 
 
 def _utilisation_sentence(report: PlanReport) -> str:
-    """Return a sentence about the number of full links, or about the fullest link if no demand may
-    be shed.
+    """Return a sentence about the fullest links.
+
+    It states the number of full links if demand may be shed, else the fullest link.
     """
     first = report.links()[0]
     if report.objective.may_shed:
@@ -181,12 +208,15 @@ def _utilisation_sentence(report: PlanReport) -> str:
 
 
 def _count(number: int, singular: str, plural: str) -> str:
+    """Return a number with its noun in the right form, such as "1 matrix" or "2,000 matrices"."""
     return f"{number:,} {singular if number == 1 else plural}"
 
 
 def write_plan_page(path: Path, report: PlanReport) -> None:
-    """Write a page with findings, a table of failures, charts, a map of utilisations and losses,
-    and a table of links.
+    """Write the HTML page of a failure study.
+
+    It has findings, a table of failures, charts, a map of utilisations and losses, and a table of
+    links.
     """
     introduction = (
         "Every failure under every matrix, with splits optimised again.  The loss of a failure "
@@ -202,7 +232,7 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
 
 
 def _failure_section(report: PlanReport) -> Section:
-    """Return the section with findings, failures, charts and the map."""
+    """Return the page's section with findings, the table of failures, charts and the map."""
     topology = report.topology
     objective = report.objective
     num_matrices = len({outage.index for outage in report.outages})
@@ -226,7 +256,7 @@ def _failure_section(report: PlanReport) -> Section:
 
 
 def _link_section(report: PlanReport) -> Section:
-    """Return the section with the table of links."""
+    """Return the page's section with the table of links and their largest utilisation."""
     return Section(
         title=f"{report.topology.name}: links",
         facts="largest utilisation of each link, with its failure and time",
@@ -247,8 +277,10 @@ def _link_section(report: PlanReport) -> Section:
 
 
 def _map(report: PlanReport) -> dict[str, Any]:
-    """Return the map of the page: largest utilisation of links without and with failures, and the
-    loss of each cable's failure.
+    """Return the data of the page's map, which colours links in up to three cases.
+
+    The cases are the largest utilisation without failure, the largest one under any failure, and
+    the loss of each cable's failure over the largest of these losses.
     """
     topology = report.topology
     loss_by_cable = {
@@ -261,6 +293,7 @@ def _map(report: PlanReport) -> dict[str, Any]:
         "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
         "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
     }
+    # A cable's loss is drawn on all of its links.
     if max_loss > 0:
         link_loss = np.zeros(topology.num_links)
         for failure in cable_failures(topology):
@@ -272,10 +305,11 @@ def _map(report: PlanReport) -> dict[str, Any]:
 
 
 def _charts(report: PlanReport) -> tuple[Chart, ...]:
-    """Return charts of the losses of the worst failures, and of the losses over time."""
+    """Return the page's charts: losses of the worst failures and, for several times, over time."""
     worst = report.by_failure()[:_MAX_FAILURES]
     if not worst:
         return ()
+    # Certain losses of all failures at each time.
     losses_at: dict[str, list[float]] = {}
     for outage in report.outages:
         if outage.failure:
@@ -288,7 +322,12 @@ def _charts(report: PlanReport) -> tuple[Chart, ...]:
 
 
 def _chart_by_failure(worst: Sequence[FailureLoss], label: str) -> Chart:
-    """Return a chart of the certain and the largest possible loss of the worst failures."""
+    """Return a chart of the certain and the largest possible loss of the worst failures.
+
+    Args:
+        worst: losses of these failures, as shares.
+        label: label of the loss axis, in percent.
+    """
     names = [failure.failure for failure in worst]
     return Chart(
         "by_failure",
@@ -311,8 +350,8 @@ def _chart_by_time(losses_at: dict[str, list[float]], label: str) -> Chart:
     """Return a chart of the largest and the mean certain loss of failures by time.
 
     Args:
-        losses_at: certain loss of each failure, by time.
-        label: label of the loss axis.
+        losses_at: certain losses of all failures as shares, by time.
+        label: label of the loss axis, in percent.
     """
     times = sorted(losses_at)
     return Chart(
@@ -337,24 +376,24 @@ def _chart_by_time(losses_at: dict[str, list[float]], label: str) -> Chart:
 
 
 class FailurePlan(PlanReport):
-    """Losses by failures, as a frame, a plot, a page and files."""
+    """Result of a failure study that converts itself to a data frame, a plot, a page and files."""
 
     def __repr__(self) -> str:
-        """Return the findings."""
+        """Return the sentences about the result, one per line."""
         return "\n".join(plan_findings(self))
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each failure, the worst first."""
+        """Return a pandas DataFrame with a row for each failure, the worst failure first."""
         import pandas as pd
 
         return pd.DataFrame([dataclasses.asdict(failure) for failure in self.by_failure()])
 
     def plot(self, path: Path | str) -> None:
-        """Write the heat map of the certain losses."""
+        """Write the heat map of the certain losses, by failure and time, to an image file."""
         plot_plan(Path(path), self.outages, self.objective)
 
     def save_page(self, path: Path | str) -> None:
-        """Write the page that ``teal plan`` writes."""
+        """Write the HTML page of the study to a file, as ``teal plan`` does."""
         write_plan_page(Path(path), self)
 
     def save(self, folder: Path | str, *, overwrite: bool = False) -> None:
@@ -369,7 +408,10 @@ class FailurePlan(PlanReport):
 
 
 def plan_files(report: PlanReport) -> dict[str, Callable[[Path], None]]:
-    """Return the writer of each file of a plan, by file name."""
+    """Return the functions that write the files of a failure study, by file name.
+
+    Each of them gets the path of its file.
+    """
     return {
         TABLE: partial(write_csv, rows=report.outages),
         PARQUET: partial(write_parquet, rows=report.outages),
@@ -390,7 +432,13 @@ FILES = TABLE, PARQUET, MANIFEST, PLOT, PAGE, LINKS = (
 
 
 def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
-    """Run the study and write all files; an interrupted run leaves its journal for --resume.
+    """Run the failure study of `teal plan`, and write all files.
+
+    An interrupted run leaves its journal, from which a run with --resume continues.
+
+    Args:
+        config: settings of the command.
+        notify: receives messages for the user.
 
     Raises:
         InputError: invalid settings, or results in the output folder without --overwrite.
@@ -407,7 +455,12 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
 
 
 def plan_outcome(config: PlanConfig, notify: Notify) -> Outcome:
-    """Run `teal plan`; return its printed text, tables and JSON data."""
+    """Run `teal plan`, and return its printed text, tables and JSON data.
+
+    Args:
+        config: settings of the command.
+        notify: receives messages for the user.
+    """
     report = run_plan(config, notify)
     findings = plan_findings(report)
     file_names = ", ".join(name for name in FILES if name != PAGE)

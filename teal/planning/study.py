@@ -37,7 +37,9 @@ def plan(
     entries: Entries,
     notify: Callable[[str], None] = lambda _: None,
 ) -> PlanReport:
-    """Solve all failures under all matrices, except the parts of an earlier run.
+    """Solve all failures under all matrices, and return their outages and link utilisations.
+
+    Results of an earlier run that the journal has are not computed again.
 
     Args:
         instance: network, traffic, candidate paths and program.
@@ -93,16 +95,17 @@ def _sweep(
     failures: Sequence[Failure],
     label: str,
 ) -> list[Outage]:
-    """Solve the missing parts of some failures; return all outages so far.
+    """Solve the parts of some failures that the journal lacks; return all outages in the journal.
 
     Args:
         instance: network, traffic, candidate paths and program.
-        rows: rows of the matrices in the traffic.
+        rows: (n,) rows of the matrices in the traffic.
         options: target gap.
         entries: journal of finished parts; receives new ones.
         failures: failures to solve.
         label: label of the progress bar.
     """
+    # Parts in the journal, and all parts of these failures.
     finished_parts = {SweepPart(*entry["part"]) for entry in entries.entries("outages")}
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
@@ -116,6 +119,7 @@ def _sweep(
         for part, part_outages, peaks in outages(
             instance, rows, options.gap, failures, finished_parts
         ):
+            # Store the outages, and the links whose largest utilisation rises.
             increases = fullest.increases(part.failure, peaks)
             fullest.add(part.failure, increases)
             outage_rows = [vars(outage) for outage in part_outages]
@@ -131,8 +135,12 @@ def _sweep(
 def _fullest(
     instance: Instance, entries: Entries, failures: Sequence[str] | None = None
 ) -> FullestLinks:
-    """Return the largest utilisation of each link over the finished parts, of all failures or of
-    some.
+    """Return the largest utilisation of each link over the parts in a journal.
+
+    Args:
+        instance: network of the links.
+        entries: journal of finished parts.
+        failures: names of the failures to consider; None for all.
     """
     fullest = FullestLinks.none(instance.topology.num_links)
     for entry in entries.entries("outages"):
@@ -145,8 +153,14 @@ def _fullest(
 def _loss_by_cable(
     results: Sequence[Outage], cables: Sequence[Failure], objective: Objective
 ) -> dict[str, float]:
-    """Return the mean loss of each cable's single failure, by name: stranded demand plus certain
-    loss of value.
+    """Return the mean loss of each cable's failure, by name of the cable; 0 if it is unknown.
+
+    It is the share of stranded demand plus the certain loss of value.
+
+    Args:
+        results: outages of single failures, which include all cables.
+        cables: failures of the cables.
+        objective: objective of the values.
     """
     by_name = {cost.failure: cost for cost in by_failure(results, objective)}
     return {

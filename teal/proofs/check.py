@@ -29,7 +29,7 @@ ONE = 1 << BITS
 SQUARE = 1 << 2 * BITS
 # Price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to.
 CLOSED = 1 << 4000
-LINEAR = ("value", "class", "promise")  # kinds whose value is a sum of weight times flow
+LINEAR = ("value", "class", "promise")  # programs whose value is a sum of weight times flow
 DECIMAL = re.compile(r"(\d{1,60})(?:\.(\d{0,60}))?(?:[eE]([+-]?\d{1,3}))?", re.ASCII)
 
 
@@ -72,7 +72,7 @@ def table(file, *names):
 
 
 def distances(source, outgoing, length):
-    """Length of the shortest path from a node to each node that it reaches (Dijkstra).
+    """Return the length of the shortest path from a node to each node that it reaches (Dijkstra).
 
     outgoing: (link, target) of the links from each node; length: length of each link.
     """
@@ -88,13 +88,15 @@ def distances(source, outgoing, length):
 
 
 class Network:
-    """Links by index: ends, and capacity and cost as pairs (rounded down, rounded up).
+    """The links of a network: start and end node, and capacity and cost, by the index of the link.
 
+    Capacity and cost are pairs (rounded down, rounded up).  has_cost: whether some link has a cost;
     index: index of each link by its text; outgoing: (link, target) of the links from each node;
-    link_groups: the groups with which each link fails.
+    link_groups: names of the groups that include a link, by its index.
     """
 
     def __init__(self, file, groups):
+        """Read the tables of the links and, unless it is None, of the groups."""
         rows = list(table(file, "source", "target", "capacity"))
         self.start = [row["source"] for row in rows]
         self.end = [row["target"] for row in rows]
@@ -105,25 +107,30 @@ class Network:
             decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(rows)
         ]
         self.has_cost = any(up for _, up in self.cost)
+        # Links by their text, and links from each node.
         self.index = {str(i): i for i in range(len(rows))}
         self.outgoing = {}
         for i, node in enumerate(self.start):
             self.outgoing.setdefault(node, []).append((i, self.end[i]))
+        # Groups of each link.
         self.link_groups = {}
         for row in table(groups, "group", "link") if groups else ():
             need(row["link"] in self.index, f"group {row['group']}: there is no link {row['link']}")
             self.link_groups.setdefault(self.index[row["link"]], set()).add(row["group"])
 
     def lengths(self, program):
-        """Length of each link: its price in a program, and its cost if the program counts costs."""
+        """Return the length of each link: its price in a program, and its cost if costs count.
+
+        Costs count in the programs value and cost; links without capacity have the length CLOSED.
+        """
         costs = [low if program.kind in ("value", "cost") else 0 for low, _ in self.cost]
         pairs = zip(program.price, costs, self.capacity)
         return [price + cost if up else CLOSED for price, cost, (_, up) in pairs]
 
     def path_links(self, path, demand):
-        """Indices of the links of a path such as "3,17,4".
+        """Return the indices of the links of a path such as "3,17,4".
 
-        The path must lead from the source of a demand to its target.
+        Raise ValueError unless the path leads from the source of a demand to its target.
         """
         links = [self.index.get(i) for i in path.split(",")]
         ends = [demand.source, *map(self.end.__getitem__, links)] if None not in links else []
@@ -136,15 +143,18 @@ class Network:
 class Program:
     """A claim about a program: a value that the flows achieve, and a bound that prices prove.
 
-    kind: value, class, promise, level, utilisation, concurrent or cost; name: class, level or
-    served share; price: price of each link; multiplier: for each higher class, whose flow stays;
-    demand_sum: terms of the demands in the dual bound; achieved_value: value of the flows.
+    kind: value, class, promise, level, utilisation, concurrent or cost; name: name of the class,
+    level, or served share of a cost, else "-"; value, bound: claimed numbers in units of 2^-120;
+    price: price of each link; multiplier: factor on the flow of each higher class, which stays;
+    demand_sum: sum of the terms of the demands in the dual bound; achieved_value: value of the
+    flows; level: the name as a number (rounded down, rounded up), for a level or a cost.
     """
 
     def __init__(self, links, kind, name, value, bound):
-        kinds = ("value -", "promise -", "utilisation -", "concurrent -")
+        """Check the words of a line "program"; links is the number of links of the network."""
+        unnamed_programs = ("value -", "promise -", "utilisation -", "concurrent -")
         need(
-            kind in ("class", "level", "cost") or f"{kind} {name}" in kinds,
+            kind in ("class", "level", "cost") or f"{kind} {name}" in unnamed_programs,
             f"{kind[:40]!r} {name[:40]!r} is not a program",
         )
         self.kind = kind
@@ -160,11 +170,13 @@ class Program:
     def add(self, demand, flow, flow_cost, shortest_length):
         """Add a demand to the value of the flows, and its term to the dual bound.
 
-        flow: its flow or promise; flow_cost: cost of the flow; shortest_length: length of its
-        shortest path under the program's prices.
+        flow: flow or promise of the demand; flow_cost: cost of the flow; shortest_length: length of
+        the demand's shortest path under the program's prices.
         """
         rate_down, rate_up = demand.rate
         weight_down, weight_up = demand.weight
+        # In the program of a class, demands of the class have the weight 1, demands of higher
+        # classes their multiplier, and all others 0; only flow of the class has value.
         if self.kind == "class":
             weight_down = weight_up = (
                 ONE if demand.class_name == self.name else self.multiplier.get(demand.class_name, 0)
@@ -182,7 +194,8 @@ class Program:
             )
             self.achieved_value += flow_cost
             self.demand_sum += shortest_length * rate_down
-        # Fair level: the term is length * rate if the level grows by the factor of the bound.
+        # Fair level: the term is length * the rate to which the demand grows if its level grows by
+        # the factor of the bound.
         elif self.kind == "level" and shortest_length < CLOSED:
             # Members of the level get the grown rate; others that could grow at most their flow.
             rate_at_bound = min(
@@ -203,16 +216,17 @@ class Program:
             self.demand_sum += shortest_length * rate_down
 
     def conclude(self, capacity, carried, num_without_path):
-        """Check value and bound, and return the proved sentence.
+        """Check value and bound, and return the proved sentence; raise ValueError if one fails.
 
-        capacity: (rounded down, rounded up) of each link; carried: flow of each class;
+        capacity: capacity (rounded down, rounded up) of each link; carried: flow of each class;
         num_without_path: number of demands without a path.
         """
         need(
             self.kind != "class" or {self.name, *self.multiplier} <= set(carried),
             "no demand has such a class",
         )
-        # Dual bound: value of all capacity, terms of the demands, less what higher classes carry.
+        # Dual bound: value of all capacity at the prices, plus the terms of the demands, less
+        # multiplier times flow of the higher classes.
         capacity_value = sum(y * up for y, (_, up) in zip(self.price, capacity))
         proved_bound = (
             capacity_value
@@ -227,7 +241,8 @@ class Program:
             self.kind != "cost" or self.achieved_value <= self.value,
             "cost: the flows cost more than the claimed value",
         )
-        # The inequality of each kind; those of value use the dual bound.
+        # The inequality that proves the bound of a level, utilisation, cost or served share; for
+        # all other programs the dual bound must be at most the claimed one.
         proves = {
             "level": self.value == SQUARE and self.demand_sum > capacity_value,
             "utilisation": self.bound == 0
@@ -249,10 +264,12 @@ class Program:
         return self.sentence(low, high, num_without_path)
 
     def sentence(self, low, high, num_without_path):
-        """The proved sentence, with the lower number rounded down and the upper one rounded up.
+        """Return the proved sentence, with low rounded down and high rounded up to 9 decimals.
 
-        low, high: multiples of 2^-120; num_without_path: number of demands without a path.
+        low, high: limits of the optimum in units of 2^-120; num_without_path: number of demands
+        without a path.
         """
+        # Gap in percent, rounded up to 6 decimals.
         gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
         lower = low * 10**9 // SQUARE
         upper = -(-high * 10**9 // SQUARE)
@@ -276,9 +293,13 @@ class Program:
 
 
 class Demand:
-    """A row of the matrix; rate and weight are pairs (rounded down, rounded up)."""
+    """A demand, from a row of the matrix: index, source, target, rate, weight and class_name.
+
+    Rate and weight are pairs (rounded down, rounded up) in units of 2^-60.
+    """
 
     def __init__(self, index, row):
+        """Read a row of the matrix, a dictionary by column; index counts the rows from 0."""
         self.index = index
         self.source = row["source"]
         self.target = row["target"]
@@ -290,14 +311,15 @@ class Demand:
 
 
 class Flows:
-    """Sums over the flows of all demands.
+    """Sums over the flows of all demands, and the lengths of the links under each program.
 
     load: flow on each link; carried: flow of each class; num_without_path: number of demands
-    without a path; listed_digest: hash of all listed paths; lengths: length of each link under each
-    program.
+    without a path; listed_digest: hash of all listed paths; lengths: for each program the length of
+    each link; link_length: for each program the function that returns the length of a link.
     """
 
     def __init__(self, network, programs, is_over_all_paths, has_groups):
+        """Begin with sums of 0, over all paths of the network or over the listed ones."""
         self.network = network
         self.programs = programs
         self.is_over_all_paths = is_over_all_paths
@@ -314,9 +336,9 @@ class Flows:
         self.source_distances = []
 
     def add(self, demand, line):
-        """Add a demand by its line in the proof.
+        """Read a demand's line of the proof, and add its flows to the sums and to each program.
 
-        The line has the demand's number, multipliers of groups (@group:multiplier), and flow:links
+        The line has the demand's index, multipliers of groups (@group:multiplier), and flow:links
         of each path.
         """
         name, *words = line.split(" ")
@@ -324,6 +346,8 @@ class Flows:
             name == str(demand.index),
             f"expected the flows of demand {demand.index}, got {name[:40]!r}",
         )
+        # Flow of the demand and its cost, its listed paths, the flow lost under each group, the
+        # multiplier of each group, and for each program the length of the shortest path.
         flow = 0
         flow_cost = 0
         path_list = name
@@ -354,6 +378,7 @@ class Flows:
         self.carried[demand.class_name] = self.carried.get(demand.class_name, 0) + flow
         self.num_without_path += min(shortest_lengths) >= CLOSED and demand.rate[1] > 0
         # A promise is the flow that survives every group; its price is the sum of the multipliers.
+        # From here on ``flow`` is the promise.
         if "promise" in self.kinds:
             shortest_lengths = [sum(multipliers.values())]
             flow = min(demand.rate[0], flow - max(lost_by_group.values(), default=0))
@@ -365,9 +390,9 @@ class Flows:
             program.add(demand, flow, flow_cost, shortest_length)
 
     def shortest_lengths(self, demand):
-        """Length of the demand's shortest path in the network under each program.
+        """Return the length of the demand's shortest path in the network under each program.
 
-        Where only listed paths count, it is CLOSED until a path is listed.
+        Where only listed paths count, it is CLOSED: the lengths of the listed paths replace it.
         """
         if not self.is_over_all_paths:
             return [CLOSED] * len(self.programs)
@@ -379,14 +404,14 @@ class Flows:
         return [best.get(demand.target, CLOSED) for best in self.source_distances]
 
     def add_load(self, path_flow, links):
-        """Add flow to the loads of a path's links; return its cost, rounded up."""
+        """Add the flow of a path to the loads of its links; return its cost, rounded up."""
         for i in links if path_flow else ():
             self.load[i] += path_flow
         cost = self.network.cost
         return path_flow * sum(cost[i][1] for i in links) if self.network.has_cost else 0
 
     def add_losses(self, demand, path_flow, links, multipliers, lost_by_group):
-        """Add the flow of a path to the loss under each group that fails it.
+        """Add the flow of a path to the demand's loss under each group that includes a link of it.
 
         The multipliers of the other groups must sum to at most the price of the path.
         """
@@ -401,7 +426,10 @@ class Flows:
         )
 
     def check_loads(self):
-        """Raise ValueError if a link exceeds its capacity times the claimed utilisation."""
+        """Raise ValueError if the load of a link exceeds its capacity.
+
+        Where a utilisation is claimed, the limit is the capacity times this utilisation.
+        """
         network = self.network
         max_utilisation = self.programs[0].value if "utilisation" in self.kinds else SQUARE
         for i, (load, (capacity, _)) in enumerate(zip(self.load, network.capacity)):
@@ -411,7 +439,10 @@ class Flows:
 
 
 def read_scope(lines, files):
-    """Check the hashes of the files; return the line that says over which paths claims are."""
+    """Check the first lines of the proof against the hashes of the files; return the next line.
+
+    The next line says whether claims are over all paths of the network or over the listed ones.
+    """
     hashes = [hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files]
     head = [next(lines, "") for _ in range(3)]
     is_same = head == ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
@@ -420,7 +451,7 @@ def read_scope(lines, files):
 
 
 def read_programs(lines, network):
-    """Programs with their claims, prices and multipliers, up to the line "flows"."""
+    """Read the programs of a proof, with claims, prices and multipliers, up to the line "flows"."""
     programs = []
     for key, *words in (line.split(" ") for line in lines):
         last = programs[-1] if programs else None
@@ -444,7 +475,10 @@ def read_programs(lines, network):
 
 
 def check(network, matrix, proof, groups=None):
-    """Return the sentences that the files prove; raise ValueError if a claim is not proved."""
+    """Return the sentences that the files prove; raise ValueError if a claim is not proved.
+
+    network, matrix, proof, groups: paths of the files; groups is None if there are no promises.
+    """
     # Read the claims of the proof.
     network_data = Network(network, groups)
     with (gzip.open if proof.endswith(".gz") else open)(

@@ -43,15 +43,17 @@ PathFlows = PathValues
 
 
 def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
-    """Return the flow of each demand on each of its paths, Gbit/s.
+    """Return the flow in Gbit/s on each path of each demand, as read from a file.
+
+    Flows on links are decomposed into paths.
 
     Args:
         file: table (.csv or .parquet) of flows on paths or links, or a .json file of `teal solve`.
         topology: network.
 
     Raises:
-        InputError: another format; a node or link that the network does not have; links that are no
-            path; a flow below 0; flow over links that is not conserved at a node.
+        InputError: another file format; an unknown node or link; links that do not form a path; a
+            flow below 0; flow on links that is not conserved at a node.
     """
     if file.suffix.lower() not in _SUFFIXES:
         raise InputError(
@@ -59,7 +61,7 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         )
     if file.suffix.lower() == ".json":
         return stored_paths(read_allocation(file), topology, str(file))
-    # Sum the flows of each demand on its paths, or on links.
+    # Sum the flows of each demand on its paths, or on links; the header is line 1 of a table.
     flows: dict[Demand, PathFlows] = defaultdict(dict)
     link_flows: dict[Demand, dict[int, float]] = defaultdict(dict)
     node_index = topology.node_index()
@@ -84,7 +86,7 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
 def _parse_demand(
     row: dict[str, Any], topology: Topology, node_index: dict[str, int], location: str
 ) -> Demand:
-    """Return the source, target and class of a row.
+    """Return the demand of a row: indices of source and target, and the class or "".
 
     Args:
         row: row of the table.
@@ -109,16 +111,16 @@ def _parse_demand(
 def _parse_links(
     row: dict[str, Any], topology: Topology, link_index: dict[str, int], location: str
 ) -> tuple[int, ...]:
-    """Return the link indices of a row: those of a path, or one link.
+    """Return the link indices in a row: all links of a path, or a single link.
 
     Args:
-        row: row of the table, with the column links or link.
+        row: row of the table, with the column ``links`` or ``link``.
         topology: network.
         link_index: index of each link by its name.
         location: file and row, for messages.
 
     Raises:
-        InputError: an unknown link, no link, or several in the column link.
+        InputError: an unknown link, no link, or several links in the column ``link``.
     """
     names = _split_link_names(row.get("links") if "links" in row else row.get("link"), location)
     unknown = [name for name in names if name not in link_index]
@@ -134,10 +136,17 @@ def _parse_links(
 
 
 def read_prices(file: Path, topology: Topology) -> FloatArray:
-    """Return (E,) link prices from a table with the columns link and price; 0 for other links.
+    """Return link prices (E,) from a CSV table with the columns link and price.
+
+    Links that the table does not have get the price 0.
+
+    Args:
+        file: the table.
+        topology: network of E links.
 
     Raises:
-        InputError: no such file or columns; an unknown link; a price that is no number >= 0.
+        InputError: the file or a column is missing; an unknown link; a price that is not a number
+            of at least 0.
     """
     link_index = _link_indices(topology)
     prices = np.zeros(topology.num_links)
@@ -162,13 +171,17 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
 
 
 def _link_indices(topology: Topology) -> dict[str, int]:
-    """Return the index of each link by its name, and by its index as text if that is no name."""
+    """Return the index of each link by its name, or by its decimal index if no name equals it."""
     indices = {str(link): link for link in range(topology.num_links)}
     return indices | {name: link for link, name in enumerate(topology.link_names())}
 
 
 def _read_rows(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a table of flows on paths or links, after a check of its columns."""
+    """Return the rows of a table of flows on paths or links, as dictionaries by column.
+
+    Raises:
+        InputError: the file cannot be read, or has missing or repeated columns.
+    """
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -205,7 +218,15 @@ def _read_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _split_link_names(value: Any, location: str) -> list[str]:
-    """Return link names from a list, a JSON list, or text with semicolons."""
+    """Return the link names of a table's value: a list, a JSON list, or text with semicolons.
+
+    Args:
+        value: value of the column ``links`` or ``link``; None for an empty one.
+        location: file and row, for messages.
+
+    Raises:
+        InputError: text that begins like a JSON list but is none.
+    """
     if isinstance(value, list):
         return [str(link) for link in value]
     text = str(value if value is not None else "").strip()
@@ -222,10 +243,10 @@ def _split_link_names(value: Any, location: str) -> list[str]:
 def _decompose(
     link_flow: dict[int, float], topology: Topology, demand: Demand, location: str
 ) -> PathFlows:
-    """Decompose a demand's flow on links into flows on paths, without cycles.
+    """Return the flow on paths of a demand whose flow on links is given; cycles are dropped.
 
-    Each step takes a path with the fewest links among those with residual flow, and its smallest
-    residual flow.
+    Each step finds a path with the fewest links over links with residual flow, and removes the
+    smallest residual flow along it from these links.
 
     Args:
         link_flow: Gbit/s on each link.
@@ -269,10 +290,15 @@ def _decompose(
 def _shortest_flow_path(
     flows: dict[int, float], topology: Topology, source: int, target: int
 ) -> tuple[int, ...]:
-    """Return a path with the fewest links over links with flow; () for none.
+    """Return the links of a shortest path (fewest links) over links with flow; () for none.
 
-    Breadth-first search from the source.
+    Args:
+        flows: flow on each link, Gbit/s; only links with flow.
+        topology: network.
+        source: index of the node where the path begins.
+        target: index of the node where it ends.
     """
+    # Breadth-first search from the source; the queue grows during the loop.
     links_from: dict[int, list[int]] = defaultdict(list)
     for link in flows:
         links_from[int(topology.link_source[link])].append(link)
@@ -295,7 +321,7 @@ def splits_over(
     classes: DemandClasses | None,
     location: str,
 ) -> tuple[PathSet, FloatArray]:
-    """Return candidate paths that include those of the flows, and the splits (D, K) on them.
+    """Return candidate paths that include all paths with flow, and the splits (D, K) on them.
 
     Args:
         flows: flow of each demand on each path, Gbit/s.
@@ -306,14 +332,16 @@ def splits_over(
         location: name of the file, for messages.
 
     Raises:
-        InputError: flow of a demand that the matrix does not have.
+        InputError: flow of a demand that the matrix does not have, or that is 0 there.
     """
+    # Flows by index of the demand.
     demand_index = demand_numbers(paths, classes)
     demand_flows = {
         demand_index[demand_key]: path_flow
         for demand_key, path_flow in flows.items()
         if demand_key in demand_index
     }
+    # All demands with flow must be in the matrix.
     for demand_key, path_flow in flows.items():
         if sum(path_flow.values()) > 0 and (
             demand_key not in demand_index or demand[demand_index[demand_key]] <= 0
@@ -330,6 +358,7 @@ def splits_over(
         d: list(path_flow.keys() - _path_columns(paths, d).keys())
         for d, path_flow in demand_flows.items()
     }
+    # Add them; splits are flows over the demand.
     paths = with_listed_paths(paths, new_paths)
     splits = np.zeros(paths.leaf.shape)
     for d, path_flow in demand_flows.items():
@@ -340,5 +369,5 @@ def splits_over(
 
 
 def _path_columns(paths: PathSet, d: int) -> dict[tuple[int, ...], int]:
-    """Return the column k of each candidate path of demand ``d``, by its links."""
+    """Return the position k of each candidate path of demand ``d``, by the links of the path."""
     return {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}

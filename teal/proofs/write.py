@@ -61,19 +61,20 @@ _ROUNDING = 2.0**-40
 def group_multipliers(
     problem: Problem, protection: Protection, prices: FloatArray, bits: int
 ) -> tuple[list[list[str]], FloatArray]:
-    """Return the group multipliers that prove the price of a promise of each demand.
+    """Return the group multipliers that prove the least cost of a promise to each demand.
 
-    The multipliers of a demand maximise their sum, under the constraint that for each live path
-    those of the groups that it survives sum to at most its price.
+    A promise is a rate that survives the failure of any one group of links.  For each live path of
+    a demand, the multipliers of the groups that the path survives must sum to at most the price of
+    the path; the sum of all multipliers of the demand, the proved cost per Gbit/s, is maximised.
 
     Args:
         problem: problem with B = 1.
-        protection: groups, and the minimal sets of paths that survive them.
-        prices: (E,) dual prices of the links.
+        protection: groups of links, and the minimal sets of paths that survive them.
+        prices: (E,) dual price of each link, value per Gbit/s.
         bits: multipliers are integer multiples of 2^-bits.
 
     Returns:
-        for each demand the words ``@GROUP:MULTIPLIER`` of its line in the proof, and (D,) the sums
+        for each demand the words ``@GROUP:MULTIPLIER`` of its line in the proof, and the sums (D,)
         of the multipliers.
 
     Raises:
@@ -86,6 +87,7 @@ def group_multipliers(
     path_price = problem.ops.path_sum(rounded_prices[None].to(problem.capacity))[0].cpu().numpy()
     group_name, survives = _surviving_paths_by_group(problem, protection)
     survives &= live[:, None]
+    # The sets m of demands d that have a live path: one multiplier each.
     d, m = np.nonzero(survives.any(-1))
     # LP over all demands: maximise the sum of the multipliers within the prices of the live paths.
     survival_matrix = _survival_matrix(live, survives)
@@ -94,8 +96,8 @@ def group_multipliers(
         scaled_multiplier = solve_lp(
             -np.ones(len(d)), (survival_matrix, _SCALE * path_price[live])
         ).solution("the multipliers of the groups")
-    # The solver keeps its constraints to 1e-7 only: scale the multipliers of each demand down so
-    # that they hold exactly.
+    # The solver keeps its constraints to 1e-7 only: set multipliers on paths of price 0 to 0, and
+    # scale the others of each demand down so that all constraints hold exactly.
     multiplier = np.maximum(scaled_multiplier, 0) / _SCALE
     multiplier[(survival_matrix.T @ (path_price[live] <= 0)) > 0] = 0
     paid = np.zeros(live.shape)
@@ -108,8 +110,8 @@ def group_multipliers(
         units = int(multiplier[index] * factor[index] * (1 - _ROUNDING) * 2.0**bits)
         words[d[index]].append(f"@{group_name[d[index], m[index]]}:{units}")
         multiplier_sum[d[index]] += units / 2.0**bits
-    # A demand without a surviving path under some group: no price limits the group's multiplier,
-    # and the value of the demand proves a promise of 0.
+    # Demands that some group cuts off from all paths: no price limits the multiplier of the group.
+    # One above the value of the demand makes any promise unprofitable, which proves a promise of 0.
     demand_value = problem.demand_value.cpu().numpy()
     for unprotected in np.flatnonzero(~survives.any(-1).all(-1)).tolist():
         name = group_name[unprotected, np.flatnonzero(~survives[unprotected].any(-1))[0]]
@@ -119,19 +121,21 @@ def group_multipliers(
 
 
 def _survival_matrix(live: BoolArray, survives: BoolArray) -> csr_matrix:
-    """Return the 0-1 matrix of paths that survive the group of a multiplier.
+    """Return a 0-1 matrix that says which live path survives the group of which multiplier.
 
-    Its shape is (live paths, multipliers).
+    Its rows are the live paths of all demands in order, its columns the sets of surviving paths
+    that are not empty; each set has a multiplier.
 
     Args:
-        live: (D, K) live paths; rows of the matrix are those of all demands, in order.
-        survives: (D, M, K) live paths that survive the group of each set; columns are the sets with
-            such paths, in order.
+        live: (D, K) whether each path is live.
+        survives: (D, M, K) live paths of each of M sets per demand, which survive the set's group.
     """
+    # Row of each live path, and column of each set.
     d, m = np.nonzero(survives.any(-1))
     path_row = np.cumsum(live.reshape(-1)).reshape(live.shape) - 1
     column = np.zeros(survives.shape[:2], dtype=np.int64)
     column[d, m] = np.arange(len(d))
+    # An entry of 1 for each live path of a set.
     demand_of_entry, set_of_entry, path_of_entry = np.nonzero(survives)
     entries = (
         np.ones(len(path_of_entry)),
@@ -143,14 +147,20 @@ def _survival_matrix(live: BoolArray, survives: BoolArray) -> csr_matrix:
 def _surviving_paths_by_group(
     problem: Problem, protection: Protection
 ) -> tuple[np.ndarray, BoolArray]:
-    """Return for each set of surviving paths a group that leaves it, and the paths that it leaves.
+    """Return for each set of surviving paths a group whose failure leaves exactly this set.
 
     Sets contain the protected paths only, at most six of a demand; the returned paths include
     others that survive the group.
 
+    Args:
+        problem: problem with B = 1.
+        protection: groups of links, and M minimal sets of surviving paths of each demand.
+
     Returns:
-        (D, M) index of the group as text, "" for no failure, and (D, M, K) its surviving paths.
+        the index of each set's group as text (D, M), "" for no failure, and the paths (D, M, K)
+        that survive the group.
     """
+    # (D, K) existing paths, and (D, M, K) paths of each set.
     exists = problem.ops.mask.cpu().numpy()
     sets = protection.sets.cpu().numpy() & exists[:, None]
     # (D, K) protected paths of each demand.
@@ -159,9 +169,10 @@ def _surviving_paths_by_group(
         carries, chosen_columns(problem.ops, problem.topology.num_links, protection.groups), True, 1
     )
     carries = carries[:, None]
+    # Assign to each set the first group that leaves it, beginning with no failure.
     names = np.full(sets.shape[:2], "", dtype=object)
     survives = np.repeat(exists[:, None], sets.shape[1], 1)
-    is_assigned = (exists[:, None] & carries == sets).all(-1)  # left by no failure
+    is_assigned = (exists[:, None] & carries == sets).all(-1)
     for group, failed in enumerate(
         failed_paths(problem.ops, problem.topology.num_links, protection.groups)
     ):
@@ -193,16 +204,17 @@ _MAX_TERMS = 2.0**10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Claim:
-    """One program of a proof.
+    """Claim of a proof about one program: a value that flows reach, and a bound from prices.
 
     Attributes:
         kind: kind of the program: value, class, promise, level, utilisation, concurrent or cost.
-        prices: (E,) dual prices y of the links.
+        prices: (E,) dual price of each link.
         value: value that the flows reach.
         bound: bound that the prices prove.
         terms: sum of the absolute terms of the bound, to which rounding is relative; 1 for a ratio.
-        name: name of a class, value of a level, or for a cost the served share of every demand.
-        multiplier: multiplier of each higher class, whose flow stays.
+        name: name of a class, value of a level, or for a cost the served share of every demand;
+            empty for other programs.
+        multiplier: for a class, the multiplier of each higher class, whose flow stays; by name.
     """
 
     kind: str
@@ -214,13 +226,14 @@ class Claim:
     multiplier: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def lines(self, rounding: int) -> Iterator[str]:
-        """Yield the lines of the proof: program, prices and multipliers.
+        """Yield the lines of the proof that state this claim: program, prices and multipliers.
 
         Args:
             rounding: s; value and bound are weakened by the share 2^(1 - s), twice that of the
                 flows.
         """
-        slack = 2.0 ** (1 - rounding)  # the flows take half of it
+        # Weaken value and bound: the rounding of the flows uses up half of this slack.
+        slack = 2.0 ** (1 - rounding)
         name = self.name or "-"
         if self.kind == "utilisation":
             value = self.value * (1 + slack)
@@ -232,7 +245,9 @@ class Claim:
         else:
             value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - slack))
             bound = self.bound + slack * self.terms
-            bound = min(1.0, bound) if self.kind == "concurrent" else bound  # a share
+            # A served share is at most 1.
+            bound = min(1.0, bound) if self.kind == "concurrent" else bound
+        # Numbers are integers: multiples of 2^-120 for value and bound, of 2^-60 for prices.
         yield f"program {self.kind} {name} {_claim_units(value)} {_claim_units(bound)}"
         prices = [int(y) for y in (self.prices * _UNIT).tolist()]
         yield " ".join(["prices", *(f"{link}:{y}" for link, y in enumerate(prices) if y)])
@@ -254,7 +269,7 @@ def write_proof(
     over_all: bool = False,
     compressed: bool = False,
 ) -> list[str]:
-    """Write network, matrix, proof and checker, and check them.
+    """Write the proof of an allocation with network, matrix and checker, and run the checker.
 
     Args:
         folder: empty folder; created if missing.
@@ -265,7 +280,7 @@ def write_proof(
         compressed: whether the proof, the largest file, is written with gzip.
 
     Returns:
-        sentences that the checker prints.
+        the sentences that the checker prints, one for each proved claim.
 
     Raises:
         InputError: an allocation that breaks a rule, with the link or demand; a program that proofs
@@ -320,7 +335,12 @@ def write_proof(
 
 
 def _write_groups(file: Path, protection: Protection) -> None:
-    """Write the links of each group of failures."""
+    """Write the table of the links of each group that fails together.
+
+    Args:
+        file: file to write.
+        protection: groups of links, which get numbers from 0.
+    """
     groups = [
         {"group": str(number), "link": link}
         for number, links in enumerate(protection.groups)
@@ -332,9 +352,10 @@ def _write_groups(file: Path, protection: Protection) -> None:
 def _promise_claim(
     problem: Problem, protection: Protection, claim: Claim
 ) -> tuple[Claim, Sequence[Sequence[str]]]:
-    """Return the claim of promises, with the bound that group multipliers prove.
+    """Return the claim of promises (guaranteed rates), with the bound that group multipliers prove.
 
-    The bound is c' y + sum of demand * max(0, value - sum of the multipliers).
+    The bound is c' y + sum of demand * max(0, value - sum of the demand's multipliers), with link
+    capacities c and link prices y.
 
     Args:
         problem: problem with B = 1.
@@ -352,7 +373,7 @@ def _promise_claim(
 
 
 def proved_gap(sentences: Sequence[str]) -> float:
-    """Return the largest gap in the sentences of the checker, as a fraction; NaN without any."""
+    """Return the largest gap that sentences of the checker state, as a fraction; NaN for none."""
     return max(
         (float(sentence.rpartition("gap ")[2].partition("%")[0]) / 100 for sentence in sentences),
         default=math.nan,
@@ -360,7 +381,14 @@ def proved_gap(sentences: Sequence[str]) -> float:
 
 
 def _require_provable(problem: Problem, over_all: bool) -> None:
-    """Raise InputError for a program that proofs do not support."""
+    """Raise InputError for a program that proofs do not support.
+
+    Args:
+        problem: problem with B = 1.
+        over_all: whether the bound is to be proved over all paths of the network.
+    """
+    # Protection is the only supported condition.  Linear programs are those of sequences, those
+    # that carry all demand, and those with the default value of an objective.
     rules = problem.objective.rules
     unsupported = [
         condition.name for condition in problem.conditions if not isinstance(condition, Protection)
@@ -378,6 +406,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         raise InputError.invalid(
             "proof", "condition", f"proofs do not support the condition {', '.join(unsupported)}"
         )
+    # Promises (under protection) need a single program over the candidate paths.
     if problem.conditions and (over_all or rules.is_sequence):
         scope = "over all paths" if over_all else f"under {problem.objective.name}"
         raise InputError.invalid("proof", "", f"promises cannot be proved {scope}")
@@ -388,6 +417,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
             "the demand has no candidate path, although the network connects its nodes",
             "add one: over all paths, all demand must be carried",
         )
+    # Classes and levels are proved over the candidate paths only.
     if over_all and rules.is_sequence:
         raise InputError.invalid(
             "proof",
@@ -398,14 +428,16 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
 
 
 def _first_without_candidate(problem: Problem) -> int | None:
-    """Return a connected demand without a live candidate path; None if there is none.
+    """Return the first demand between connected nodes that has no live candidate path.
 
-    It is connected if live links lead from its source to its target.
+    None if there is no such demand.  Nodes are connected if live links lead from the source to the
+    target.
     """
     unroutable = ((problem.demand[0] > 0) & ~problem.routable[0]).nonzero()[:, 0].tolist()
     if not unroutable:
         return None
-    import networkx as nx  # half a second, which commands without a proof need not wait for
+    # The import takes half a second, which commands without a proof save.
+    import networkx as nx
 
     live = (problem.capacity[0] > 0).cpu().numpy()
     graph = nx.DiGraph()
@@ -421,6 +453,7 @@ def _first_without_candidate(problem: Problem) -> int | None:
 
 
 def _demand_name(problem: Problem, d: int) -> str:
+    """Return the name of demand ``d`` for messages, such as "demand from A to B"."""
     return "demand from " + " to ".join(
         problem.topology.node_names[node] for node in problem.paths.pairs[d]
     )
@@ -430,9 +463,10 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
     """Return the splits (1, D, K) without rounding errors: at least 0, and 0 on failed paths.
 
     Raises:
-        InputError: a significant split that is negative or on another path, with the demand or
-            link.
+        InputError: a split beyond the tolerance that is negative, on a failed path or on a missing
+            one; the message names the demand or the link.
     """
+    # Significant splits on failed or missing paths.
     is_used = splits.abs() > TOLERANCE
     if bool((is_used & ~problem.path_mask).any()):
         d, k = (is_used & ~problem.path_mask)[0].nonzero()[0].tolist()
@@ -449,6 +483,7 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
             f"the link has capacity 0, but carries {flow:.9g} Gbit/s of the "
             f"{_demand_name(problem, d)}",
         )
+    # Significant negative splits.
     if bool((is_used & (splits < 0)).any()):
         d, k = (is_used & (splits < 0))[0].nonzero()[0].tolist()
         raise InputError(
@@ -461,14 +496,17 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
-    """Return the weighted program with a demand for each function piece, and its splits.
+    """Return a weighted program with a demand for each piece of a bandwidth function, and splits.
 
-    The optimum is the same: slopes fall, so that filling the pieces of a demand in order is best.
+    The value of a demand is piecewise linear in its rate.  The optimum is the same: slopes fall, so
+    that filling the pieces of a demand in order is best.
 
     Args:
         problem: problem with bandwidth functions, B = 1.
         splits: (1, D, K) share of each demand on each path.
     """
+    # (D, C) end and start of each piece as shares of the demand, and its slope over that of the
+    # first piece.
     steps = problem.steps
     assert steps is not None
     end = steps.end[0]
@@ -483,16 +521,19 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
     unit_values = list[Tensor]()
     piece_splits = list[Tensor]()
     for piece in range(end.shape[1]):
+        # All demands have the first piece, some have the later ones.
         demands = (
             torch.ones_like(end[:, piece], dtype=torch.bool)
             if piece == 0
             else end[:, piece] > start[:, piece]
         )
         demands = demands.nonzero()[:, 0]
+        # The piece of a demand has its paths, and a part of its rate.
         piece_width = (end - start)[demands, piece]
         piece_paths.append(of_demands(problem.paths, demands.cpu().numpy()))
         rates.append(problem.demand[0, demands] * piece_width)
         unit_values.append(problem.demand_value[demands] * level[demands, piece])
+        # Splits of the piece: its filled part, in the ratios of the demand's splits.
         flow_share = torch.where(
             piece_width > 0, filled[demands, piece] / piece_width.clamp(min=1e-300), 0
         ) / total[demands].clamp(min=1e-300)
@@ -516,12 +557,13 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
 def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
     """Return the flow (1, D, K) in Gbit/s on each path, scaled down to fit rates and capacities.
 
-    Under protection flows are the reservations.
+    Under protection flows are the reservations, which may exceed the rate.
 
     Raises:
-        InputError: a violation of a rate or capacity by more than the tolerance, with the demand or
-            link.
+        InputError: a rate or capacity is violated by more than the tolerance; the message names the
+            demand or the link.
     """
+    # Flow on each path, and the relative excess of its sum over the demand.
     protection = problem.condition(Protection)
     flows = problem.flows(splits if protection is None else protection.reserved(splits))
     excess = flows.sum(-1) / problem.demand.clamp(min=1e-300) - 1
@@ -533,6 +575,7 @@ def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
             raise _rate_error(problem, flows, int(shortfall.argmax()), "")
     if not problem.objective.rules.holds_capacity:
         return flows
+    # Overload of the links, relative to their capacities; small ones are scaled away.
     load = problem.ops.link_sum(flows)
     overload = problem.program.overload(load)
     if bool((overload > TOLERANCE).any()):
@@ -547,7 +590,14 @@ def _feasible_flows(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _rate_error(problem: Problem, flows: Tensor, d: int, prefix: str) -> InputError:
-    """Return the error for a demand ``d`` whose flow is not its rate, or above it."""
+    """Return the error for a demand whose flow is not its rate, or exceeds it.
+
+    Args:
+        problem: problem with B = 1.
+        flows: (1, D, K) flow on each path, Gbit/s.
+        d: index of the demand.
+        prefix: "at most " if the flow may be below the rate; else "".
+    """
     expected = f"{prefix}{float(problem.demand[0, d])!r} Gbit/s"
     flow = f"{float(flows[0, d].sum())!r} Gbit/s"
     return InputError("proof", _demand_name(problem, d), expected, flow)
@@ -577,6 +627,7 @@ def make_claims(
                 splits,
                 claimed_prices if program_prices is None else program_prices.prices[0],
             )
+        # Without a proved level, claim the total rate.
         levels = [] if program_prices is None else _level_claims(problem, splits, allocation)
         return levels or [_rate_claim(problem, splits)]
     # A cost, a utilisation or served share, or a value.
@@ -588,7 +639,14 @@ def make_claims(
 
 
 def _rate_claim(problem: Problem, splits: Tensor) -> Claim:
-    """Return the claim of a flow without prices: the bound is the value of all routable demand."""
+    """Return the claim of a flow that has no prices.
+
+    Its bound is the value of all demands with a live path.
+
+    Args:
+        problem: problem with B = 1.
+        splits: (1, D, K) share of each demand on each path.
+    """
     flow = problem.flows(splits).sum(-1)[0]
     max_rate = problem.routable_demand[0]
     value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, max_rate))
@@ -596,11 +654,19 @@ def _rate_claim(problem: Problem, splits: Tensor) -> Claim:
 
 
 def _ratio_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
-    """Return the claim of a largest utilisation, or of a smallest served share."""
+    """Return the claim of a largest link utilisation, or of a smallest served share.
+
+    Args:
+        problem: problem with B = 1.
+        splits: (1, D, K) share of each demand on each path.
+        prices: (1, E) dual price of each link.
+        over_all: whether the bound holds over all paths of the network.
+    """
     value = float(problem.value(splits)[0])
     is_utilisation = problem.objective.name == problem.solved.objective.name
     prices = _rescaled_prices(prices)
     bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+    # Without prices the bound is that of any allocation: utilisation 0, or share 1.
     trivial = 0.0 if is_utilisation else 1.0
     kind = "utilisation" if is_utilisation else "concurrent"
     return Claim(kind, _price_array(prices), value, bound if math.isfinite(bound) else trivial)
@@ -609,7 +675,13 @@ def _ratio_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: 
 def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
     """Return the claim of a value or of promises.
 
-    Prices are scaled by the multiple that proves the tightest bound.
+    Over the candidate paths, prices are scaled by the multiple that proves the tightest bound.
+
+    Args:
+        problem: problem with B = 1.
+        splits: (1, D, K) share of each demand on each path.
+        prices: (1, E) dual price of each link, value per Gbit/s.
+        over_all: whether the bound holds over all paths of the network.
     """
     value = float(problem.value(splits)[0])
     prices = usable_prices(problem, prices)
@@ -625,10 +697,16 @@ def _value_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: 
 
 
 def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: bool) -> Claim:
-    """Return the claim of a cost, with the served share of every demand as its name.
+    """Return the claim of a cost, with the smallest served share of a demand as its name.
 
-    Prices are scaled by the multiple that proves the tightest bound; none are used if they prove
-    less.
+    Over the candidate paths, prices are scaled by the multiple that proves the tightest bound;
+    prices of 0 replace those that prove nothing beyond the link costs.
+
+    Args:
+        problem: problem with B = 1 under least_cost.
+        splits: (1, D, K) share of each demand on each path.
+        prices: (1, E) dual price of each link, cost per Gbit/s.
+        over_all: whether the bound holds over all paths of the network.
     """
     prices = finite_prices(prices)
     flows = _feasible_flows(problem, splits)
@@ -642,6 +720,7 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
     if bound <= bound_without_prices:
         prices = 0 * prices
         bound = bound_without_prices
+    # Smallest served share of the demands with a live path.
     carried = flows.sum(-1) / problem.demand.clamp(min=1e-300)
     must_be_served = problem.routable & (problem.demand > 0)
     share = (
@@ -655,10 +734,10 @@ def _cost_claim(problem: Problem, splits: Tensor, prices: Tensor, *, over_all: b
 
 
 def _rescaled_prices(prices: Tensor) -> Tensor:
-    """Return prices scaled so that the largest is 2^40.
+    """Return prices (1, E) scaled so that the largest is 2^40.
 
-    For programs whose bound does not depend on the scale of the prices; a large one reduces
-    rounding.
+    This is for programs whose bound does not depend on the scale of the prices; large prices lose
+    less by rounding.
     """
     prices = finite_prices(prices)
     largest = prices.amax()
@@ -666,6 +745,7 @@ def _rescaled_prices(prices: Tensor) -> Tensor:
 
 
 def _bound(problem: Problem, prices: Tensor, *, over_all: bool) -> Tensor:
+    """Return the bound (1,) that prices (1, E) prove, over all paths or the candidate paths."""
     if over_all:
         return all_paths_bound(problem, prices)
     program = problem.rewritten.program
@@ -673,16 +753,18 @@ def _bound(problem: Problem, prices: Tensor, *, over_all: bool) -> Tensor:
 
 
 def _price_array(prices: Tensor) -> FloatArray:
+    """Return prices (1, E) as a NumPy array (E,)."""
     row: FloatArray = prices.reshape(-1).cpu().numpy().astype(np.float64)
     return row
 
 
 def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Claim]:
-    """Return a claim for each priority class.
+    """Return a claim for each priority class, the highest class first.
 
     The multiplier of a higher class is the path price of the most expensive demand needed to carry
-    its flow.  The bound is c' y + sum over the class of demand * max(0, 1 - price) + sum over the
-    higher classes of (demand * max(0, multiplier - price) - multiplier * carried flow).
+    its flow.  With link capacities c, link prices y, and the price of a demand's cheapest path, the
+    bound is c' y + sum over the class of demand * max(0, 1 - price) + sum over the higher classes
+    of (demand * max(0, multiplier - price) - multiplier * carried flow).
 
     Args:
         problem: problem with C classes and B = 1.
@@ -712,11 +794,13 @@ def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Clai
             demand = problem.demand[0, demands]
             upper_price = price[demands]
             carried_value = float(carried[demands].sum())
+            # Number of the cheapest demands that together reach the carried flow.
             order = upper_price.argsort()
             num_needed = int((demand[order].cumsum(0) < carried_value).sum())
             multiplier = (
                 float(upper_price[order[min(num_needed, len(order) - 1)]]) if carried_value else 0.0
             )
+            # Round down to a multiple of 2^-60, as the proof writes it.
             multiplier = int(multiplier * _UNIT) / _UNIT if math.isfinite(multiplier) else 0.0
             demand_value = float((demand * (multiplier - upper_price).clamp(min=0)).sum())
             bound = bound + demand_value - multiplier * carried_value
@@ -745,13 +829,16 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
         allocation: allocation with the prices of each level.
     """
     assert allocation.program_prices is not None
+    # (D,) rates in Gbit/s, and weights.
     rate = problem.flows(splits).sum(-1)[0]
     weight = problem.demand_value
     claims = list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
+        # Price of each demand's cheapest path by the prices of the level.
         level *= 1 - _LEVEL_ROUNDING
         level_prices = _rescaled_prices(prices[None].to(problem.capacity))
         price = problem.cheapest_path_cost(problem.ops.path_sum(level_prices))[0]
+        # Demands at the level or above it, and the growth that the prices allow them.
         is_in_level = rate >= level * weight
         value = float(problem.capacity_value(level_prices)[0])
         growth = growth_from(price, value, rate, is_in_level, level * weight, problem.demand[0])
@@ -763,13 +850,17 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
 
 
 def _class_names(problem: Problem) -> list[str]:
-    """Return the class names as a proof writes them, with spaces quoted as %20."""
+    """Return the names of the classes in the notation of a proof, with spaces quoted as %20."""
     return (
         [] if problem.classes is None else [quote(name, safe="") for name in problem.classes.names]
     )
 
 
 def _network_rows(problem: Problem) -> list[dict[str, object]]:
+    """Return a row of the network's file for each link: its ends, capacity, and cost if any.
+
+    Numbers are shortest decimals.
+    """
     topology = problem.topology
     names = problem.topology.node_names
     rows: list[dict[str, object]] = [
@@ -787,6 +878,10 @@ def _network_rows(problem: Problem) -> list[dict[str, object]]:
 
 
 def _matrix_rows(problem: Problem) -> list[dict[str, object]]:
+    """Return a row of the matrix's file for each demand: its ends, rate, and weight or class.
+
+    Numbers are shortest decimals; weights are left out if all are 1.
+    """
     names = problem.topology.node_names
     rules = problem.objective.rules
     rows: list[dict[str, object]] = [
@@ -795,6 +890,7 @@ def _matrix_rows(problem: Problem) -> list[dict[str, object]]:
             problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True
         )
     ]
+    # Classes and programs that carry all demand have no weights.
     is_weighted = (
         problem.classes is None
         and not rules.carries_all
@@ -814,6 +910,13 @@ def _matrix_rows(problem: Problem) -> list[dict[str, object]]:
 def _write_table(
     file: Path, rows: Sequence[dict[str, object]], columns: Sequence[str] = ()
 ) -> None:
+    """Write rows as a CSV file with a header.
+
+    Args:
+        file: file to write.
+        rows: value of each column, by its name.
+        columns: names of the columns; empty for those of the first row.
+    """
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(columns or rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -831,7 +934,7 @@ def _write_flows(
     over_all: bool,
     multipliers: Sequence[Sequence[str]] | None,
 ) -> None:
-    """Write the proof: hashes, claims, and a line for each demand.
+    """Write the proof: the hashes of its inputs, the claims, and a line for each demand.
 
     Args:
         file: file to write, compressed if it ends with .gz.
@@ -844,6 +947,7 @@ def _write_flows(
         over_all: whether bounds hold over all paths; otherwise all candidate paths are listed.
         multipliers: for each demand words ``@GROUP:MULTIPLIER``; None without promises.
     """
+    # Lines of the demands, and the hash of the listed paths.
     flow_lines = io.StringIO()
     digest = hashlib.sha256()
     for line, path_list in _demand_lines(
@@ -851,6 +955,7 @@ def _write_flows(
     ):
         flow_lines.write(line)
         digest.update(path_list)
+    # The header has the hashes of the files, and the claims.
     hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in inputs]
     header = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
     header.append("paths all" if over_all else f"paths listed {digest.hexdigest()}")
@@ -871,14 +976,16 @@ def _demand_lines(
     over_all: bool,
     multipliers: Sequence[Sequence[str]] | None,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the line of each demand, with its flows, and its line in the hashed list of paths.
+    """Yield two texts for each demand: its line in the proof, and its line in the list of paths.
+
+    The first one has its flows; the list of paths is not written, only hashed.
 
     Args:
         problem: problem with B = 1.
         flows: (D, K) flow on each path, Gbit/s.
         rounding: s; flows are multiplied by 1 - 2^-s; 0 to keep them.
         carries_all: whether all demand must be carried.
-        over_all: whether only paths with flow are listed.
+        over_all: whether bounds hold over all paths, so that only paths with flow are listed.
         multipliers: for each demand words ``@GROUP:MULTIPLIER``; None without promises.
     """
     mask = problem.path_mask[0].cpu().numpy()
@@ -903,6 +1010,7 @@ def _demand_lines(
             # rate is at least the shortest decimal that the matrix file has for it.
             shortfall = int(rate) + (int(rate) >> 52) + 1 - sum(path_units)
             path_units[path_units.index(max(path_units))] += max(0, shortfall)
+        # Links of each path, and the line: demand, multipliers, and flow:links of each path.
         path_texts = [
             ",".join([link_text[i] for i in links[starts[j] : starts[j + 1]].tolist()])
             for j in range(first_path, end_path)

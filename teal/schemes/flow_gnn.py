@@ -71,7 +71,7 @@ class FlowGnnSchemeConfig:
 
 
 class FlowGnnScheme:
-    """Scheme that allocates by a FlowGNN.
+    """Scheme that predicts splits by a FlowGNN, and repairs them by ADMM or PDHG.
 
     Args:
         model: the model.
@@ -97,7 +97,7 @@ class FlowGnnScheme:
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix of ``problem``; the time is divided evenly among them.
+        """Return the allocation of all matrices; each gets an equal part of the time.
 
         Raises:
             InputError: the checkpoint is for another objective, or models do not support the
@@ -110,7 +110,7 @@ class FlowGnnScheme:
             return self._solve(problem)
 
     def serves(self, objective: Objective) -> bool:
-        """Whether the model supports an objective: the one of its training, or any."""
+        """Return whether the model supports an objective: that of its training, or any."""
         try:
             if self._card is not None:
                 check_fits(self._card, self._folder, objective)
@@ -120,7 +120,7 @@ class FlowGnnScheme:
 
     @torch.no_grad()
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Return the model's splits (B, D, K) and prices (B, E), before any repair.
+        """Return the splits (B, D, K) and link prices (B, E) of the model, before any repair.
 
         A model for J paths per demand uses the first J paths, those with the largest shares in a
         selected path set; other paths get 0.
@@ -132,11 +132,13 @@ class FlowGnnScheme:
         all_paths = problem.paths
         config = self.model.config
         num_model_paths = all_paths.num_paths if config.takes_any_paths else config.num_paths
+        # Restrict the problem to the model's paths; the path operations are cached.
         if all_paths.num_paths != num_model_paths:
             if self._first_path_ops is None or self._first_path_ops[0] is not problem.ops:
                 first_paths = first_columns(all_paths, num_model_paths)
                 self._first_path_ops = problem.ops, problem.with_paths(first_paths).ops
             problem = problem.with_ops(self._first_path_ops[1])
+        # Built-in models have recorded passes; splits of further paths are 0.
         if config.is_built_in:
             splits, prices = self._passes.run(self.model, self.model.allocate, problem)
         else:
@@ -144,14 +146,22 @@ class FlowGnnScheme:
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - num_model_paths)), prices
 
     def _check(self, problem: Problem) -> None:
-        """Validate that the model supports the objective, and move it to the problem's device."""
+        """Check that the model supports a problem's objective; move it to the problem's device.
+
+        Raises:
+            InputError: the checkpoint is for another objective.
+        """
         if self._card is not None:
             check_fits(self._card, self._folder, problem.objective)
             self.model.to(problem.demand.device)
 
     def _solve(self, problem: Problem) -> Allocation:
-        """Predict splits and prices, repair them, and round the splits to tables if asked."""
+        """Return the allocation of every matrix: predicted, repaired, and rounded to tables.
+
+        Splits are rounded only if the options have table entries.
+        """
         check_model_knows("teal", problem)
+        # On a GPU wait for earlier work, which does not count.
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()
@@ -162,9 +172,9 @@ class FlowGnnScheme:
             splits, prices = self._by_admm(problem)
         else:
             splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
+            # Without iterations PDHG only projects the model's splits and bounds the optimum.
             max_iterations = 0
             gap = 0.0
-            # PDHG's first gap check evaluates the model's splits.
             if config.repair == "pdhg":
                 max_iterations = _DEFAULT_PDHG_ITERATIONS
                 gap = config.gap
@@ -187,13 +197,15 @@ class FlowGnnScheme:
         """Return splits (B, D, K) and prices (B, E) after ADMM, never worse than without it.
 
         The model's splits and the repaired ones are both projected, and each matrix keeps the
-        better: a few iterations improve a good start but may spoil a poor one.  It also keeps the
-        prices with the tighter bound.
+        better splits: a few iterations improve a good start but may spoil a poor one.  Each matrix
+        also keeps the prices with the tighter bound.
         """
+        # Number of iterations: Teal's if the option is negative.
         num_iterations = self.config.iterations
         num_iterations = admm.default_iterations(problem) if num_iterations < 0 else num_iterations
         rho = self.config.rho
         self._check(problem)
+        # Model, repair and projection recorded together.
         if self._is_one_pass(problem):
             return self._passes.run(
                 self.model,
@@ -204,6 +216,7 @@ class FlowGnnScheme:
                 rho,
                 dtype=torch.float64,
             )
+        # One after the other: model, then ADMM in compiled passes or by torch, then evaluation.
         splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
         problem = problem.to(torch.float64)
         is_compiled = admm_fused.accepts(problem)
@@ -216,10 +229,10 @@ class FlowGnnScheme:
         )
 
     def _is_one_pass(self, problem: Problem) -> bool:
-        """Whether model, repair and projection are recorded together on a GPU.
+        """Return whether model, repair and projection can be recorded as one sequence for a GPU.
 
-        True for a value maximisation that needs no conversion, over the model's paths, with
-        ordinary magnitudes.
+        They can for a problem over the model's paths that maximises a value as it is, without
+        conversion to another program, with numbers of ordinary magnitudes.
         """
         config = self.model.config
         has_model_paths = config.takes_any_paths or config.num_paths == problem.paths.num_paths
@@ -231,12 +244,13 @@ class FlowGnnScheme:
         return has_ordinary_numbers(problem)
 
     def _repaired(self, num_iterations: int, rho: float, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Return the better of the model's splits and prices and those after ADMM, by torch
-        operations that a GPU can record.
+        """Return splits (B, D, K) and prices (B, E): the better of the model's and ADMM's results.
+
+        All operations are torch operations that a GPU can record.
 
         Args:
             num_iterations: iterations of ADMM.
-            rho: relative penalty.
+            rho: penalty of ADMM, as a multiple of mean capacity times mean value.
             problem: B matrices, float64.
         """
         model_problem = problem.to(self.model.dtype)
@@ -268,10 +282,10 @@ class _Evaluated(NamedTuple):
 def _evaluate_by_engine(
     problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0
 ) -> _Evaluated:
-    """Project splits, bound the optimum by prices, and iterate from both if asked, by PDHG.
+    """Project splits and bound the optimum by prices; PDHG may improve both.
 
-    Without iterations only the engine's compiled projection and bound run, in float32, which is the
-    type of the model's splits and needs no further kernels.
+    Without iterations only PDHG's compiled projection and bound run, in float32: the model's splits
+    have this type, and no further kernels are needed.
 
     Args:
         problem: B matrices, float64.
@@ -291,7 +305,9 @@ def _evaluate_by_engine(
 
 
 def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Evaluated:
-    """Project splits and bound the optimum by prices, by torch alone, for ordinary magnitudes.
+    """Project splits and bound the optimum by prices, by torch operations alone.
+
+    All numbers must have ordinary magnitudes.
 
     Args:
         problem: B matrices, float64.
@@ -321,9 +337,7 @@ def _evaluate_by_torch(problem: Problem, splits: Tensor, prices: Tensor) -> _Eva
 
 
 def _best_of_both(problem: Problem, first: _Evaluated, second: _Evaluated) -> tuple[Tensor, Tensor]:
-    """Return for each matrix the splits (B, D, K) of the larger value, and the prices (B, E) of the
-    tighter bound.
-    """
+    """Return the better splits (B, D, K) and the prices (B, E) of the tighter bound, by matrix."""
     sense = problem.objective.rules.sense
     return (
         _select(first.splits, second.splits, sense * first.value, sense * second.value),
@@ -332,17 +346,32 @@ def _best_of_both(problem: Problem, first: _Evaluated, second: _Evaluated) -> tu
 
 
 def _select(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
-    """Return for each matrix the tensor with the higher score (B,), ``a`` on a tie."""
+    """Return for each matrix the row of ``a`` or of ``b``, by the higher score; ``a`` on a tie.
+
+    Args:
+        a, b: (B, ...) tensors.
+        score_a, score_b: (B,) score of each row.
+    """
     return torch.where((score_b > score_a).view(-1, *[1] * (a.dim() - 1)), b, a)
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=,weights=trained,seed=0]``.
+    """Create the scheme of a specification ``teal[:OPTION=VALUE,...]``.
 
-    The option ``model``, else ``--model``, else ``flow`` sets the FlowGNN: a folder, or
-    the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
-    random ones, by ``seed``: a control that shows the effect of the repair alone.
+    The options are ``repair=auto|admm|pdhg|none``, ``iterations=-1``, ``gap=0.01``, ``rho=0.3``,
+    ``entries=0``, ``model=``, ``weights=trained`` and ``seed=0``.  The option ``model``, else the
+    argument ``model``, else ``flow`` sets the FlowGNN: a folder, or the name of a model that comes
+    with Teal.  ``weights=random`` replaces the trained weights by random ones, drawn with ``seed``:
+    a control that shows the effect of the repair alone.
+
+    Args:
+        spec: name and options of the scheme.
+        model: folder or name of a FlowGNN; None for the default.
+
+    Raises:
+        InputError: an unknown option, an invalid value, or no such model.
     """
+    # Parse and check the options.
     options: Any = spec.parse_options(
         **dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0
     )
@@ -357,6 +386,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     ):
         if not is_valid:
             raise InputError(spec.text, option, expected, getattr(config, option))
+    # Load the model.
     folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, FLOW_GNN_KIND, spec.name)
     flow_model, card = load_flow_gnn(folder)

@@ -19,7 +19,8 @@ from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_na
 from teal.spec import Registry, Spec, parse_spec
 
 HedgeFactory = Callable[[Spec, Path | None], Hedge]
-"""Factory of a hedge, from its specification and the folder of a model (None for no model)."""
+"""Function that creates a hedge from its specification and the folder of a model (None for no
+model)."""
 
 _HEDGES: Registry[HedgeFactory] = Registry("hedge", "teal.hedges")
 
@@ -34,14 +35,15 @@ def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -
 
 
 def hedge_names() -> list[str]:
-    """Return the names of all registered hedges; schemes are not among them."""
+    """Return the names of all registered hedges, without those of schemes."""
     return _HEDGES.names()
 
 
 def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
-    """Create the hedge that ``text`` specifies; a scheme allocates for the newest known matrix.
+    """Create the hedge that ``text`` specifies.
 
-    A name may end with its window: ``saa36`` is ``saa:window=36``.
+    If ``text`` specifies a scheme, the hedge is its allocation for the newest known matrix.  A name
+    may end with its window: ``saa36`` is ``saa:window=36``.
 
     Args:
         text: name and options, such as ``saa:window=36``.
@@ -53,6 +55,7 @@ def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
     model = None if model is None else Path(model)
     if names_a_module(text):
         return OfLastMatrix(make_scheme(text, model))
+    # A number at the end of a hedge's name is its window.
     spec = parse_spec(text)
     match = re.fullmatch(r"([a-z]+)(\d+)", spec.name)
     if match and match[1] in _HEDGES:
@@ -84,7 +87,8 @@ class OfLastMatrix:
         self.paths: AnyPaths | None = None
 
     def allocate(self, past: Past) -> Tensor:
-        """Return (D, K) splits of the scheme for the newest known matrix."""
+        """Return the splits (D, K) of the scheme for the newest known matrix."""
+        # A balanced program as it is; otherwise the matrix under the network's objective.
         problem = past.last(1)
         if not past.network.demand_set.carries_all:
             problem = past.network.with_demand(problem.demand)

@@ -17,7 +17,9 @@ from teal.solvers.projection import project
 
 @dataclasses.dataclass
 class Igp:
-    """Shortest paths of a problem's network without its failed links; the last ones are cached.
+    """Source of the IGP's shortest paths over the working links of a network.
+
+    The shortest paths of the last network are cached.
 
     Attributes:
         metric: link metric: ``file``, ``hops``, ``latency`` or ``inverse-capacity``.
@@ -26,7 +28,7 @@ class Igp:
     metric: str = "file"
 
     def __post_init__(self) -> None:
-        """Raise InputError for another metric."""
+        """Raise InputError if the metric is not one of the known ones."""
         self._last: tuple[tuple[str, bytes], EcmpDag] | None = None
         if self.metric not in METRICS:
             raise InputError("scheme", "metric", " or ".join(METRICS), repr(self.metric))
@@ -45,6 +47,7 @@ class Igp:
                 "the matrices have different failed links",
                 "give matrices with the same failed links",
             )
+        # Compute the shortest paths, unless network and failed links are those of the last call.
         key = problem.topology.content_key(), live[0].numpy().tobytes()
         if self._last is None or self._last[0] != key:
             metric = igp_metric(problem.topology, self.metric)
@@ -57,7 +60,7 @@ class Igp:
 
 
 def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
-    """Validate a problem over shortest paths.
+    """Check that a problem can be solved over the shortest paths ``dag``.
 
     Raises:
         InputError: side conditions, or other failed links than those of the shortest paths.
@@ -76,16 +79,21 @@ def check_igp_program(problem: Problem, dag: EcmpDag) -> None:
 
 
 def ecmp_allocation(problem: Problem, dag: EcmpDag) -> Allocation:
-    """Return the ECMP allocation of every demand over the IGP's shortest paths; its ``paths`` are
-    these.
+    """Return the allocation of equal-cost multipath routing over the IGP's shortest paths.
 
-    If the objective may shed demand, flow is scaled down to the capacities.
+    Its ``paths`` are these shortest paths.  If the objective may shed demand, flow is scaled down
+    to the capacities.
+
+    Args:
+        problem: B matrices.
+        dag: shortest paths over the working links of the problem.
 
     Raises:
         InputError: side conditions, or other failed links than those of the shortest paths.
     """
     begin = time.perf_counter()
     check_igp_program(problem, dag)
+    # One segment list per demand, straight to its target, which carries all of the demand.
     lists = CandidateLists.straight(dag, problem.paths.pairs)
     list_problem = problem.to(torch.float64).with_paths(lists)
     splits = project(list_problem, list_problem.first_path_splits, refill=0)

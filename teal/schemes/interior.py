@@ -26,12 +26,14 @@ from teal.spec import Spec
 
 @dataclass(frozen=True)
 class Interior:
-    """Interior points; :func:`teal.solve`'s choice of an engine for programs that they do not
-    support, such as side conditions and sequences.
+    """Scheme that solves programs by interior points, from a PriceGNN where it saves time.
+
+    Programs that interior points do not support, such as those with side conditions and sequences,
+    are solved by the engine that :func:`teal.solve` selects.
 
     Attributes:
-        gap: certified gap at which it stops.
-        model: model of the start; None for no model.
+        gap: certified gap at which a solve stops.
+        model: model that predicts the start; None for no model.
         always: whether to use the model on networks of any size.
     """
 
@@ -41,8 +43,9 @@ class Interior:
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
-        """Solve every matrix; the time is divided evenly among them."""
+        """Return the allocation of every matrix; each gets an equal part of the time."""
         begin = time.perf_counter()
+        # Use the model if the program can start from it, and it saves time or is always wanted.
         is_supported = engine.accepts(problem)
         may_use_model = is_supported and pdhg.takes_starter(problem)
         saves_time = may_benefit_from_model(problem) and engine.gains_from_model(problem, self.gap)
@@ -59,8 +62,13 @@ class Interior:
 
 
 def make(spec: Spec, model: Path | None) -> Interior:
-    """``interior[:gap=1e-6,start=auto|model|none]``; the model is ``model``, or the PriceGNN that
-    comes with Teal.
+    """Create the scheme of a specification ``interior[:gap=1e-6,start=auto|model|none]``.
+
+    ``start`` says whether a PriceGNN predicts the start: where it saves time, always, or never.
+
+    Args:
+        spec: name and options of the scheme.
+        model: folder or name of the model; None for the PriceGNN that comes with Teal.
 
     Raises:
         InputError: an unknown option or value, or no such model.

@@ -20,7 +20,7 @@ from teal.spec import Spec
 
 @dataclass(frozen=True)
 class MaxMin:
-    """Max-min fair rates.
+    """Scheme that allocates max-min fair rates.
 
     Attributes:
         by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, which
@@ -38,7 +38,7 @@ class MaxMin:
     gap: float = 5e-3
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate all matrices together; the time is divided evenly among them.
+        """Return the allocation of all matrices; each gets an equal part of the time.
 
         Raises:
             InputError: an objective that must carry all demand, or ``by=demand`` under max_min.
@@ -52,6 +52,7 @@ class MaxMin:
                 "drop by=demand, or use another objective",
             )
         begin = time.perf_counter()
+        # Weights (B, D), at least a tiny positive number; None for equal ones.
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
         if self.form == "levels":
             tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
@@ -64,7 +65,17 @@ class MaxMin:
 
 
 def make(spec: Spec, model: Path | None) -> MaxMin:
-    """``max-min[:by=rate|demand,form=levels|filling,iterations=0,gap=0.005]``."""
+    """Create the scheme of a specification ``max-min[:OPTION=VALUE,...]``.
+
+    The options are ``by=rate|demand``, ``form=levels|filling``, ``iterations=0`` and ``gap=0.005``.
+
+    Args:
+        spec: name and options of the scheme.
+        model: not used; the scheme has no model.
+
+    Raises:
+        InputError: an unknown option, or an invalid value.
+    """
     options: Any = spec.parse_options(by="rate", form="levels", iterations=0, gap=5e-3)
     scheme = MaxMin(**options)
     if scheme.by not in ("rate", "demand"):

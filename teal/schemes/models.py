@@ -27,6 +27,7 @@ from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_tim
 from teal.solvers import pdhg
 from teal.spec import parse_spec
 
+# A model that can start PDHG, and that allocates as a scheme.
 Model = FlowGnnScheme | PriceGnnScheme
 _MODEL_KINDS = {"teal": FLOW_GNN_KIND, "price-gnn": PRICE_GNN_KIND}  # kind of model, by scheme
 
@@ -59,7 +60,7 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
 
 
 def named_model(name: str, objective: Objective | str | None = None) -> Model | None:
-    """Return the model of a setting; None for ``auto`` and ``none``.
+    """Return the model that the value of a setting names; None for ``auto`` and ``none``.
 
     Args:
         name: folder of a checkpoint, name of a model that comes with Teal, ``auto`` or ``none``.
@@ -72,12 +73,14 @@ def named_model(name: str, objective: Objective | str | None = None) -> Model | 
 
 
 def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
-    """Return the model that starts PDHG: the named one, or for ``auto`` the model that comes with
-    Teal if it saves time on these paths.
+    """Return the model from which PDHG starts; None for no model.
+
+    It is the named model; for ``auto`` it is the model that comes with Teal if that saves time on
+    these paths.
 
     Args:
-        name: name of the setting.
-        named: result of :func:`named_model`, loaded before the paths are computed.
+        name: value of the setting: ``auto``, ``none``, or the name or folder of a model.
+        named: model that :func:`named_model` has loaded; None for ``auto`` and ``none``.
         paths: paths of the problem.
     """
     return load_model(DEFAULT_CHECKPOINT) if name == "auto" and saves_time(paths) else named
@@ -86,10 +89,11 @@ def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
 def model_of_each(
     schemes: Sequence[str], model: Path | None, notify: Callable[[str], None] = lambda _: None
 ) -> dict[str, Path | None]:
-    """Return the model of each scheme, if one model is given for all: schemes of its kind use it.
+    """Return the model of each scheme, where one model is given for several schemes.
 
-    The other schemes get None, and ``notify`` says so; they then use the model that comes with
-    Teal. If no scheme uses this kind of model, each gets the model and rejects it.
+    Schemes with this kind of model get it, and so do schemes without a model of Teal's kinds.  The
+    others get None, and ``notify`` says so; they then use the model that comes with Teal.  If no
+    scheme has this kind of model, each gets the model and rejects it.
 
     Args:
         schemes: specifications of the schemes.
@@ -101,6 +105,7 @@ def model_of_each(
     """
     if model is None:
         return dict.fromkeys(schemes)
+    # Kind of model of each scheme, "" for schemes without a built-in model.
     scheme_kinds = {text: _MODEL_KINDS.get(parse_spec(text).name, "") for text in schemes}
     stored_kind = kind_of(model_folder(model))
     if stored_kind not in scheme_kinds.values():
@@ -114,15 +119,19 @@ def model_of_each(
 
 
 def serves(model: object, objective: Objective) -> bool:
-    """Whether a model supports an objective; a PriceGNN supports all."""
+    """Return whether a model supports an objective; a PriceGNN supports all objectives."""
     return not isinstance(model, FlowGnnScheme) or model.serves(objective)
 
 
 def helps(model: object, problem: Problem) -> bool:
-    """Whether to start PDHG from a model that a user named: a FlowGNN for its objective, a PriceGNN
-    where it can save time.
+    """Return whether PDHG should start from a model that a user named.
 
-    A PriceGNN can save time on large networks, and where PDHG itself predicts whether it does.
+    It should if the program can start from a model, the model supports the objective, and a
+    PriceGNN can save time: on large networks, and where PDHG itself predicts whether it does.
+
+    Args:
+        model: FlowGNN, PriceGNN or another starter.
+        problem: B matrices.
     """
     if not pdhg.takes_starter(problem):
         return False

@@ -29,10 +29,10 @@ _MAX_FLOW_WORK = 400_000
 
 
 class Hedge(Protocol):
-    """Method that allocates for an interval whose matrix is unknown."""
+    """Method that allocates for a future interval, from the traffic matrices of earlier ones."""
 
     def allocate(self, past: Past) -> Tensor:
-        """Return (D, K) splits for the interval ``past.lead`` intervals after the newest matrix."""
+        """Return splits (D, K) for the interval ``past.lead`` intervals after the newest matrix."""
         ...
 
 
@@ -55,7 +55,7 @@ class Past:
 
     @property
     def num_known(self) -> int:
-        """Number of known matrices."""
+        """Number of matrices that were measured before the interval to allocate."""
         return self.traffic.num_matrices
 
     @property
@@ -67,37 +67,41 @@ class Past:
 
     @property
     def traffic_row(self) -> int:
-        """Row in the whole series of the matrix of the interval to allocate."""
+        """Row, in the whole series of matrices, of the interval to allocate."""
         return self.first_row + self.num_known - 1 + self.lead
 
     @with_old_keywords
     def before(self, num_known: int) -> Past:
-        """Return the past at the time when only the first ``num_known`` matrices were known."""
+        """Return the earlier past in which only the first ``num_known`` matrices were known."""
         return dataclasses.replace(self, traffic=self.traffic.part(0, num_known))
 
     def matrix(self, row: int) -> Problem | None:
-        """Return the problem of a known matrix, by its row in the whole series; None without
-        demand.
+        """Return the problem of one known matrix; None if it has no demand.
 
-        Under total_flow it minimises the dropped flow if that program is small, else the largest
-        utilisation.
+        Under total_flow the problem minimises the dropped flow if that program is small, else the
+        largest utilisation.
+
+        Args:
+            row: row of the matrix in the whole series; None for rows before the known ones.
         """
+        # Rows before the known matrices count as matrices without demand.
         demand = (
             self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
         )
         return self._under_own_objective(demand) if demand.sum() > 0 else None
 
     def window_length(self, window: int) -> int:
-        """Return the largest window, up to ``window`` matrices, that a hedge may hold in memory; at
-        least 16.
+        """Return the number of matrices, at most ``window``, that a hedge may hold in memory.
+
+        Large networks reduce it, but to no fewer than 16.
         """
         return min(window, max(_MIN_MATRICES, _MAX_RATES // self.traffic.num_demands))
 
     def last(self, window: int, count: int = 0) -> Problem:
-        """Return the last known matrices, oldest first, as a problem of the largest link
-        utilisation.
+        """Return a problem that minimises the largest link utilisation of the last known matrices.
 
-        Matrices without demand are gaps and are excluded; if all have none, the newest is returned.
+        Matrices are in time order, oldest first.  Matrices without demand are gaps in the
+        measurement and are excluded; if all have none, the problem has the newest one.
 
         Args:
             window: number of matrices; fewer if fewer are known.
@@ -106,9 +110,9 @@ class Past:
         return self._balanced(self._last(window, count))
 
     def scenarios(self, window: int, count: int = 0) -> Problem:
-        """Return the last known matrices, oldest first, as scenarios of one allocation.
+        """Return a problem of the last known matrices, oldest first: scenarios of one allocation.
 
-        Under total_flow the program minimises the dropped flow if it is small, else the largest
+        Under total_flow it minimises the dropped flow if that program is small, else the largest
         utilisation.
 
         Args:
@@ -118,15 +122,24 @@ class Past:
         return self._under_own_objective(self._last(window, count))
 
     def _last(self, window: int, count: int) -> FloatArray:
-        """Return the last matrices with demand, (n, D) Gbit/s."""
+        """Return the demands (n, D) in Gbit/s of the last known matrices, oldest first.
+
+        Matrices without demand are excluded; if all have none, the newest one is returned.
+
+        Args:
+            window: number of matrices; fewer if fewer are known.
+            count: largest number of matrices, evenly spread over the window; 0 for all.
+        """
         rows = spread(np.arange(max(0, self.num_known - window), self.num_known), count)
         demand = self.traffic.read(rows)
         has_demand = demand.sum(1) > 0
         return demand[has_demand] if has_demand.any() else demand[-1:]
 
     def _under_own_objective(self, demand: FloatArray) -> Problem:
-        """Return the problem of matrices (B, D): dropped flow under total_flow if it is small, else
-        the largest utilisation.
+        """Return the problem of demands (B, D), Gbit/s, for the network's objective.
+
+        Under total_flow it minimises the dropped flow if that program is small; in all other cases
+        it minimises the largest utilisation.
         """
         is_flow = self.network.objective.name is ObjectiveName.TOTAL_FLOW
         if is_flow and len(demand) * self.network.paths.leaf.size <= _MAX_FLOW_WORK:
@@ -134,6 +147,6 @@ class Past:
         return self._balanced(demand)
 
     def _balanced(self, demand: FloatArray) -> Problem:
-        """Return the problem that minimises the largest utilisation of matrices (B, D)."""
+        """Return the problem that minimises the largest utilisation of demands (B, D), Gbit/s."""
         matrices = self.network.with_demand(torch.from_numpy(demand))
         return matrices.balanced(ObjectiveName.MAX_LINK_UTILISATION, matrices.demand)

@@ -23,10 +23,10 @@ from teal.spec import Spec
 
 @dataclass(frozen=True)
 class Pdhg:
-    """PDHG after a cold start.
+    """Scheme that runs PDHG after a cold start to a certified gap.
 
     Attributes:
-        gap: certified gap at which it stops.
+        gap: certified gap at which the search stops.
         deadline: seconds per batch; 0 for no limit.
         iterations: iteration limit.
         form: under priority, joint (classes may be rerouted for lower ones) or residual (each class
@@ -39,11 +39,23 @@ class Pdhg:
     form: str = "joint"
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices together; the time is divided evenly among them."""
+        """Return the allocation of all matrices, solved together after a cold start.
+
+        Each matrix gets an equal part of the time.
+        """
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
-        """Solve all matrices from the result of other ones; None for a cold start."""
+        """Return the allocation of all matrices, solved from the result of other matrices.
+
+        Args:
+            problem: B matrices.
+            start: result whose splits and prices are the start; None for a cold start.  The
+                residual form does not use it.
+
+        Raises:
+            InputError: the residual form under another objective than priority.
+        """
         begin = time.perf_counter()
         if self.form == "residual":
             if problem.objective.name != ObjectiveName.PRIORITY:
@@ -59,7 +71,12 @@ class Pdhg:
         )
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
-        """Return PDHG's result within these limits; ``start`` None for a cold start."""
+        """Return the result of PDHG within the limits of this scheme.
+
+        Args:
+            problem: B matrices.
+            start: result whose splits and prices are the start; None for a cold start.
+        """
         return pdhg.solve(
             problem,
             gap=self.gap,
@@ -71,8 +88,9 @@ class Pdhg:
 
 @dataclass
 class WarmPdhg:
-    """PDHG from the state after the previous interval, as a controller would keep it; a cold start
-    in the first interval.
+    """Scheme that runs PDHG from its state after the previous interval, as a controller would.
+
+    The first interval has a cold start.
 
     Attributes:
         pdhg: limits of the search.
@@ -84,16 +102,31 @@ class WarmPdhg:
         self._previous: pdhg.PdhgResult | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the previous interval after a cold start, and store the result."""
+        """Solve the previous interval after a cold start, and store the result as the next start.
+
+        Args:
+            before: problem of the previous interval; None to start cold.
+        """
         self._previous = None if before is None else self.pdhg.search(before)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices from the state after the previous interval."""
+        """Return the allocation of all matrices, from the state after the previous interval."""
         return self.pdhg.solve_from(problem, self._previous)
 
 
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
-    """``pdhg[:gap=0.001,deadline=0,iterations=10000,warm=false,form=joint|residual]``."""
+    """Create the scheme of a specification ``pdhg[:OPTION=VALUE,...]``.
+
+    The options are ``gap=0.001``, ``deadline=0``, ``iterations=10000``, ``warm=false`` and
+    ``form=joint|residual``.
+
+    Args:
+        spec: name and options of the scheme.
+        model: not used; the scheme has no model.
+
+    Raises:
+        InputError: an unknown option, or an invalid value.
+    """
     options: Any = spec.parse_options(
         gap=1e-3, deadline=0.0, iterations=10_000, warm=False, form="joint"
     )

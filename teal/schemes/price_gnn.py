@@ -37,11 +37,11 @@ _OPERATIONS_PER_ENTRY = 4  # scalar operations per trie node or path in a round,
 
 @dataclasses.dataclass(frozen=True)
 class PriceGnnSchemeConfig:
-    """Rounds of the model, and options of the repair of its splits.
+    """Numbers of message-passing rounds of the model, and options of the repair of its splits.
 
     Attributes:
-        rounds: rounds of the allocating pass; 0 for the number of the training.
-        bound_rounds: rounds of the bounding pass; 0 for the number of the training.
+        rounds: rounds of the pass that predicts splits; 0 for the number in the training.
+        bound_rounds: rounds of the pass that predicts prices; 0 for the number in the training.
         repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG),
             or ``pdhg`` to continue from splits and prices.
         entries: entries of the split table to whose ratios splits are rounded; 0 for no tables.
@@ -67,7 +67,7 @@ _SAMPLE_ROUNDS = 6
 
 
 class PriceGnnScheme:
-    """Scheme that allocates by a PriceGNN.
+    """Scheme that predicts splits and link prices by a PriceGNN, and may repair the splits by PDHG.
 
     Args:
         model: the model.
@@ -82,14 +82,18 @@ class PriceGnnScheme:
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix of ``problem``; the time is divided evenly among them."""
+        """Return the allocation of all matrices; each gets an equal part of the time.
+
+        Raises:
+            InputError: models do not support the problem.
+        """
         problem.objective.require_an_allocation("price-gnn")
         with threads_for(_operations(problem), torch_too=True):
             return self._solve(problem)
 
     @torch.no_grad()
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Return the model's splits (B, D, K) and prices (B, E), float32."""
+        """Return the splits (B, D, K) and link prices (B, E) of the model, float32."""
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
 
     def rehearse(self, problem: Problem) -> None:
@@ -99,13 +103,19 @@ class PriceGnnScheme:
             self.start(three_nodes())
 
     def rounds_for(self, iterations: float) -> int:
-        """Return the rounds of both passes for a program of ``iterations`` iterations after a cold
-        start.
+        """Return the number of rounds of both passes together for a program.
+
+        Args:
+            iterations: predicted number of iterations of the program after a cold start.
         """
         return sum(self._rounds_for(iterations))
 
     def _rounds_for(self, iterations: float) -> tuple[int, int]:
-        """Return the rounds of the allocating and of the bounding pass."""
+        """Return the rounds of the pass for splits and of the pass for prices.
+
+        Args:
+            iterations: predicted number of iterations of the program after a cold start.
+        """
         adaptive_rounds = min(
             max(round(_ROUNDS_PER_ROOT * math.sqrt(iterations)), _MIN_ROUNDS), _MAX_ROUNDS
         )
@@ -116,25 +126,29 @@ class PriceGnnScheme:
 
     @torch.no_grad()
     def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-        """Return splits and prices for a program of ``iterations`` iterations after a cold start;
-        more iterations get more rounds.
+        """Return splits (B, D, K) and link prices (B, E), after more rounds for harder programs.
+
+        Args:
+            problem: B matrices.
+            iterations: predicted number of iterations after a cold start; more get more rounds.
         """
         return self._start(problem, *self._rounds_for(iterations))
 
     @torch.no_grad()
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Return splits and prices for a sample of the demands; all demands then respond to the
-        prices.
+        """Return splits (B, D, K) and link prices (B, E) for a sample of the demands.
+
+        Few rounds are run, since prices would overfit the sample.
         """
         return self._start(problem, _SAMPLE_ROUNDS, _SAMPLE_ROUNDS)
 
     def _start(self, problem: Problem, rounds: int, bound_rounds: int) -> tuple[Tensor, Tensor]:
-        """Run the model; return splits (B, D, K) and prices (B, E).
+        """Run the model, and return its splits (B, D, K) and link prices (B, E).
 
         Args:
             problem: B matrices.
-            rounds: rounds of the allocating pass; 0 for the number of the training.
-            bound_rounds: rounds of the bounding pass; 0 for the number of the training.
+            rounds: rounds of the pass for splits; 0 for the number in the training.
+            bound_rounds: rounds of the pass for prices; 0 for the number in the training.
         """
         if next(self.model.parameters()).device != problem.demand.device:
             self.model.to(problem.demand.device)
@@ -142,6 +156,7 @@ class PriceGnnScheme:
         model = self.model
 
         def forward(problem: Problem) -> tuple[Tensor, Tensor]:
+            # Splits after the last round, and prices.
             results, prices = model(problem, rounds or None, bound_rounds or None)
             return results[-1].splits, prices
 
@@ -149,14 +164,17 @@ class PriceGnnScheme:
             return self._passes.run(model, forward, problem, rounds, bound_rounds)
 
     def _solve(self, problem: Problem) -> Allocation:
-        """Predict splits and prices, repair them, and round the splits to tables if asked."""
+        """Return the allocation of every matrix: predicted, repaired, and rounded to tables.
+
+        Splits are rounded only if the options have table entries.
+        """
         check_model_knows("price-gnn", problem)
         begin = time.perf_counter()
         config = self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
-        # Without iterations only the engine's compiled projection runs; float32 needs no further
-        # kernels.
+        # Without iterations PDHG only projects the splits, in float32, which needs no further
+        # kernels.  Balanced programs always get some iterations.
         max_iterations = 0
         gap = 0.0
         if config.repair == "pdhg":
@@ -172,6 +190,7 @@ class PriceGnnScheme:
             warm_start=start,
             dtype=None if max_iterations else torch.float32,
         )
+        # Round the splits to tables; on a GPU wait for the end of the work.
         splits = result.splits
         if config.entries:
             splits = in_tables(problem, splits, config.entries)
@@ -187,20 +206,30 @@ def _operations(problem: Problem) -> int:
 
 
 def saves_time(paths: PathSet) -> bool:
-    """Whether PDHG takes less time with the model that comes with Teal than without: from 50,000
-    paths.
+    """Return whether PDHG takes less time with the model that comes with Teal than without it.
+
+    This is so for path sets of at least 50,000 paths.
     """
     return int(paths.mask.sum()) >= LARGE
 
 
 def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
-    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=,
-    weights=trained,seed=0]``.
+    """Create the scheme of a specification ``price-gnn[:OPTION=VALUE,...]``.
 
-    The option ``model``, else ``--model``, else ``universal`` sets the PriceGNN: a folder,
-    or the name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by
-    random ones, by ``seed``, as a control.
+    The options are ``rounds=0``, ``bound_rounds=0``, ``repair=none|pdhg``, ``entries=0``,
+    ``gap=0.01``, ``iterations=10000``, ``model=``, ``weights=trained`` and ``seed=0``.  The option
+    ``model``, else the argument ``model``, else ``universal`` sets the PriceGNN: a folder, or the
+    name of a model that comes with Teal.  ``weights=random`` replaces the trained weights by random
+    ones, drawn with ``seed``, as a control.
+
+    Args:
+        spec: name and options of the scheme.
+        model: folder or name of a PriceGNN; None for the default.
+
+    Raises:
+        InputError: an unknown option, an invalid value, or no such model.
     """
+    # Parse and check the options.
     options: Any = spec.parse_options(
         **dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0
     )
@@ -211,6 +240,7 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
     for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
+    # Load the model.
     folder = model_folder(Path(model_option or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
     trained, card = load_price_gnn(folder)

@@ -33,18 +33,28 @@ class ProtectedScheme:
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve all matrices in one batch, each protected against every group; the time is divided
-        evenly among them.
+        """Return the allocation of all matrices, whose rates survive the failure of any one group.
+
+        The matrices are solved in one batch; each gets an equal part of the time.
         """
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
         result = protect(problem, groups, gap=self.gap).result
+        # Pairs without demand carry nothing.
         splits = torch.where(problem.demand[..., None] > 0, result.splits, 0)
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)
 
 
 def make(spec: Spec, model: Path | None) -> ProtectedScheme:
-    """``protected[:gap=0.001,groups=FILE]``."""
+    """Create the scheme of a specification ``protected[:gap=0.001,groups=FILE]``.
+
+    Args:
+        spec: name and options of the scheme.
+        model: not used; the scheme has no model.
+
+    Raises:
+        InputError: an unknown option, or an invalid value.
+    """
     options: Any = spec.parse_options(gap=1e-3, groups="")
     scheme = ProtectedScheme(**options)
     if not 0 < scheme.gap < 1:

@@ -23,19 +23,21 @@ _IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*
 
 
 class Scheme(Protocol):
-    """Method that allocates: a model, an LP or a heuristic."""
+    """Method that turns a problem into an allocation: a model, an LP or a heuristic."""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix of ``problem``."""
+        """Return the allocation of all matrices of ``problem``."""
         ...
 
 
 @runtime_checkable
 class Follower(Scheme, Protocol):
-    """Scheme that starts from its state after the previous interval."""
+    """Scheme whose allocation starts from its state after the previous interval."""
 
     def follow(self, before: Problem | None) -> None:
-        """Set the state that this scheme would have after solving ``before``.  Not timed.
+        """Set the state that this scheme would have after solving ``before``.
+
+        The call does not count as time of the scheme.
 
         Args:
             before: problem of the previous interval; None if there is none.
@@ -44,8 +46,8 @@ class Follower(Scheme, Protocol):
 
 
 SchemeFactory = Callable[[Spec, Path | None], Scheme]
-"""Factory of a scheme, from its specification and the folder of a trained model (None for no
-model)."""
+"""Function that creates a scheme from its specification and the folder of a trained model (None for
+no model)."""
 
 _SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 
@@ -68,7 +70,7 @@ def scheme_names() -> list[str]:
 
 
 def names_a_module(text: str) -> bool:
-    """Whether a scheme is specified as ``package.module:factory``."""
+    """Return whether ``text`` specifies a scheme as ``package.module:factory``."""
     imported = _IMPORTED.fullmatch(text)
     if imported is None:
         return False
@@ -84,7 +86,8 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
     Raises:
         InputError: no such module, or no such function in it.
     """
-    # Commands do not search the current folder, which may hold a scheme under development.
+    # Python does not search the current folder, where a user may develop a scheme: add it for the
+    # time of the import.
     sys.path.insert(0, "")
     try:
         attribute = getattr(importlib.import_module(module), name, None)
@@ -112,12 +115,14 @@ def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
     Raises:
         InputError: an unknown name or option, or a missing model.
     """
+    # Factory of a module, whose options follow another colon.
     model = None if model is None else Path(model)
     imported = _IMPORTED.fullmatch(text)
     if imported and names_a_module(text):
         return _load_factory(imported["module"], imported["factory"])(
             parse_spec(f"{imported['factory']}{imported['options'] or ''}"), model
         )
+    # Registered scheme.
     spec = parse_spec(text)
     if spec.name not in _SCHEMES:
         names = scheme_names()

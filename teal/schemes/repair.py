@@ -46,7 +46,7 @@ def weights_of(
 
 
 def check_model_knows(scheme: str, problem: Problem) -> None:
-    """Validate that models support a problem.
+    """Raise InputError for a problem that models do not support.
 
     Args:
         scheme: name of the scheme, for the message.

@@ -13,18 +13,22 @@ from teal.solvers import pdhg
 
 
 class SuccessivePdhg:
-    """PDHG with the state after its last matrix.  For one thread at a time."""
+    """PDHG that starts from the splits and prices of the last matrix it solved.
+
+    An object serves one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._state: pdhg.PdhgState | None = None
 
     def resized(self, num_paths: int) -> SuccessivePdhg:
-        """Return the state for a path set with another number of paths per demand.
+        """Return the same solver for a path set with another number of paths per demand.
 
-        Added paths follow those of each demand and get zero flow; removed paths are the last ones.
+        Added paths follow the present paths of each demand and get zero flow; removed paths are the
+        last ones.
 
         Args:
-            num_paths: K of the new path set.
+            num_paths: number of paths per demand, K, of the new path set.
         """
         state = self._state
         if state is None or state.splits.shape[-1] == num_paths:
@@ -35,9 +39,9 @@ class SuccessivePdhg:
         return resized
 
     def has_start(self, problem: Problem) -> bool:
-        """Whether a stored state fits a problem.
+        """Return whether there is a stored state with the demands and paths of a problem.
 
-        A network may have other classes than in the last call, and then other demands.
+        If the classes of a network have changed since the last call, it has other demands.
         """
         state = self._state
         return state is not None and state.splits.shape[1:] == problem.paths.mask.shape
@@ -57,10 +61,11 @@ class SuccessivePdhg:
         Args:
             problem: B matrices, with the paths and the objective of earlier calls.
             gap: target gap.
-            deadline: seconds from now.
+            deadline: time limit in seconds from now.
             max_iterations: iteration limit.
-            starter: model for the start, if the objective is a single program; None for no model.
-            start: warm start of each matrix, instead of the stored state.
+            starter: model that predicts a start, if the objective is a single program; None for no
+                model.
+            start: warm start of each matrix, instead of the stored state; None to use that state.
         """
         steps = self.solving(
             problem,
@@ -89,9 +94,11 @@ class SuccessivePdhg:
             gap: target gap.
             deadline: deadline of the last iteration.
             max_iterations: iteration limit.
-            starter: model for the start, if the objective is a single program; None for no model.
-            start: warm start of each matrix, instead of the stored state.
+            starter: model that predicts a start, if the objective is a single program; None for no
+                model.
+            start: warm start of each matrix, instead of the stored state; None to use that state.
         """
+        # Warm start: the given one, else the stored state for each matrix.
         warm = start
         if start is None and self._state is not None and self.has_start(problem):
             warm = self._state.repeated(problem.batch)
@@ -103,5 +110,6 @@ class SuccessivePdhg:
             warm_start=warm,
             starter=starter if pdhg.takes_starter(problem) else None,
         )
+        # Store the state of the last matrix.
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
         return result

@@ -27,21 +27,21 @@ The state has one value per link and K + 1 values per demand; the textbook form 
 each of the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` holds the two
 forms equal.
 
-| symbol | meaning                                             | unit           | shape     | name
-in the code       |
-|--------|-----------------------------------------------------|----------------|-----------|------------------------|
-| x      | splits                                              | share          | (B, D, K) | splits
-| | v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    |
-path_value             | | c      | capacity                                            | Gbit/s |
-(B, E)    | capacity               | | rho    | penalty | value * Gbit/s | (B, 1)    | penalty
-| | y      | multiplier of capacity rows and copies, over rho    | 1              | (B, E)    |
-link_dual              | | u      | multiplier of demand rows, scaled                   | 1
-| (B, D)    | demand_dual            | | s | slack of the demand rows: the share that is shed    |
-share          | (B, D)    | slack | | q      | target of the sum of a demand's splits
-| share          | (B, D, 1) | target                 | | h      | sum of 1/c along a path
-| 1/(Gbit/s) | (B, D, K) | inverse_capacity_sum   | | eta    | mean of h over a demand's paths |
-1/(Gbit/s)     | (B, D, 1) | demand_penalty         | | m      | utilisation if every path carried
-all of its demand | 1              | (B, E)    | full_path_utilisation  |
+    symbol  meaning                                 unit            shape      name
+    x       splits                                  share           (B, D, K)  splits
+    v       value of a Gbit/s on a path             value/(Gbit/s)  (D, K)     path_value
+    c       capacity                                Gbit/s          (B, E)     capacity
+    rho     penalty                                 value * Gbit/s  (B, 1)     penalty
+    y       multiplier of capacity rows and copies, 1               (B, E)     link_dual
+            over rho
+    u       multiplier of demand rows, scaled       1               (B, D)     demand_dual
+    s       slack of the demand rows: the share     share           (B, D)     slack
+            that is shed
+    q       target of the sum of a demand's splits  share           (B, D, 1)  target
+    h       sum of 1/c along a path                 1/(Gbit/s)      (B, D, K)  inverse_capacity_sum
+    eta     mean of h over a demand's paths         1/(Gbit/s)      (B, D, 1)  demand_penalty
+    m       utilisation if every path carried all   1               (B, E)     full_path_utilisation
+            of its demand
 
 Demands of rate 0 follow the same recursion without flow.
 
@@ -68,7 +68,7 @@ DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """State between two iterations.
+    """State of ADMM between two iterations.
 
     Attributes:
         splits: (B, D, K) x, possibly over capacity.
@@ -83,7 +83,7 @@ class AdmmState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmScaling:
-    """Constants of the iteration for one problem.
+    """Constants of the ADMM iteration for one problem.
 
     Attributes:
         penalty: (B, 1) rho, value * Gbit/s.
@@ -100,7 +100,7 @@ class AdmmScaling:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmResiduals:
-    """Residuals of a state, (B,) each; 0 at an optimum.
+    """Residuals (B,) of an ADMM state, which are 0 at an optimum.
 
     Attributes:
         capacity: largest over-utilisation, load/c - 1 (0 for max_link_utilisation, which has no
@@ -116,7 +116,7 @@ class AdmmResiduals:
 
 
 class AdmmResult(NamedTuple):
-    """Result of a run.
+    """Result of a fixed number of ADMM iterations.
 
     Attributes:
         splits: (B, D, K) splits, possibly over capacity.
@@ -132,17 +132,19 @@ class AdmmResult(NamedTuple):
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     """Compute the constants of the iteration: penalty rho, h, eta and m.
 
-    h = sum of 1 / c along a path, eta = mean of h over a demand's paths, m = utilisation if every
-    path carried all of its demand.
+    h is the sum of 1 / c along a path with the capacities c, eta the mean of h over a demand's
+    paths, and m the utilisation of a link if every path carried all of its demand.
 
     Args:
         problem: B matrices.
         rho: penalty as a multiple of mean capacity * mean value (of 1 for the balanced programs).
     """
+    # h of live paths, and a harmless 1 for the others.
     inverse_capacity = problem.inverse_capacity
     mask = problem.path_mask
     inverse_capacity_sum = problem.ops.path_sum(inverse_capacity)
     inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
+    # eta is the mean over the live paths.
     num_paths = mask.sum(-1, keepdim=True).clamp(min=1)
     demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / num_paths
     return AdmmScaling(
@@ -154,8 +156,10 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
 
 
 def penalty_of(problem: Problem, rho: float) -> Tensor:
-    """Return (B, 1) the penalty: ``rho`` times mean capacity times mean value of a Gbit/s; ``rho``
-    in a balanced program.
+    """Return (B, 1) the penalty of the augmented Lagrangian, value * Gbit/s.
+
+    It is ``rho`` times the mean capacity times the mean value of a Gbit/s; ``rho`` alone in a
+    balanced program, which has no values.
     """
     typical_value = mean_capacity(problem) * mean_value(problem)
     # Balanced programs have zero values.
@@ -167,14 +171,16 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
 def start(
     problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None
 ) -> AdmmState:
-    """Return the first state; the multipliers of the demand rows start at 0.
+    """Return the first ADMM state from splits and prices.
+
+    The multipliers of the demand rows are 0.
 
     Args:
         problem: B matrices.
         scale: constants of the iteration.
         splits: (B, D, K) first splits.
-        prices: (B, E) first link prices, only their ratios count in a balanced program; None for
-            zero prices.
+        prices: (B, E) first link prices, of which only the ratios count in a balanced program; None
+            for zero prices.
     """
     dual = first_link_dual(problem, scale.penalty, prices)
     return AdmmState(
@@ -183,7 +189,9 @@ def start(
 
 
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
-    """Return (B, E) y = price c / rho, scaled to the price set; 0 without prices.
+    """Return (B, E) the first multipliers y = price c / rho of the capacity rows; 0 without prices.
+
+    In a balanced program they are scaled to the required sum.
 
     Args:
         problem: B matrices.
@@ -197,14 +205,17 @@ def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) ->
 
 
 def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
-    """Compute one ADMM iteration: multipliers of links and demands, then splits.  Pure.
+    """Return the state after one ADMM iteration: multipliers of links and demands, then splits.
 
         y <- max(0, y + (load(x) / c - 1) / (1 + m)),   u <- max(0, u + sum x - 1),
         s = max(0, 1 - sum x - u_old),
         h_k (x_k - x_old) + pathsum((2 y - y_old) / c) - v / rho + eta (sum x - (1 - s - u)) = 0
         where x_k > 0.
 
-    If all demand must be carried, s is 0 and u may be negative.
+    Here x are the splits, c the capacities, v the value of a Gbit/s on a path, y and u the
+    multipliers of the capacity and the demand rows, s the share of a demand that is shed, and rho,
+    h, eta and m the constants of ``scale``.  If all demand must be carried, s is 0 and u may be
+    negative.
 
     Args:
         problem: B matrices.
@@ -241,8 +252,7 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 def residuals(
     problem: Problem, scale: AdmmScaling, previous: AdmmState, state: AdmmState
 ) -> AdmmResiduals:
-    """Compute the residuals of ``state``: largest row violations, and largest change since
-    ``previous``.
+    """Return the residuals of a state: largest row violations, and largest change in a step.
 
     Args:
         problem: B matrices.
@@ -250,6 +260,7 @@ def residuals(
         previous: state before the last iteration.
         state: state after it.
     """
+    # Violations of the demand rows (B, D) and of the capacity rows (B, E).
     split_sum = state.splits.sum(-1)
     carries_all = problem.demand_set.carries_all
     row_error = split_sum - 1
@@ -258,6 +269,7 @@ def residuals(
         row_error = torch.where(problem.routable, row_error.abs(), 0)
         excess = torch.zeros_like(excess)
     row_error = torch.where(problem.demand > 0, row_error, 0)
+    # Changes of splits and multipliers in the last iteration.
     changes = [
         (state.splits - previous.splits).flatten(1),
         (state.link_dual - previous.link_dual) * (1 + scale.full_path_utilisation),
@@ -271,7 +283,10 @@ def residuals(
 
 
 def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """Return (B, E) link prices rho y / c, value per Gbit/s."""
+    """Return the link prices (B, E) of a state, value per Gbit/s.
+
+    They are the multipliers of the capacity rows, times the penalty, over the capacities.
+    """
     return scale.penalty * state.link_dual * problem.inverse_capacity
 
 
@@ -318,7 +333,15 @@ def repaired(
 def _last_two_states(
     problem: Problem, scale: AdmmScaling, splits: Tensor, iterations: int, prices: Tensor | None
 ) -> tuple[AdmmState, AdmmState]:
-    """Iterate, and return the states before and after the last iteration."""
+    """Run ADMM iterations, and return the states before and after the last one.
+
+    Args:
+        problem: B matrices.
+        scale: constants of the iteration.
+        splits: (B, D, K) first splits.
+        iterations: number of iterations; with 0 both states are the first one.
+        prices: (B, E) first link prices; None for zero prices.
+    """
     previous = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
         previous = state
@@ -327,7 +350,7 @@ def _last_two_states(
 
 
 def default_iterations(problem: Problem) -> int:
-    """Return Teal's number of iterations: 2 below 100 nodes, else 5."""
+    """Return the number of ADMM iterations of the Teal paper: 2 below 100 nodes, else 5."""
     return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5
 
 
@@ -338,17 +361,17 @@ def next_link_dual(
     utilisation: Tensor,
     link_dual: Tensor,
 ) -> Tensor:
-    """Return (B, E) the next y = max(0, y + (load(x) / c - 1) / (1 + m)).
+    """Return (B, E) the next multipliers y = max(0, y + (load(x) / c - 1) / (1 + m)).
 
     In a balanced program y = max(0, y + (load(x) / c - theta) / (1 + m)), with the theta for which
-    the y sum to 1 / rho.
+    the y sum to 1 / rho.  Failed links have y = 0.
 
     Args:
         problem: B matrices.
-        penalty: (B, 1) rho.
-        full_path_utilisation: (B, E) m.
-        utilisation: (B, E) load(x) / c under the splits x.
-        link_dual: (B, E) y.
+        penalty: (B, 1) penalty rho.
+        full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
+        utilisation: (B, E) load(x) / c, utilisation under the present splits x.
+        link_dual: (B, E) present multipliers y of the capacity rows.
     """
     slope = 1 / (1 + full_path_utilisation)
     live = problem.capacity > 0
@@ -359,8 +382,9 @@ def next_link_dual(
 
 
 def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
-    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0, exactly: (B, D,
-    K).
+    """Return the solution x >= 0 (B, D, K) of a K x K problem of each demand, exactly.
+
+        diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0.
 
     x_k = max(0, linear_k - coupling total) / diagonal_k.  The positive x_k have the largest
     ``linear``: of all prefixes of the sorted order, the active set gives the largest total.
@@ -372,6 +396,7 @@ def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask:
         mask: (B, D, K) live paths; others get 0.
     """
     linear = torch.where(mask, linear, -torch.inf)
+    # Total for every prefix of the sorted order; the active set gives the largest one.
     ordered, order = linear.sort(-1, descending=True)
     weight = torch.where(mask, 1 / diagonal, 0).gather(-1, order)
     weighted_sum = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)

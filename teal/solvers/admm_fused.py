@@ -35,7 +35,7 @@ _MIN_COUPLING = 1e-30  # lower limit of h, as in :mod:`teal.solvers.admm`
 
 
 class _Program(NamedTuple):
-    """Arrays of B programs that an iteration reads.
+    """Rates, values, costs and inverse capacities of B programs, which every iteration reads.
 
     Attributes:
         rate: (B, D) Gbit/s.
@@ -54,7 +54,7 @@ class _Program(NamedTuple):
 
 @inlined_kernel
 def _solve_demand(linear, diagonal, coupling, order, x, num_paths):
-    """Solve the K x K problem of one demand exactly, for x >= 0:
+    """Solve the K x K problem of one demand of K paths exactly, for x >= 0:
 
         diagonal[k] x[k] + coupling sum(x) = linear[k] where x[k] > 0.
 
@@ -62,12 +62,12 @@ def _solve_demand(linear, diagonal, coupling, order, x, num_paths):
     ``linear``: of all prefixes of the descending order, the active set has the largest total.
 
     Args:
-        linear: (n,) right-hand side; -inf for a dead path, which gets 0.
-        diagonal: (n,) positive.
-        coupling: positive.
-        order: scratch of at least n entries: paths by descending ``linear`` (written).
-        x: (n,) solution (written).
-        num_paths: number of paths, n.
+        linear: right-hand side; -inf for a dead path, which gets 0.
+        diagonal: positive diagonal.
+        coupling: positive factor of sum(x).
+        order: scratch: paths by descending ``linear`` (written).
+        x: solution (written).
+        num_paths: number of paths, K; the arrays have at least K entries.
     """
     # Insertion sort by descending ``linear``.
     for k in range(num_paths):
@@ -107,27 +107,28 @@ def _iterate(
     loads: FloatArray,
     is_first: bool,
 ) -> None:
-    """Run one ADMM iteration on the demands of a block of sources; return link loads.
+    """Run one ADMM iteration on the demands of a block of sources, and add up their link loads.
 
-    Per demand, with the multiplier u of its row, slack s = max(0, 1 - sum x - u_old), and
-    u = max(0, u_old + sum x - 1) (without the max and slack if all demand must be served):
+    Per demand with the splits x, the multiplier u of its row, slack s = max(0, 1 - sum x - u_old),
+    and u = max(0, u_old + sum x - 1) (without the max and slack if all demand must be served):
 
         h_k (x_k - x_old) + path price - v / rho + eta (sum x - (1 - s - u)) = 0 where x_k > 0,
 
-    with h_k the sum of 1 / c along path k and eta its mean over live paths.  The first call only
-    clears splits of dead paths and sums loads.
+    with v the value of a Gbit/s, rho the penalty, h_k the sum of 1 / c along path k with the
+    capacities c, and eta its mean over live paths.  The first call only clears splits of dead paths
+    and sums loads.
 
     Args:
         block: index of the block.
         program: rates, values, costs and inverse capacities of B programs.
-        price: (B, E) (2 y - y_old) / c, 1/(Gbit/s).
+        price: (B, E) (2 y - y_old) / c with the multipliers y of the capacity rows, 1/(Gbit/s).
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
         max_slots: largest number of trie nodes of a source, plus one for the source itself.
-        splits: (B, P) x (updated).
+        splits: (B, P) x of the P paths in scan order (updated).
         demand_dual: (B, D) u (updated).
-        loads: (blocks, B, 2, E) loads of x, and in the first call loads with all demand on every
-            live path, Gbit/s (added to).
+        loads: (blocks, B, 2, E) link loads of each block in Gbit/s, added to: at [..., 0, :] those
+            of x, at [..., 1, :] in the first call those with all demand on every live path.
         is_first: whether this is the first call.
     """
     # Scratch of one source, per trie node: sum of 1 / c and price from the source; flow of x and of
@@ -136,11 +137,13 @@ def _iterate(
     path_price = np.zeros(max_slots)
     flow = np.empty(max_slots)
     full_flow = np.empty(max_slots)
-    # Scratch of one demand, per path: right-hand side, diagonal, solution, sorting order.
+    # Scratch of one demand, which has at most 255 paths: right-hand side, diagonal, solution and
+    # sorting order of each path.
     linear = np.empty(256)
     diagonal = np.empty(256)
     x = np.empty(256)
     order = np.empty(256, dtype=np.int64)
+    # Node 0 of a source's trie is the source itself; node i + 1 has the entry i of its arrays.
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -159,8 +162,9 @@ def _iterate(
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 num_paths = np.int64(scan.path_count[d])
                 rate = program.rate[b, d]
-                # eta, multiplier and slack of the demand row, then the splits.
+                # After the first call: multiplier and slack of the demand row, then the splits.
                 if not is_first:
+                    # Sum of the splits, and eta over the live paths.
                     split_sum = 0.0
                     coupling = 0.0
                     num_live = 0
@@ -172,6 +176,7 @@ def _iterate(
                             )
                             num_live += 1
                     coupling = max(coupling / max(num_live, 1), _MIN_COUPLING)
+                    # Multiplier u and slack s of the demand row.
                     last_dual = demand_dual[b, d]
                     dual = last_dual + split_sum - 1
                     slack = 0.0
@@ -179,6 +184,7 @@ def _iterate(
                         dual = max(0.0, dual)
                         slack = max(0.0, 1 - split_sum - last_dual)
                     demand_dual[b, d] = dual
+                    # Right-hand sides and diagonal of the K x K problem; dead paths get no flow.
                     offset = coupling * (1 - slack - dual) + program.value[b, d]
                     for k in range(num_paths):
                         h = inverse_capacity_sum[scan.end_node[path + k]]
@@ -216,7 +222,7 @@ def _iterate(
 
 
 def accepts(problem: Problem) -> bool:
-    """Whether the compiled passes support the program: paths over links, on the CPU."""
+    """Return whether the compiled iteration supports a problem: paths over links, on the CPU."""
     return problem.ops.backend.name == "numba" and problem.ops.is_over_paths
 
 
@@ -227,15 +233,17 @@ def solve(
     rho: float = admm.DEFAULT_RHO,
     prices: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Run ADMM iterations in compiled passes; return splits (B, D, K), possibly over capacity, and
-    prices (B, E), float64.
+    """Run ADMM iterations in compiled passes over the paths.
 
     Args:
         problem: B matrices in float64, for which :func:`accepts` is true.
         splits: (B, D, K) first splits.
         iterations: number of iterations.
         rho: penalty as a multiple of mean capacity * mean value.
-        prices: (B, E) first prices; None for 0.
+        prices: (B, E) first link prices, value per Gbit/s; None for 0.
+
+    Returns:
+        splits (B, D, K), possibly over capacity, and link prices (B, E), both float64.
     """
     packed = problem.paths.packed
     batch = problem.batch
@@ -251,8 +259,9 @@ def solve(
         problem.demand_set.carries_all,
     )
     block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
-    # Loads of x, and with all demand on every live path; splits x of the packed paths; u; y, price
-    # (2 y - y_old) / c and m of the links.
+    # Loads of x, and with all demand on every live path; splits x of the packed paths; multipliers
+    # u of the demand rows; for each link the multiplier y, the price (2 y - y_old) / c, and the
+    # utilisation m if every path carried all of its demand.
     loads = np.zeros((len(block_ptr) - 1, batch, 2, num_links))
     packed_splits = np.zeros((batch, packed.num_paths))
     demand_dual = np.zeros((batch, problem.paths.num_demands))
@@ -276,17 +285,19 @@ def solve(
                 loads,
                 is_first,
             )
+            # The first pass also gives the constant m.
             if is_first:
                 full_path_utilisation = (
                     torch.from_numpy(loads[:, :, 1].sum(0)) * problem.inverse_capacity
                 )
             if iteration == iterations:
                 break
-            # Dual step on the links.
+            # Next multipliers y of the links, and the prices for the next iteration.
             utilisation = torch.from_numpy(loads[:, :, 0].sum(0)) * problem.inverse_capacity
             last_dual = dual
             dual = admm.next_link_dual(problem, penalty, full_path_utilisation, utilisation, dual)
             price = (2 * dual - last_dual) * problem.inverse_capacity
+        # From the packed paths back to the padded layout (B, D, K).
         padded_splits = torch.zeros_like(problem.path_mask, dtype=torch.float64)
         pad_paths(packed_splits, scan, padded_splits.numpy())
     return padded_splits, penalty * dual * problem.inverse_capacity

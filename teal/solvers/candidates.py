@@ -91,16 +91,16 @@ def choose_paths(
     cache: bool = True,
     report: Callable[[int, ColumnRound], None] | None = None,
 ) -> ChosenPaths:
-    """Select a path set for representative matrices; deterministic unless the deadline ends it.
+    """Select a path set for representative matrices of a network.
 
-    Under an objective that is a sequence of programs, the selection uses the single program that
-    its rules name.
+    The selection is deterministic unless the deadline ends it.  For an objective that is a sequence
+    of programs, it uses the single program that the objective's rules name.
 
     Args:
         topology: the network.
         demand: (B, D) or (D,) Gbit/s, of the pairs of ``paths``.
         paths: initial set, of distinct node pairs; None for 4 edge-disjoint paths of every pair.
-        objective: the program, or its name; None for total_flow.
+        objective: the objective, or its name; None for total_flow.
         weight: (D,) weights of the demands, for weighted_flow; None for 1 each.
         gap: target gap of every matrix; ``max_paths`` or the deadline may prevent it.
         max_paths: largest number of paths of a demand.
@@ -116,6 +116,7 @@ def choose_paths(
         >>> chosen = teal.choose_paths(topology, traffic.read([0, 10]), objective=objective)
         >>> problem = teal.Problem.create(topology, chosen.paths, objective, traffic.read([20]))
     """
+    # Check the arguments, and build the problem over the initial paths.
     if not 1 <= max_paths <= MAX_PATHS:
         raise InputError("paths", "max_paths", f"an integer from 1 to {MAX_PATHS}", max_paths)
     if not 0 < gap < 1:
@@ -150,8 +151,8 @@ def choose_paths(
     key = deadline_key if end.is_over else key
     file = cache_file(key)
     chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
-    # Do not cache without compiled kernels: HiGHS has solved, and may have selected other paths
-    # than the engine.
+    # Without compiled kernels HiGHS solves the programs, which may lead to other paths than the
+    # engine does: the selection is then not cached.
     if cache and not is_interpreting():
         save_paths(file, chosen.paths)
         with atomic_file(file.with_suffix(".json")) as temporary:
@@ -164,14 +165,15 @@ def choose_paths(
 def more_paths(
     problem: Problem, *, gap: float, max_paths: int, deadline: float = math.inf
 ) -> PathSet:
-    """Append missing paths for one matrix to its path set, after the existing paths of each demand.
+    """Return the paths of one matrix with missing ones appended to those of each demand.
 
     The set is unchanged if its optimum is certified to be within ``gap`` of the optimum over all
     paths.
 
     Args:
         problem: one matrix under an objective that is a single program.
-        gap: gap to the optimum over all paths above which paths are added, to half of it.
+        gap: gap to the optimum over all paths above which paths are added; column generation then
+            stops at half of it.
         max_paths: largest number of paths of a demand.
         deadline: seconds until the last round of column generation may begin.
     """
@@ -185,6 +187,7 @@ def more_paths(
     # Generate paths, and keep those that carry at least 5% of their demand.
     generated = complete(improving(problem, target=_SEARCH_SHARE * gap, deadline=end))
     largest_shares = _served_shares(problem, generated.result.splits)
+    # A limit above the size of the initial set ranks initial paths before added ones.
     is_kept, _ = _select_paths(
         generated.paths,
         initial_paths,
@@ -203,8 +206,9 @@ def more_paths(
 
 
 def representative_matrices(paths: PathSet) -> int:
-    """Return the number of matrices for the selection from an initial set: 4, fewer on larger path
-    sets, and 0 where a selection takes too long.
+    """Return the number of representative matrices for a selection from an initial path set.
+
+    It is 4, less for larger path sets, and 0 where a selection takes too long.
     """
     if paths.leaf.size > _MAX_CHOSEN_SLOTS:
         return 0
@@ -244,6 +248,7 @@ def _choose(
                 engine=_engine(row_problem),
             )
         )
+        # Update the largest shares, with 0 for the paths that were added now.
         bounds.append(generated.bound_all_paths)
         largest_shares = np.pad(
             largest_shares, ((0, 0), (0, generated.paths.num_paths - largest_shares.shape[1]))
@@ -252,7 +257,7 @@ def _choose(
             largest_shares, _served_shares(row_problem, generated.result.splits), out=largest_shares
         )
         paths = generated.paths
-        # Remove unused paths; those of the last matrix are removed below.
+        # Remove added paths with negligible shares; after the last matrix this follows below.
         if row < problem.batch - 1:
             is_kept, _ = _select_paths(
                 paths, initial_paths, largest_shares, _MIN_SHARES[-1], MAX_PATHS
@@ -278,8 +283,7 @@ def _choose(
 def _gaps_to_all_paths(
     problem: Problem, bound: Tensor, target: float, deadline: Deadline
 ) -> Tensor:
-    """Return (B,) certified gaps between allocations over a problem's paths and bounds over all
-    paths.
+    """Return (B,) certified gaps of a problem's optimum over its paths to bounds over all paths.
 
     Args:
         problem: B matrices with the selected paths.
@@ -296,12 +300,12 @@ def _gaps_to_all_paths(
 
 
 def _engine(problem: Problem) -> str:
-    """Return the engine of column generation for one matrix: "pdhg" for the largest utilisation on
-    small networks, else "auto".
+    """Return the engine of column generation for one matrix, "pdhg" or "auto".
 
-    Exact dual prices of the largest utilisation are positive on few links only.  Coarse prices of
-    PDHG are positive on all busy links: the paths that they add do not improve the optimum of these
-    matrices, but hedge for others.
+    It is "pdhg" where the largest utilisation is minimised on a small network.  Exact dual prices
+    of the largest utilisation are positive on few links only.  Coarse prices of PDHG are positive
+    on all busy links: the paths that they add do not improve the optimum of the representative
+    matrices, but prepare the set for other ones.
     """
     would_be_exact = all_paths.has_few_paths(problem) and problem.objective.rules.balances
     return "pdhg" if would_be_exact else "auto"
@@ -325,12 +329,11 @@ def _select_paths(
     min_share: float,
     max_paths: int,
 ) -> tuple[BoolArray, int]:
-    """Return (D, K) whether each path is kept, and the number of demands that lose a used path to
-    ``max_paths``.
+    """Return (D, K) whether each path is kept, and the number of demands that lose a used path.
 
-    Each demand keeps the ``max_paths`` paths of the highest rank: initial paths, then added paths
-    with a share of at least ``min_share``, each by largest share.  If the initial set alone has
-    ``max_paths`` paths, both rank by share.
+    Each demand keeps its ``max_paths`` highest-ranked paths.  Initial paths rank before added paths
+    with a share of at least ``min_share``; both groups are ordered by largest share.  If the
+    initial set alone has ``max_paths`` paths, all are ordered by largest share.
 
     Args:
         paths: paths of each demand, initial paths before added ones.
@@ -365,6 +368,7 @@ def _reorder_paths(
     """
     if (path_count == paths.mask.sum(1)).all() and (order == np.arange(paths.num_paths)).all():
         return paths, largest_shares
+    # Cut to the largest path count; -1 is an empty slot.
     width = max(1, int(path_count.max(initial=1)))
     is_kept = np.arange(width) < path_count[:, None]
     largest_shares = np.where(is_kept, np.take_along_axis(largest_shares, order, 1)[:, :width], 0)

@@ -54,7 +54,7 @@ _INITIAL_GAP = 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OverAllPaths:
-    """Solution of the last round.
+    """Solution of the last round of column generation, with its gap over all paths.
 
     Attributes:
         paths: path set of the last round.
@@ -73,7 +73,7 @@ class ColumnRound(NamedTuple):
     """Progress of a round of column generation.
 
     Attributes:
-        num_paths: paths of all demands.
+        num_paths: number of paths of all demands together.
         gap_all_paths: largest gap of a matrix to the optimum over all paths, before rounding.
         added: number of paths added for the next round.
     """
@@ -124,7 +124,7 @@ def improving(
 
     Args:
         problem: B matrices, which share the added paths.
-        target: gap_all_paths of every matrix at which to stop.
+        target: gap to the optimum over all paths at which to stop, for every matrix.
         max_rounds: largest number of rounds.
         max_iterations: largest number of iterations of a round of PDHG.
         deadline: deadline of the last round, which then ends early; None for no limit.
@@ -163,8 +163,9 @@ def _by_rounds(
     report: Callable[[ColumnRound], None] | None,
     engine: str,
 ) -> Steps[OverAllPaths]:
-    """Generate columns in rounds: solve over the present paths by PDHG, then add the best missing
-    path of each demand at the dual prices.
+    """Generate columns in rounds: solve over the present paths, then add the best missing paths.
+
+    A round adds to each demand its path of best reduced profit at the dual prices.
 
     Args:
         problem: B matrices.
@@ -175,6 +176,7 @@ def _by_rounds(
         report: progress callback, called after each round.
         engine: "pdhg" for PDHG alone; "auto" to let each round select its engine.
     """
+    # Warm start of the next round; best bound, largest gap and iterations of all rounds so far.
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
@@ -184,7 +186,7 @@ def _by_rounds(
     for round_index in range(max_rounds):
         # Solve over the present paths, no more precisely than the last gap to all paths requires.
         round_gap = max(target / 3, max_gap / 2)
-        # An explicit float32 excludes interior points.
+        # An explicit float32 excludes interior points from the engines of the round.
         dtype = iteration_dtype(problem, round_gap, None) if engine == "pdhg" else None
         result = yield from solving(
             problem,
@@ -210,6 +212,7 @@ def _by_rounds(
         last_round = OverAllPaths(problem.paths, result, best_bound, gaps)
         if report is not None:
             report(ColumnRound(int(problem.paths.mask.sum()), max_gap, num_added))
+        # Without new paths, a round at the smallest gap, or one that missed it, is the last.
         is_solved = float(result.gap.max()) <= target / 3 or any(
             stop is not Stop.GAP for stop in result.stopped_by
         )
@@ -226,11 +229,13 @@ def _by_rounds(
 
 
 def _with_live_paths(problem: Problem) -> Problem:
-    """Return the problem with a path for each demand that is connected but whose candidate paths
-    have all failed; column generation requires one.
+    """Return the problem with at least one live path for each demand between connected nodes.
+
+    Column generation requires one; demands whose candidate paths have all failed get a new path.
     """
     if not least_cost.without_path(problem).any():
         return problem
+    # Failed links of each matrix, and the network without failures.
     failures = [np.flatnonzero(row <= 0).tolist() for row in problem.capacity.cpu().numpy()]
     intact_topology = problem.topology.with_capacity(np.ones(problem.topology.num_links))
     paths = with_surviving_paths(problem.paths, intact_topology, failures)
@@ -265,10 +270,12 @@ def _by_master(
     splits = torch.from_numpy(solution.splits)[None]
     prices = torch.from_numpy(solution.prices)[None]
     if exact.objective.rules.may_have_no_allocation:
+        # Least cost.
         result = least_cost.make_result(
             restricted, splits, prices, solution.iterations, target, end
         )
     else:
+        # Project onto the capacities, without refilling unused capacity.
         splits = project(restricted, splits, refill=0)
         value = restricted.value(splits)
         bound = dual_bound(restricted, prices)
@@ -298,7 +305,10 @@ def _by_master(
 def _round_callback(
     report: Callable[[ColumnRound], None] | None,
 ) -> Callable[[Round], None] | None:
-    """Convert a callback for rounds of column generation to a callback for rounds of the master."""
+    """Return a callback for rounds of the master that calls ``report`` with a :class:`ColumnRound`.
+
+    None without ``report``.
+    """
     if report is None:
         return None
     return lambda master_round: report(
@@ -355,6 +365,7 @@ def _at_least_cost(
             result = least_cost.disconnected_result(row_solution.result)
             row_solution = OverAllPaths(paths, result, result.bound, result.gap)
         solutions.append(row_solution)
+    # Join the matrices over the paths of all of them.
     merged_result = merged(
         [_with_columns(solution.result, paths.num_paths) for solution in solutions]
     )
@@ -366,7 +377,7 @@ def _at_least_cost(
 
 
 def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
-    """Pad the splits of a result with zeros to ``num_paths`` paths per demand."""
+    """Return a result whose splits are padded with zeros to ``num_paths`` paths per demand."""
     splits = pad(result.splits, (0, num_paths - result.splits.shape[-1]))
     return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.state.prices))
 
@@ -374,8 +385,9 @@ def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
 def _largest_share(
     problem: Problem, solution_at_cost: OverAllPaths, end: Deadline
 ) -> Steps[OverAllPaths | None]:
-    """Return the solution with the largest common served fraction, if prices prove that it is below
-    1; None otherwise.
+    """Return the solution with the largest common served fraction of an infeasible matrix.
+
+    Returns None unless dual prices prove that the largest fraction is below 1.
 
     Args:
         problem: one matrix under least cost.
@@ -384,7 +396,7 @@ def _largest_share(
     """
     path_sets = list[PathSet]()
 
-    # Column generation of max_concurrent_flow, which reuses the paths of its last call.
+    # Solver of max_link_utilisation by column generation, which reuses the paths of its last call.
     def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[PdhgResult]:
         restricted = balanced.with_paths(path_sets[-1] if path_sets else solution_at_cost.paths)
         solution = yield from improving(restricted, target=target, deadline=deadline)
@@ -404,7 +416,7 @@ def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> Pat
     Args:
         problem: B matrices.
         result: solution over the problem's paths, with dual prices.
-        target: target gap, relative.
+        target: relative target gap.
     """
     paths = problem.paths
     for row in range(problem.batch):
@@ -435,7 +447,8 @@ def _add_for_matrix(
         target_value: target gap, in the unit of the objective.
         paths: path set to extend.
     """
-    # Link weights for the shortest paths, and cost of the cheapest candidate path of each demand.
+    # (E,) link weights for the shortest paths, (D,) value of a Gbit/s of each demand, and (D,) cost
+    # of its cheapest candidate path.
     topology = problem.topology
     pairs = problem.paths.pairs
     link_weight = link_weights(problem, prices)[0].cpu().numpy()
@@ -453,8 +466,8 @@ def _add_for_matrix(
         num_nodes, tail, head, link_weight + tie_weight, sources, topology.no_transit
     )
     shortest_cost = distance[source_row, pairs[:, 1]]
-    # Reduced profit over the best candidate path.  In a balanced program prices are scaled so that
-    # capacity times price sums to 1.
+    # (D,) reduced profit over the best candidate path.  Where all demand is carried, the bound is
+    # relative to the sum of capacity times price, so that demands are divided by this sum.
     demand = problem.demand[0].cpu().numpy()
     max_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
     if problem.utility is not None:
@@ -470,6 +483,7 @@ def _add_for_matrix(
     # Under a utility a demand without a path has no weight, so its first path always counts.
     if problem.utility is not None:
         is_added |= np.isfinite(shortest_cost) & ~np.isfinite(cheapest_candidate) & (demand > 0)
+    # Extract the new paths from the shortest-path trees, and append them.
     added_demands = np.flatnonzero(is_added)
     if not len(added_demands):
         return paths
@@ -478,7 +492,7 @@ def _add_for_matrix(
 
 
 def prepare(problem: Problem, target: float) -> None:
-    """Compile the kernels of :func:`improving` for a problem, before a clock starts.
+    """Compile the kernels of column generation for a problem, before a time limit begins.
 
     Args:
         problem: B matrices.
@@ -495,13 +509,17 @@ def prepare(problem: Problem, target: float) -> None:
 
 @functools.cache
 def rehearse_master() -> None:
-    """Compile the kernels of the interior-point master on three nodes."""
+    """Compile the kernels of the interior-point master by one round on three nodes."""
     problem = three_nodes(ObjectiveName.LEAST_COST)
+    # A gap of 1%, no deadline, one round, no progress callback.
     complete(_by_master(problem, 1e-2, Deadline(), 1, None))
 
 
 def rehearse() -> None:
-    """Compile the pricing kernels of a round on three nodes; the engine compiles separately."""
+    """Compile the pricing kernels of a round of column generation on three nodes.
+
+    The kernels of the engine that solves a round are compiled separately.
+    """
     problem = three_nodes()
     direct = problem.with_paths(first_columns(problem.paths, 1))
     prices = torch.zeros_like(problem.capacity)

@@ -37,18 +37,22 @@ _CLASS_FLOW_SLACK = 1e-9
 
 
 def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Solve one program by HiGHS; return shares (1, D, J) of the columns and prices (1, R) of the
-    rows, or None after the time limit.
+    """Solve one program by HiGHS.
 
     Args:
         program: B = 1, in float64, with D demands of J columns and R rows: maximum value, smallest
             largest utilisation, or least cost.
         seconds: time limit of HiGHS.
+
+    Returns:
+        shares (1, D, J) of the columns and dual prices (1, R) of the rows; None if the time limit
+        ended the solve.
     """
     if program.price_set.on_simplex:
         return _exact_balance(program, seconds)
     if program.demand_set.carries_all:
         return _exact_cost(program, seconds)
+    # Value maximisation is the program of a single class that contains all demands.
     program_lp = _ClassPrograms(program, np.zeros(program.demand.shape[1], int))
     solution = program_lp.solve(0, seconds)
     if solution is None:
@@ -59,7 +63,7 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
 def exact_classes(
     program: Program, classes: DemandClasses, end: Deadline
 ) -> tuple[Tensor, Tensor] | None:
-    """Maximise the flow of each class in turn, with the flows of higher classes fixed.
+    """Maximise the flow of each class in turn by HiGHS, with the flows of higher classes fixed.
 
     Args:
         program: B = 1, in float64, with D demands of J columns and R rows.
@@ -82,14 +86,14 @@ def exact_classes(
 
 
 class _CarryAllProgram(NamedTuple):
-    """Sparse rows and columns of a program that carries all routable demand.
+    """Sparse rows and columns of a program of one matrix that must carry all routable demand.
 
     Attributes:
         column: (n,) indices d J + j of the usable columns of positive demands.
         rate: (n,) demand of each column, Gbit/s.
         links: (m,) indices of the rows with a positive limit.
-        load: (m, n) load of a full demand on a column, over the limit of the row.
-        demand_rows: (demands, n) 1 where a column belongs to a demand.
+        load: (m, n) load on each row if a column carries its whole demand, over the row's limit.
+        demand_rows: (served demands, n) 1 where a column belongs to a demand.
     """
 
     column: Int64Array
@@ -100,7 +104,7 @@ class _CarryAllProgram(NamedTuple):
 
     @classmethod
     def from_program(cls, program: Program) -> _CarryAllProgram:
-        """Create the rows and columns of one matrix."""
+        """Return the sparse rows and columns of a program of one matrix."""
         # Usable columns, their demands, and rows that can carry load.
         limit = program.limit[0].cpu().numpy()
         demand = program.routable_demand[0].cpu().numpy()
@@ -109,6 +113,7 @@ class _CarryAllProgram(NamedTuple):
         column_demand = column // live.shape[1]
         served_demands = np.flatnonzero(live.any(1))
         links = np.flatnonzero(limit > 0)
+        # Coefficients of the usable rows and columns, and the position of each column's demand.
         rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
         rate = demand[column_demand]
         demand_row = np.searchsorted(served_demands, column_demand)
@@ -141,18 +146,26 @@ class _CarryAllProgram(NamedTuple):
 
 
 def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Minimise the largest utilisation; return shares (1, D, J) and prices (1, R), None after the
-    time limit.
+    """Minimise the largest utilisation theta of a program by HiGHS.
 
         min theta   s.t.   load[r] <= theta limit[r],   all demand served.
 
     The dual variables of the rows, which sum to 1, are prices times limits.
+
+    Args:
+        program: B = 1, in float64, with D demands of J columns and R rows.
+        seconds: time limit of HiGHS.
+
+    Returns:
+        shares (1, D, J) and prices (1, R); None if the time limit ended the solve.
     """
+    # Without routable demand the optimum is 0, without flow.
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
     sparse_program = _CarryAllProgram.from_program(program)
     num_demands = len(sparse_program.demand_rows.indptr) - 1
     num_links = len(sparse_program.links)
+    # The last column is theta: minimise it under load - theta <= 0 and sum of shares = 1.
     solution = solve_lp(
         np.append(np.zeros(len(sparse_program.column)), 1),
         (
@@ -171,10 +184,18 @@ def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | 
 
 
 def _exact_cost(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
-    """Minimise the cost; return shares (1, D, J) and prices (1, R), None after the time limit.
+    """Minimise the cost of serving all demand within the limits of the rows, by HiGHS.
 
-    min cost' x   s.t.   load[r] <= limit[r],   all demand served.
+        min cost' x   s.t.   load[r] <= limit[r],   all demand served.
+
+    Args:
+        program: B = 1, in float64, with D demands of J columns and R rows.
+        seconds: time limit of HiGHS.
+
+    Returns:
+        shares (1, D, J) and prices (1, R); None if the time limit ended the solve.
     """
+    # Without routable demand the optimum is 0, without flow.
     if not bool((program.routable_demand > 0).any()):
         return torch.zeros_like(program.live.to(program.demand)), torch.zeros_like(program.limit)
     sparse_program = _CarryAllProgram.from_program(program)
@@ -214,7 +235,8 @@ class _ClassPrograms:
     def __init__(
         self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False
     ) -> None:
-        # Largest flow of each column: smallest limit of its rows, 0 for dead columns; Gbit/s.
+        # (D, J) largest flow of each column: smallest limit of its rows, 0 for dead columns;
+        # Gbit/s.
         self._program = program
         self.limit = program.limit[0].cpu().numpy()
         demand = program.demand[0].cpu().numpy()
@@ -235,7 +257,7 @@ class _ClassPrograms:
         self._column_unit = unit[self.demand_of]
         self._upper = max_flow.reshape(-1)[self.column] / self._column_unit
         self._class_of = class_of_demand[self.demand_of]
-        # Objective, and rows scaled to a right-hand side of 1.
+        # Objective (flow or value), and rows scaled to a right-hand side of 1.
         value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self.column]
         self._value = np.ones(len(self.column)) if is_ordered else value
         self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
@@ -243,17 +265,19 @@ class _ClassPrograms:
         scaled_rows = sp.csr_array(
             sp.diags_array(self._inverse) @ rows @ sp.diags_array(self._column_unit)
         )
-        # Smaller program, a tenth of the time on UsCarrier: a demand with one column has a bound
-        # instead of a row, and rows that all flows together cannot fill are dropped.
+        # A smaller program takes a tenth of the time on UsCarrier: a demand with one column has an
+        # upper bound instead of a row.
         max_share = np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)
         column_count = np.bincount(self.demand_of, minlength=len(demand))
         is_alone = column_count[self.demand_of] == 1
         self._upper = np.where(
             is_alone, np.minimum(self._upper, max_share[self.demand_of]), self._upper
         )
+        # Rows that all flows together cannot fill are dropped.
         self._link_rows = np.flatnonzero(
             scaled_rows @ np.minimum(self._upper, max_share[self.demand_of]) > 1
         )
+        # A row for each demand with several columns.
         shared_demands = np.flatnonzero(column_count > 1)
         demand_row = np.zeros(len(demand), int)
         demand_row[shared_demands] = np.arange(len(shared_demands))
@@ -270,7 +294,7 @@ class _ClassPrograms:
         self._rhs = [np.ones(len(self._link_rows)), max_share[shared_demands]]
 
     def shares(self, flows: FloatArray) -> Tensor:
-        """Convert flows (n,), Gbit/s, to shares (1, D, J)."""
+        """Return the shares (1, D, J) of all columns for flows (n,) of the usable ones, Gbit/s."""
         demand = self._program.demand[0].cpu().numpy()
         shares = np.zeros(tuple(self._program.live.shape[1:]))
         shares.reshape(-1)[self.column] = flows / demand[self.demand_of]
@@ -286,13 +310,15 @@ class _ClassPrograms:
             seconds: time limit of HiGHS.
 
         Returns:
-            flows (n,) of the columns, Gbit/s, and prices (R,) of the rows; None if unsolved in
-            time.
+            flows (n,) of the columns, Gbit/s, and prices (R,) of the rows; None if the time limit
+            ended the solve.
         """
+        # The objective is divided by the sum of the columns' units, so that it is about 1.
         is_class = self._class_of == class_index
         volume = max(float(self._column_unit[is_class].sum()), np.finfo(float).tiny)
         if not len(self.column):
             return np.zeros(0), np.zeros(len(self.limit))
+        # Columns of lower classes have the upper bound 0.
         solution = solve_lp(
             -np.where(is_class, self._column_unit * self._value / volume, 0),
             (sp.vstack(self._constraint_rows, format="csr"), np.concatenate(self._rhs)),

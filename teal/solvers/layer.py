@@ -79,7 +79,7 @@ _DAMPING = 1e-12
 
 
 class OptimalValue(NamedTuple):
-    """Optimum of B pairs of demands and capacities.
+    """Optimal values of B pairs of demands and capacities, differentiable in both.
 
     Attributes:
         value: (B,) value of the allocation, with the gradient of the dual bound at ``prices``.
@@ -133,10 +133,13 @@ def optimal_value(
 def smooth_splits(
     problem: Problem, demand: Tensor, capacity: Tensor | None = None, *, temperature: float = 0.02
 ) -> Tensor:
-    """Compute (B, D, K) optimal splits of the program with entropy, differentiable in demands and
+    """Compute optimal splits (B, D, K) of the program with entropy, differentiable in demands and
     capacities.
 
-        max <v, x> + t sum_d demand[d] entropy(w[d])   s.t.   loads <= c,   x[d] = demand[d] w[d].
+        max <v, x> + t sum_d demand[d] entropy(w[d])   s.t.   loads <= c,   x[d] = demand[d] w[d],
+
+    where w[d] are the splits of demand d, x its flows, v the value of a Gbit/s on each path, and c
+    the capacities.
 
     Args:
         problem: network, paths and an objective that maximises a linear value; its demands are
@@ -166,10 +169,10 @@ def smooth_splits(
 def _problem_under(
     where: str, problem: Problem, demand: Tensor, capacity: Tensor | None
 ) -> Problem:
-    """Return the problem under other demands and capacities, float64, with their gradients.
+    """Return a float64 problem with other demands and capacities, which keep their gradients.
 
     Args:
-        where: name of the function, for messages.
+        where: name of the calling function, for messages.
         problem: network, paths and objective.
         demand: (B, D) Gbit/s.
         capacity: (E,) or (B, E) Gbit/s; None for the capacities of the first matrix of ``problem``.
@@ -178,10 +181,10 @@ def _problem_under(
         InputError: a side condition, or arrays of another shape, negative or not finite.
     """
     if problem.conditions or problem.largest_share is not None:
-        kinds = [type(condition).__name__ for condition in problem.conditions] or [
+        names = [type(condition).__name__ for condition in problem.conditions] or [
             "a largest share"
         ]
-        raise InputError(where, "problem", "no side conditions", ", ".join(kinds))
+        raise InputError(where, "problem", "no side conditions", ", ".join(names))
     checked("demand", demand.detach().cpu().numpy(), problem.paths.num_demands)
     problem = problem.to(torch.float64).with_demand(demand)
     if capacity is None:
@@ -205,15 +208,23 @@ def _detached(problem: Problem) -> Problem:
 class _SmoothSplits(torch.autograd.Function):
     """Splits (B, D, K) as an autograd function of demands (B, D) and capacities (B, E).
 
-    Forward: softmax splits at the prices that minimise the smoothed dual F.  Backward: the implicit
-    function theorem at the optimum, one linear system per gradient.
+    Forward: softmax splits at the prices that minimise the smoothed dual function.  Backward: the
+    implicit function theorem at the optimum, one linear system per gradient.
     """
 
     @staticmethod
     def forward(
         ctx: Any, demand: Tensor, capacity: Tensor, problem: Problem, temperature: float
     ) -> Tensor:
-        """Minimise F and return the softmax splits."""
+        """Minimise the smoothed dual over prices; return its softmax splits (B, D, K).
+
+        Args:
+            ctx: autograd context; keeps the dual function, the prices (B, E) and the splits.
+            demand: (B, D) Gbit/s.
+            capacity: (B, E) Gbit/s.
+            problem: the problem with these demands and capacities, without gradients.
+            temperature: t over the mean value of a Gbit/s.
+        """
         # Autograd needs demand and capacity as arguments; ``problem`` has both values.
         del demand, capacity
         ctx.dual = _SmoothedDual(problem, temperature)
@@ -224,10 +235,12 @@ class _SmoothSplits(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return gradients by demands (B, D) and capacities (B, E).
+        """Return the gradients by demands (B, D) and capacities (B, E).
 
-        With rhs = -A' J g / t for the incoming gradient g (B, D, K), solve H s = rhs on the links
-        with a price; then d demand[d] = sum_k w[d, k] pathsum(s), d capacity = -s.
+        The incoming gradient g (B, D, K) is by the splits w.  With the incidence A of paths and
+        links, J[d] = diag(w[d]) - w[d] w[d]' and the Hessian H of the smoothed dual, solve H s =
+        -A' J g / t on the links with a price; then the gradient is sum_k w[d, k] pathsum(s) by
+        demand[d], and -s by the capacities.
         """
         dual: _SmoothedDual = ctx.dual
         has_price = ctx.prices > 0
@@ -237,7 +250,7 @@ class _SmoothSplits(torch.autograd.Function):
 
 
 def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
-    """Minimise the smoothed dual F over prices (B, E), with continuation in the temperature.
+    """Return the prices (B, E) that minimise the smoothed dual, by continuation in the temperature.
 
     Newton's method starts from prices of the linear program at a high temperature, and each lower
     temperature from the last prices.
@@ -267,7 +280,9 @@ def _optimal_prices(problem: Problem, temperature: float) -> Tensor:
 class _SmoothedDual:
     """Smoothed dual F of B pairs of demands and capacities, float64.
 
-    F(p) = sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)).
+    F(p) = sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
+    with link prices p, capacities c, temperature t, and the value v[d, k] of a Gbit/s and the price
+    of path k of demand d.
 
     Args:
         problem: B matrices.
@@ -282,8 +297,9 @@ class _SmoothedDual:
         self._is_live = problem.capacity > 0
 
     def _logits(self, prices: Tensor) -> Tensor:
-        """Return (B, D, K + 1) profit over temperature of each path, -inf for dead paths, and 0 for
-        rejection.
+        """Return (B, D, K + 1) profit over temperature of each path at prices (B, E).
+
+        Dead paths have -inf; the last entry of each demand, 0, stands for rejection.
         """
         profit = self._problem.path_value - self.ops.path_sum(prices)
         logits = torch.where(self._problem.path_mask, profit / self._temperature, -torch.inf)
@@ -294,28 +310,30 @@ class _SmoothedDual:
         return self._logits(prices).softmax(-1)[..., :-1]
 
     def value(self, prices: Tensor) -> Tensor:
-        """Return (B,) F at prices (B, E)."""
+        """Return (B,) the smoothed dual value F at prices (B, E)."""
         profit = self._temperature * self._logits(prices).logsumexp(-1)
         return self._problem.capacity_value(prices) + (self._problem.demand * profit).sum(1)
 
     def slope(self, splits: Tensor, change: Tensor) -> Tensor:
-        """Return (B, D, K) J change / t with J[d] = diag(w[d]) - w[d] w[d]': the derivative of the
-        splits along a change of the profits.
+        """Return (B, D, K) the derivative of the splits along a change of the profits.
+
+        It is J change / t with J[d] = diag(w[d]) - w[d] w[d]', the Jacobian of the softmax at the
+        splits w, and the temperature t.
 
         Args:
-            splits: (B, D, K) w.
+            splits: (B, D, K) softmax splits w.
             change: (B, D, K) change of the profits.
         """
         return splits * (change - (splits * change).sum(-1, keepdim=True)) / self._temperature
 
     def minimise(self, prices: Tensor, tolerance: float) -> tuple[Tensor, float]:
-        """Minimise F by Newton steps projected onto p >= 0 (Bertsekas 1982).
+        """Minimise the smoothed dual F by Newton steps projected onto p >= 0 (Bertsekas 1982).
 
-        Links are free if their price is positive, or would rise.
+        A step changes the prices of free links only: links whose price is positive or would rise.
 
         Args:
             prices: (B, E) start.
-            tolerance: relative error of a load on a free link at which to stop.
+            tolerance: relative error of the load of every free link at which to stop.
 
         Returns:
             prices (B, E), and the largest relative error of a load.
@@ -345,7 +363,7 @@ class _SmoothedDual:
     def _line_search(
         self, prices: Tensor, value: Tensor, gradient: Tensor, step: Tensor, is_open: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Backtrack each matrix's step until F decreases sufficiently (Armijo).
+        """Halve each matrix's step until the smoothed dual F decreases sufficiently (Armijo).
 
         Args:
             prices: (B, E) present prices.
@@ -357,6 +375,7 @@ class _SmoothedDual:
         Returns:
             prices (B, E), unchanged where no step is accepted, and F (B,).
         """
+        # (B,) step length: 1 for open matrices, 0 for optimal ones.
         size = is_open.to(value)
         for _ in range(_MAX_HALVINGS):
             new_prices = (prices + size[:, None] * step).clamp(min=0)
@@ -373,7 +392,9 @@ class _SmoothedDual:
         )
 
     def solve_for_prices(self, splits: Tensor, has_price: Tensor, rhs: Tensor) -> Tensor:
-        """Return (B, E) H^-1 ``rhs`` on the links with a price, and 0 on the others.
+        """Return (B, E) the solution of H s = ``rhs`` on links with a price, and 0 on other links.
+
+        H is the Hessian of the smoothed dual at the optimum.
 
         Args:
             splits: (B, D, K) splits at the optimum.
@@ -391,15 +412,17 @@ class _SmoothedDual:
         """Solve (H + damping) s = ``rhs`` on the free links by conjugate gradients; s is 0
         elsewhere.
 
-        H = A' (demand J / t) A, with A the incidence of paths and links.
+        H = A' (demand J / t) A is the Hessian of the smoothed dual, with the incidence A of paths
+        and links, and J[d] = diag(w[d]) - w[d] w[d]' for the splits w.
 
         Args:
-            splits: (B, D, K) splits, which define J.
+            splits: (B, D, K) splits w.
             is_free: (B, E) bool, free links.
             rhs: (B, E) right-hand side, 0 on other links.
             damping: (B, E) diagonal regularisation.
             residual: relative residual at which to stop.
         """
+        # Diagonal of the matrix, for the Jacobi preconditioner.
         weight = self._problem.demand[..., None]
         diagonal = self.ops.link_sum(weight * splits * (1 - splits)) / self._temperature + damping
 
@@ -423,8 +446,8 @@ def _conjugate_gradients(
     inverse_diagonal: Tensor,
     tolerance: float,
 ) -> Tensor:
-    """Solve B positive definite systems by preconditioned conjugate gradients; return (B, E)
-    solutions.
+    """Return the solutions (B, E) of B positive definite systems, by preconditioned conjugate
+    gradients.
 
     Args:
         apply_matrix: product of the matrices with (B, E) vectors.
@@ -432,6 +455,7 @@ def _conjugate_gradients(
         inverse_diagonal: (B, E) Jacobi preconditioner.
         tolerance: relative residual at which a system is solved.
     """
+    # Norms are those of the residual in the metric of the preconditioner, (B,).
     solution = torch.zeros_like(rhs)
     residual = rhs
     preconditioned = inverse_diagonal * residual
@@ -441,6 +465,7 @@ def _conjugate_gradients(
     for _ in range(_MAX_CONJUGATE_STEPS):
         if bool((squared_norm <= squared_tolerance).all()):
             break
+        # Step lengths along the directions; 0 for solved systems.
         product = apply_matrix(direction)
         curvature = (direction * product).sum(1)
         step_length = torch.where(
@@ -450,6 +475,7 @@ def _conjugate_gradients(
         )[:, None]
         solution = solution + step_length * direction
         residual = residual - step_length * product
+        # Next conjugate directions.
         preconditioned = inverse_diagonal * residual
         last_squared_norm = squared_norm
         squared_norm = (residual * preconditioned).sum(1)

@@ -48,7 +48,7 @@ _COST_RANGE = 1e3
 _AIMED_GAP_SHARE = 0.99  # share of the target gap that the kernel aims at
 
 Balance = Callable[[Problem, float, Deadline], Steps[PdhgResult]]
-"""Solver of max_link_utilisation for one matrix, to a gap."""
+"""Solver of max_link_utilisation: called with a problem of one matrix, the gap and a deadline."""
 
 
 class LargestShare(NamedTuple):
@@ -58,7 +58,7 @@ class LargestShare(NamedTuple):
         share: served fraction of every demand under the splits, at most 1.
         bound: upper bound of the served fraction; above 1 where all demand may fit.
         splits: (1, D, K) splits of the allocation.
-        prices: (1, E) dual prices of the bound; the sum of capacity times price is 1.
+        prices: (1, E) dual prices that prove the bound; the sum of capacity times price is 1.
     """
 
     share: float
@@ -78,16 +78,18 @@ class LargestShare(NamedTuple):
 
 
 def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Steps[LargestShare]:
-    """Compute the largest common served fraction of one matrix: 1 / (largest utilisation), at most
-    1.
+    """Compute the largest fraction that can be served of every demand of one matrix, with a bound.
 
-    Gaps decrease until value or bound decides whether all demand fits.
+    It is 1 / (smallest possible largest utilisation), at most 1.  Programs are solved to ever
+    smaller gaps until value or bound decides whether all demand fits.
 
     Args:
         problem: one matrix.
-        balance: solver of max_link_utilisation, for one matrix, to a gap, until a deadline.
+        balance: solver of max_link_utilisation for one matrix, to a gap, until a deadline.
         deadline: end of the search, which may leave the question undecided.
     """
+    # The inverse of a largest utilisation is a common served fraction, and the inverse of its lower
+    # bound an upper bound on the fraction.
     balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
         result = yield from balance(balanced, gap, deadline)
@@ -137,7 +139,7 @@ def solving(
 
 
 def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
-    """Convert splits and prices of a result to ``dtype``; value, bound and gap stay float64."""
+    """Return a result with splits and prices in ``dtype``; value, bound and gap stay float64."""
     tensors: dict[str, Any] = {
         field: getattr(result, field).to(dtype) for field in ("splits", "prices")
     }
@@ -146,7 +148,11 @@ def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
 
 
 def require(problem: Problem, engine: str) -> None:
-    """Validate that interior points apply to a problem under least_cost.
+    """Raise InputError unless interior points can solve a problem under least_cost.
+
+    Args:
+        problem: B matrices.
+        engine: "auto" or "interior".
 
     Raises:
         InputError: another engine, side conditions, or another device.
@@ -179,8 +185,8 @@ def _solve_matrix(
         deadline: deadline of the last iteration.
         balance: solver of max_link_utilisation.
     """
-    # Start: splits (D * K,) and prices (E,), zero or from the warm start; each round continues
-    # there.
+    # Splits (D * K,) and prices (E,), zero or from the warm start; each round continues from those
+    # of the last one.
     begin = time.perf_counter()
     iterations = 0
     splits = np.zeros(problem.paths.mask.size)
@@ -193,6 +199,7 @@ def _solve_matrix(
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
         yield
+        # Solve at the present price, and evaluate the splits scaled to serve all demand.
         served_splits, iterations = _solve_at_shedding_price(
             problem, shedding_price, splits, prices, gap, max_iterations, deadline, start
         )
@@ -214,17 +221,20 @@ def _solve_matrix(
 
 
 def _shedding_price_range(problem: Problem) -> tuple[float, float]:
-    """Return the first price per Gbit/s of unserved demand, and its limit.
+    """Return the first price per Gbit/s of unserved demand, and the limit up to which it rises.
 
     A price above the cost of every path serves all feasible demand.  One path of extreme cost would
     make the price so large that the costs of all others vanish in its rounding, so that the first
-    price covers costs up to 1000 times the typical one.
+    price covers costs up to 1000 times the typical one: the largest cost of a demand's cheapest
+    path.
     """
+    # (B, D, K) cost of a Gbit/s on each path.
     cost = torch.where(problem.path_mask, -problem.path_value, -torch.inf)
     max_cost = max(float(cost.max()), 0.0)
     cheapest = torch.where(problem.path_mask, -problem.path_value, torch.inf).amin(-1)
     routable_cost = torch.where(problem.routable, cheapest, 0.0)
     typical_cost = max(float(routable_cost.max()), 0.0)
+    # Costs of 0 everywhere give a price of 1.
     first_cost = min(max_cost, _COST_RANGE * typical_cost) or max_cost
     return UNSERVED_COST * first_cost or 1.0, (UNSERVED_COST * max_cost or 1.0) * _MAX_PRICE_RISE
 
@@ -239,8 +249,7 @@ def _solve_at_shedding_price(
     deadline: Deadline,
     start: Start,
 ) -> tuple[Tensor, int]:
-    """Minimise cost with unserved demand at a price; return splits (1, D, K) and number of
-    iterations.
+    """Minimise the cost of flows plus the price of unserved demand, for one matrix.
 
     Args:
         problem: one matrix, float64.
@@ -251,17 +260,22 @@ def _solve_at_shedding_price(
         max_iterations: iteration limit.
         deadline: deadline of the last iteration.
         start: COLD, or WARM to start from splits and prices.
+
+    Returns:
+        splits (1, D, K), and the number of iterations.
     """
-    # HiGHS, while the kernels are not compiled.
+    # Without compiled kernels HiGHS solves the program, with all demand served.
     if is_interpreting():
         exact = exact_program(problem.program, deadline.remaining_s)
         if exact is not None:
             prices[:] = exact[1][0].numpy()
             return exact[0], 0
-    # Value of a Gbit/s on a path: shedding price minus path cost.
+    # Value of a Gbit/s on a path: shedding price minus path cost (path_value is minus the cost).
     value = (shedding_price + problem.path_value).reshape(-1).contiguous().numpy()
     demand = problem.demand[0].contiguous()
     capacity = problem.capacity[0].contiguous()
+    # Presolve a program that may shed demand (True); a Gbit/s at no cost has the value
+    # shedding_price.
     program = presolve(
         path_links_of(problem.paths),
         NO_TERMS,
@@ -272,6 +286,8 @@ def _solve_at_shedding_price(
         shedding_price,
         splits,
     )
+    # Search with shedding (first True) whose incumbents must serve all demand (second True), to
+    # slightly below the gap; the deadline sets the flag.
     stop = np.zeros(1, np.bool_)
     with ends_at(deadline, stop):
         iterations = solve_on_threads(
@@ -289,8 +305,9 @@ def _solve_at_shedding_price(
 
 
 def is_feasible(problem: Problem, splits: Tensor) -> bool:
-    """Whether splits (1, D, K), as shares of all demand, keep all loads within capacities, up to
-    rounding.
+    """Return whether the loads of splits (1, D, K) are within the capacities, up to rounding.
+
+    Splits are shares of the demands; whether they sum to 1 is not checked.
     """
     return bool((problem.program.overload(problem.loads(splits)) <= _ROUNDING).all())
 
@@ -303,7 +320,9 @@ def make_result(
     gap: float,
     deadline: Deadline,
 ) -> PdhgResult:
-    """Create the result of one matrix; value and gap are infinite where loads exceed capacities.
+    """Create the result of one matrix under least_cost, with the splits scaled to serve all demand.
+
+    Value and gap are infinite if the loads then exceed the capacities.
 
     Args:
         problem: one matrix.
@@ -313,12 +332,14 @@ def make_result(
         gap: target gap.
         deadline: deadline of the search, for the stopping criterion.
     """
+    # Serve all demand over the live paths; overloaded links make the value infinite.
     live = torch.where(problem.path_mask, splits, 0).clamp(min=0)
     splits = scaled_to_one(problem, live)
     bound = dual_bound(problem, prices)
     value = problem.value(splits)
     if not is_feasible(problem, splits):
         value = torch.full_like(value, torch.inf)
+    # Certified gap, and the criterion that ended the search.
     gaps = certified_gap(problem, value, bound)
     is_reached = float(gaps[0]) <= gap
     stop = Stop.GAP if is_reached else Stop.DEADLINE if deadline.is_over else Stop.STALLED
@@ -337,8 +358,9 @@ def make_result(
 
 
 def infeasible_result(result: PdhgResult, share: LargestShare) -> PdhgResult:
-    """Return the result of an infeasible matrix: allocation and dual prices of the largest common
-    served fraction; value, bound and gap are infinite.
+    """Return the result of an infeasible matrix, with infinite value, bound and gap.
+
+    Splits and prices are those of the largest common served fraction.
 
     Args:
         result: result of one matrix with unserved demand.
@@ -361,15 +383,21 @@ def infeasible_result(result: PdhgResult, share: LargestShare) -> PdhgResult:
 
 
 def without_path(problem: Problem) -> Tensor:
-    """Return (B,) whether a matrix has a positive demand without a live candidate path, so that it
-    is infeasible.
+    """Return (B,) whether a matrix has a positive demand without a live candidate path.
+
+    Such a matrix is infeasible under least_cost.
     """
     return ((problem.demand > 0) & ~problem.routable).any(1)
 
 
 def disconnected_result(result: PdhgResult) -> PdhgResult:
-    """Return the result of a matrix with a demand without a path: infeasible, with a common served
-    fraction of 0.  The splits serve the other demands.
+    """Return the infeasible result of matrices that have a demand without a path.
+
+    Value, bound and gap are infinite, and the largest common served fraction is 0 with the bound 0.
+    The splits stay: they serve the other demands.
+
+    Args:
+        result: result of these matrices.
     """
     infinite = torch.full_like(result.value, torch.inf)
     return dataclasses.replace(

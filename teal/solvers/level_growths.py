@@ -44,8 +44,9 @@ def level_growths(
 ) -> list[LevelGrowth]:
     """Certify how far some rate levels could grow, in ascending order of the level.
 
-    A level t is a rate per weight; its bound theta says that no allocation raises all rates at this
-    level or above to theta t w (at most the demand) while the others keep theirs.
+    A level t is a rate per weight w.  No allocation raises the rates of all demands at the level t
+    or above it beyond theta t w (at most the demand) while the other demands keep their rates;
+    theta is the certified growth.
 
     Args:
         problem: B = 1.
@@ -54,6 +55,7 @@ def level_growths(
         levels: largest number of levels, those with the most flow.
         min_rate: smallest level to consider.
     """
+    # Rates (D,) in Gbit/s and levels (D,) without classes, value steps and side conditions.
     problem = dataclasses.replace(
         problem.to(torch.float64), classes=None, steps=None, conditions=()
     )
@@ -61,6 +63,7 @@ def level_growths(
     demand = problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
+    # Open demands have a path and are not fully served.
     is_open = (rate < WHOLE_SHARE * demand) & problem.routable[0]
     is_selected = is_open & (level > min_rate)
     growths = []
@@ -72,8 +75,9 @@ def level_growths(
 
 
 def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
-    """Group levels within 2% of the lowest of a group; return the lowest level of the groups with
-    the most flow, ascending.
+    """Group levels of demands, and return the lowest level of the groups with the most flow.
+
+    Levels within 2% of the lowest one of a group belong to the group; the result ascends.
 
     Args:
         level: (n,) rate per weight of each demand.
@@ -92,7 +96,7 @@ def _levels(level: Tensor, rate: Tensor, num_groups: int) -> list[float]:
 
 
 def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -> float:
-    """Return the tightest bound on the growth theta of a level.
+    """Return the tightest bound found on the growth factor theta of a level.
 
     Tries increasing theta until the prices of max_link_utilisation at the grown rates prove a bound
     of at most theta.
@@ -100,8 +104,8 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -
     Args:
         problem: B = 1.
         rate: (D,) rates, Gbit/s.
-        grows: (D,) bool, demands of the growing set A.
-        level_rate: (D,) t w, Gbit/s.
+        grows: (D,) bool, demands whose rates grow; the others keep theirs.
+        level_rate: (D,) rate of each demand at the level, level times weight, Gbit/s.
     """
     best_bound = math.inf
     for target in _GROWTH_FACTORS:

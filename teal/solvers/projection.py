@@ -23,12 +23,12 @@ MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as z
 def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     """Project ``splits`` to a feasible allocation (B, D, K).
 
-    max_link_utilisation: the splits of each routable demand are scaled to a sum of 1.
+    Under max_link_utilisation the splits of each routable demand are scaled to a sum of 1.
 
-    max_concurrent_flow: splits are scaled to a sum of 1 and divided by the largest utilisation if
-    that is above 1; then step 3 below allocates unused capacity.
+    Under max_concurrent_flow splits are scaled to a sum of 1 and divided by the largest utilisation
+    if that is above 1; then step 3 below allocates unused capacity.
 
-    Value maximisation, in three steps:
+    Where a value is maximised, the projection has three steps:
 
     1. clamp: splits that are negative, NaN or on dead paths become 0, others are at most the
        largest share of their path; a sum above 1 is scaled to 1;
@@ -59,16 +59,19 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     # Step 2: scale down.
     flow = problem.flows(splits / splits.sum(-1, keepdim=True).clamp(min=1))
     load = problem.ops.link_sum(flow)
+    # Unused capacity before the scaling, which determines the requests of the first refill round.
     unused = (problem.capacity - load).clamp(min=0)
     flow = flow * granted_share(problem, load, problem.capacity)
     # Step 3: refill.
     for _ in range(refill):
+        # Requests of unserved demand, and the share that the residual capacities grant.
         load = problem.ops.link_sum(flow)
         request = _requested_flow(problem, flow, unused)
         requested_load = problem.ops.link_sum(request)
         residual = (problem.capacity - load).clamp(min=0)
         flow = flow + request * granted_share(problem, requested_load, residual)
         unused = (residual - requested_load).clamp(min=0)
+    # Flows as shares of the demand.
     demand = problem.demand[..., None]
     return torch.where(demand > 0, flow / torch.where(demand > 0, demand, 1), 0)
 
@@ -85,14 +88,14 @@ def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Tensor:
-    """Return (B, D, K) the granted share of each path's request.
+    """Return (B, D, K) the share of a request for capacity that each path is granted.
 
-    It is 1 / max(1, max requested / available along the path).
+    It is 1 / max(1, largest requested / available of a link along the path).
 
     Args:
         problem: B matrices, for their paths.
-        requested: (B, E) load of all requests; links without requests limit no path.
-        available: (B, E) capacity available to requests.
+        requested: (B, E) load of all requests, Gbit/s; links without requests limit no path.
+        available: (B, E) capacity available to requests, Gbit/s.
     """
     # Positive in this type: the gradient of 0 / 0 would be NaN.
     smallest = torch.finfo(available.dtype).tiny
@@ -101,11 +104,10 @@ def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Ten
 
 
 def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
-    """Return (B, D, K) requests of unserved demand, Gbit/s, in proportion to the unused path
-    capacity.
+    """Return (B, D, K) the flow that unserved demand requests on each path, Gbit/s.
 
-    A demand requests at most the unused capacity of each path, and at most its unserved flow in
-    total.
+    Requests are in proportion to the unused capacity of the demand's paths.  A demand requests at
+    most the unused capacity of each path, and at most its unserved flow in total.
 
     Args:
         problem: B matrices.
@@ -141,10 +143,11 @@ class CutOnly(NamedTuple):
 
 
 def share_of_value(problem: Problem, value: Tensor) -> Tensor:
-    """Return (B,) an objective value as a quality, larger for better allocations.
+    """Return (B,) objective values as shares of the best conceivable value, larger for better ones.
 
-    Value over the value of all demand, with each Gbit/s on its best path, 1 without demand; the
-    smallest served fraction under max_concurrent_flow; 1 / utilisation under max_link_utilisation.
+    It is the value over the value of all demand with each Gbit/s on its best path, and 1 without
+    demand; under max_concurrent_flow the smallest served fraction, and under max_link_utilisation
+    1 / utilisation.
 
     Args:
         problem: B matrices.

@@ -22,7 +22,7 @@ from teal.solvers.result import PdhgResult
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Protected:
-    """Protected allocation of B matrices.
+    """Allocation of B matrices whose guaranteed rates survive failures of link groups.
 
     Attributes:
         result: splits without failures (guaranteed rates in the ratio of the reservations), prices,
@@ -70,6 +70,7 @@ def protect(
     Raises:
         InputError: the problem does not support protection, or a group is invalid.
     """
+    # Solve the problem with this protection in place of an earlier one.
     groups = problem.topology.cables() if groups is None else groups
     protection = Protection.of(problem.ops, problem.topology.num_links, groups)
     other_conditions = tuple(
@@ -77,6 +78,7 @@ def protect(
     )
     plain = dataclasses.replace(problem, conditions=other_conditions)
     result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
+    # Share of the demand that no reservation on its paths can protect.
     total = problem.demand.sum(1).clamp(min=1e-300)
     unprotected_share = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
     return Protected(result, protection.reserved(result.splits), unprotected_share)
@@ -85,7 +87,7 @@ def protect(
 def under_failures(
     problem: Problem, splits: Tensor, groups: Sequence[Sequence[int]] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Simulate the failure of each group, with routers rescaling the splits to live paths.
+    """Simulate the failure of each group, after which routers rescale the splits to live paths.
 
     Args:
         problem: B matrices.
@@ -93,10 +95,11 @@ def under_failures(
         groups: link indices of each of G groups; None for every cable.
 
     Returns:
-        utilisation: (G, B) largest load over capacity of a link that has not failed.
-        disconnected_flow: (G, B) flow of the demands without a live used path, Gbit/s.
+        utilisation (G, B), the largest load over capacity of a working link, and the flow (G, B) in
+        Gbit/s of demands whose used paths have all failed.
     """
     groups = problem.topology.cables() if groups is None else groups
+    # (G, D, K) paths that the failure of each group breaks.
     failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(
         problem.ops.device
     )

@@ -25,11 +25,11 @@ from teal.runtime.shapes import Float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PdhgState:
-    """Warm start for another matrix, or for the same matrix under other capacities.
+    """Splits and dual prices that a solve of a similar problem starts from (warm start).
 
     Attributes:
         splits: (B, D, K) share of each demand on each path; may be infeasible.
-        prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
+        prices: (B, E) dual price of each link, value per Gbit/s; 1/(Gbit/s) for a balanced program.
         program_prices: prices of each program of a sequence; None for a single program.
     """
 
@@ -38,32 +38,33 @@ class PdhgState:
     program_prices: ProgramPrices | None = None
 
     def rows(self, rows: slice | Tensor) -> PdhgState:
-        """Return the state of some of the matrices."""
+        """Return the state of the matrices at these indices, in this order."""
         program_prices = None if self.program_prices is None else self.program_prices.rows(rows)
         return PdhgState(self.splits[rows], self.prices[rows], program_prices)
 
     def repeated(self, batch: int) -> PdhgState:
-        """Repeat the state of one matrix for each of several."""
+        """Return the state of the first matrix, repeated for ``batch`` matrices."""
         return self.rows(torch.zeros(batch, dtype=torch.int64))
 
 
 @runtime_checkable
 class Starter(Protocol):
-    """Learned start of PDHG, such as a PriceGNN.
+    """Model that predicts splits and prices from which PDHG starts, such as a PriceGNN.
 
-    Optional methods: ``start_sample``, like ``start``, for samples of the demands;
-    ``rehearse(problem)``, called before the clock starts, to load what ``start`` needs; and, for
-    adjustable work, ``start_for(problem, iterations)`` for a program of a predicted number of
-    iterations, with ``rounds_for(iterations)``, the number of rounds of such a start.
+    It may have further methods: ``start_sample(problem)``, like ``start``, for a sample of the
+    demands; ``rehearse(problem)``, which loads the kernels and weights of ``start`` before a time
+    limit begins; ``start_for(problem, iterations)``, a start whose work suits a program of a
+    predicted number of iterations; and ``rounds_for(iterations)``, the number of message-passing
+    rounds of this start.
     """
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Return splits (B, D, K), possibly infeasible, and prices (B, E)."""
+        """Return predicted splits (B, D, K), possibly infeasible, and link prices (B, E)."""
         ...
 
 
 def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Return a model's splits and prices for a sample of the demands.
+    """Return a model's splits (B, D, K) and prices (B, E) for a sample of the demands.
 
     Calls ``start_sample`` if the starter has it, else ``start``.
     """
@@ -71,16 +72,23 @@ def start_of_sample(starter: Starter, problem: Problem) -> tuple[Tensor, Tensor]
 
 
 def start_for(starter: Starter, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
-    """Return a model's splits and prices for a program that needs about ``iterations`` iterations.
+    """Return a model's splits (B, D, K) and prices (B, E) for a program of a predicted difficulty.
 
     Calls ``start_for`` if the starter has it, else ``start``.
+
+    Args:
+        starter: the model.
+        problem: B matrices.
+        iterations: predicted number of iterations of the solve.
     """
     method = getattr(starter, "start_for", None)
     return starter.start(problem) if method is None else method(problem, iterations)
 
 
 def rounds_for(starter: Starter, iterations: float) -> int:
-    """Return the number of rounds that a model runs for a program of ``iterations`` iterations.
+    """Return the number of message-passing rounds of a model for a program of this difficulty.
+
+    The difficulty is the predicted number ``iterations`` of iterations of the solve.
 
     Calls ``rounds_for`` if the starter has it; else 22, the rounds of a PriceGNN.
     """
@@ -122,7 +130,7 @@ class Stop(StrEnum):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Solution:
-    """Value and bound of one program of any kind, with its stopping criterion.
+    """Value and certified bound of one optimisation, with its stopping criterion.
 
     Attributes:
         value: value of the solution.
@@ -130,7 +138,7 @@ class Solution:
         sense: 1.0 for a maximum, -1.0 for a minimum.
         iterations: iterations or rounds of the search.
         solve_s: wall-clock seconds.
-        stopped_by: stopping criterion.
+        stopped_by: criterion that ended the search.
     """
 
     value: float
@@ -154,8 +162,13 @@ class Solution:
 
 
 def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
-    """Return the stopping criterion of each matrix of a sequence: GAP where the certified gap (B,)
-    is at most ``target``, else ITERATIONS.
+    """Return the stopping criterion of each of B matrices under a sequence of programs.
+
+    It is GAP if the certified gap is at most ``target``, else ITERATIONS.
+
+    Args:
+        gaps: (B,) certified gaps.
+        target: target gap.
     """
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
@@ -175,14 +188,15 @@ class PdhgResult(WithLines):
         bound: (B,) dual bound of the objective at the prices: upper for a maximum, lower for a
             minimum.
         gap: (B,) certified gap between value and bound; infinite if either is not finite.
-        iterations: number of iterations; of several parts of the batch, the largest number.
+        iterations: number of iterations; the largest number if the batch was solved in parts.
         solve_s: wall-clock seconds.
-        state: best splits and prices, a warm start of another solve.
+        state: best splits and prices, from which another solve can start.
         stopped_by: (B,) stopping criterion of each matrix.
         program_prices: prices of each program of a sequence, see
             :class:`teal.problem.ProgramPrices`.
-        lines: certified figures of each class or level of a sequence; under priority value and
-            bound are sums over the classes, and the gap is the widest gap of a class.
+        lines: value, bound and gap of each class or level of a sequence of programs; None for a
+            single program.  Under priority ``value`` and ``bound`` are sums over the classes, and
+            ``gap`` is the widest gap of a class.
         largest_share: (B, 2) common served fraction of every demand and its upper bound, for
             matrices that cannot be fully served, NaN for others; None if all are fully served.
     """
@@ -212,7 +226,10 @@ class PdhgResult(WithLines):
 
     @property
     def allocation(self) -> Allocation:
-        """Splits and prices as an :class:`teal.problem.Allocation`, the return type of schemes."""
+        """Splits and prices as an :class:`teal.problem.Allocation`, the return type of schemes.
+
+        It has a status for each matrix if some matrix is infeasible.
+        """
         allocation = Allocation.of_batch(
             self.splits, self.prices, self.solve_s, self.program_prices
         )
@@ -226,7 +243,8 @@ class PdhgResult(WithLines):
         return dataclasses.replace(allocation, status=tuple(status))
 
     def rows(self, rows: Tensor) -> PdhgResult:
-        """Return the results of some of the matrices, by index."""
+        """Return the results of the matrices at the indices ``rows`` (n,), in this order."""
+        # Select the entries of every field that has one per matrix.
         changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSOR_FIELDS}
         for field in _SEQUENCE_FIELDS:
             part = getattr(self, field)
@@ -255,6 +273,7 @@ class PdhgResult(WithLines):
             )
 
         def copy_rows(old: Tensor, new: Tensor) -> Tensor:
+            # Copy of ``old`` with the rows of ``new`` at these indices.
             return old.index_copy(0, rows.to(old.device), new)
 
         stopped_by = list(self.stopped_by)
@@ -275,12 +294,14 @@ class PdhgResult(WithLines):
 
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
-    """Combine two results for the same matrices: the better allocation and the better prices of
-    each matrix.
+    """Return the better allocation and the tighter bound of each matrix from two results.
+
+    The gap is that between this value and this bound.
 
     Args:
         problem: B matrices.
-        first, second: results; other fields come from ``second``, and iterations are added up.
+        first, second: results for these matrices; fields other than splits, prices, value, bound
+            and gap come from ``second``, and iterations are added up.
     """
     sense = problem.objective.rules.sense
     is_better = sense * first.value > sense * second.value
@@ -304,13 +325,14 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
 def merged(results: list[PdhgResult]) -> PdhgResult:
     """Concatenate the results of parts of a batch, solved one after another.
 
-    Iterations are those of the longest part, seconds the sum.
+    The iterations are the largest number of a part; the seconds are added up.
     """
 
     def concatenate(field: str) -> Tensor:
         return torch.cat([getattr(result, field) for result in results])
 
     tensors: dict[str, Any] = {field: concatenate(field) for field in _TENSOR_FIELDS}
+    # NaN for matrices without a largest share.
     if any(result.largest_share is not None for result in results):
         not_available = torch.full((1, 2), torch.nan)
         shares = [

@@ -49,6 +49,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     Returns:
         (B, D, K) splits; bitwise equal on paths with unchanged flow.
     """
+    # The kernels support plain paths only; under link costs a move would change the value.
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
         return splits
@@ -64,6 +65,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(
             torch.float64
         )
+    # Move the flow in a copy of the splits, matrix by matrix.
     packed = problem.paths.packed
     result = splits.to(torch.float64, copy=True).contiguous()
     with threads_for(_OPERATIONS_PER_PATH * len(result) * packed.num_paths):
@@ -95,7 +97,7 @@ _LATENCY_CACHE: weakref.WeakKeyDictionary[PathOps, _Latencies] = weakref.WeakKey
 
 
 def _latencies(problem: Problem) -> Tensor:
-    """Return (D, K) latency of each path, ms; cached for all problems on the same paths."""
+    """Return the latency (D, K) of each path in ms; cached for all problems on the same paths."""
     cached = _LATENCY_CACHE.get(problem.ops)
     link_latency = problem.topology.latency
     if cached is None or not np.array_equal(cached.link_latency, link_latency):
@@ -106,7 +108,7 @@ def _latencies(problem: Problem) -> Tensor:
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
-    """Return splits (B, D, K) with flow moved to shorter paths.
+    """Return splits (B, D, K) with flow moved to shorter paths, by latency or number of links.
 
     Args:
         problem: B matrices.
@@ -176,11 +178,12 @@ def _shorten_matrix(
     """
     (num_demands, num_paths) = splits.shape
     num_links = len(capacity)
-    # Scratch of one source, per trie node: flow through it, and whether its path has a marked link.
+    # Scratch for the trie of one source: flow through each node, and whether the path to it has a
+    # marked link.
     node_flow = np.empty(slots)
     node_flag = np.empty(slots, np.bool_)
-    # Whether each path is live, and whether it has an overloaded link; whether each link has
-    # failed, and is overloaded.
+    # (D, K) whether each path is live, and whether it has an overloaded link; (E,) whether each
+    # link has failed, and whether it is overloaded.
     live = np.ones((num_demands, num_paths), np.bool_)
     has_overload = np.zeros((num_demands, num_paths), np.bool_)
     is_closed = np.empty(num_links, np.bool_)
@@ -189,7 +192,7 @@ def _shorten_matrix(
     for e in range(num_links):
         is_closed[e] = capacity[e] <= 0
         any_closed = any_closed or is_closed[e]
-    # Live paths: those without a failed link.
+    # Live paths have no failed link: mark the paths that have one, then negate.
     if any_closed:
         _mark_paths(scan, is_closed, node_flag, live)
         for d in range(num_demands):
@@ -290,10 +293,12 @@ def _sum_loads(scan: PathScan, flow: FloatArray, node_flow: FloatArray, load: Fl
     """
     for e in range(len(load)):
         load[e] = 0.0
+    # Per source s: its trie nodes begin at node_ptr[s], its paths at path_ptr[s].
     for s in range(len(scan.node_ptr) - 1):
         first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - first_node
+        # Flow that ends at each node; node 0 is the source, node i has the arrays' entry i - 1.
         for node in range(num_nodes + 1):
             node_flow[node] = 0.0
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -321,6 +326,7 @@ def _mark_paths(
             link.
         on_path: (D, K) whether each path has a marked link (written).
     """
+    # Node 0 is the source; node i of a source's trie has the entry i - 1 of its arrays.
     node_flag[0] = False
     for s in range(len(scan.node_ptr) - 1):
         first_node = scan.node_ptr[s]
@@ -329,6 +335,7 @@ def _mark_paths(
             link = np.int64(scan.link[first_node + node - 1])
             parent = np.int64(scan.parent[first_node + node - 1])
             node_flag[node] = node_flag[parent] or on_link[link]
+        # A path has a marked link if the path to its last node has one.
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
             for k in range(num_paths):
@@ -361,13 +368,13 @@ def _move_to_shorter_paths(
         unused: (E,) residual capacity, Gbit/s (updated).
         flow: (D, K) Gbit/s (updated).
     """
+    # Per source: node 0 of its trie is the source, node i has the entry i - 1 of the arrays.
     for s in range(len(scan.node_ptr) - 1):
         first_node = scan.node_ptr[s]
         path = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             num_paths = np.int64(scan.path_count[d])
-            # From the longest used path to the shortest one with unused capacity, until lengths
-            # meet.
+            # In each pass, move flow from the longest used path to shorter ones.
             for _ in range(num_paths if may_move[d] else 0):
                 longest = -1
                 for k in range(num_paths):
@@ -382,7 +389,8 @@ def _move_to_shorter_paths(
                 while node > 0:
                     unused[np.int64(scan.link[first_node + node - 1])] += amount
                     node = np.int64(scan.parent[first_node + node - 1])
-                # Fill the shorter paths, in order of length.
+                # Fill the shorter paths in order of length; each has to be longer than the last
+                # one tried.
                 remaining = amount
                 last_length = -np.inf
                 while remaining > 0.0:
@@ -405,6 +413,7 @@ def _move_to_shorter_paths(
                     while node > 0:
                         moved = min(moved, unused[np.int64(scan.link[first_node + node - 1])])
                         node = np.int64(scan.parent[first_node + node - 1])
+                    # Move it, and use up the capacity of the path's links.
                     if moved > 0.0:
                         node = np.int64(scan.end_node[path + shorter])
                         while node > 0:

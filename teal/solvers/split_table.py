@@ -21,11 +21,11 @@ _MIN_TOTAL = 1e-9
 def table_weights(splits: Tensor, entries: int) -> Tensor:
     """Round splits to integers (B, D, K) that sum to ``entries``, by largest remainders.
 
-    All 0 for a demand whose splits are all 0.
+    A demand whose splits are all 0 gets weights of 0.
 
     Args:
         splits: (B, D, K) splits.
-        entries: N, entries of a demand's table.
+        entries: number of entries of a demand's table.
 
     Raises:
         InputError: fewer than 1 entry.
@@ -38,12 +38,16 @@ def table_weights(splits: Tensor, entries: int) -> Tensor:
     exact = torch.where(has_flow, splits / total.clamp(min=_MIN_TOTAL), 0) * entries
     floor = exact.floor()
     num_missing = (entries - floor.sum(-1, keepdim=True)).round()
+    # Rank of each remainder in its demand, 0 for the largest.
     rank = (exact - floor).argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     return torch.where(has_flow, floor + (rank < num_missing), 0).to(torch.int64)
 
 
 def in_table(splits: Tensor, entries: int) -> Tensor:
-    """Round splits (B, D, K) to multiples of 1 / ``entries`` of each demand's sum, which stays."""
+    """Round splits (B, D, K) to multiples of 1 / ``entries`` of their sum for each demand.
+
+    The sum (at most 1) stays the same.
+    """
     return table_weights(splits, entries) * (splits.sum(-1, keepdim=True).clamp(max=1) / entries)
 
 
@@ -61,31 +65,32 @@ def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
     def remove_small(shares: Tensor) -> Tensor:
         return torch.where(shares >= min_share, shares, 0)
 
+    # Scale the large splits of each demand to the sum of all its splits.
     large_splits = remove_small(splits)
     total = splits.sum(-1, keepdim=True)
     scaled = large_splits * (total / large_splits.sum(-1, keepdim=True).clamp(min=_MIN_TOTAL))
     if not problem.objective.may_shed:
-        # Without a large split the largest one takes over all.
+        # A demand whose splits are all small keeps its largest one, for all of its flow.
         is_empty = (large_splits.sum(-1, keepdim=True) <= 0) & (total > 0)
         largest = torch.zeros_like(splits).scatter_(-1, splits.argmax(-1, keepdim=True), 1.0)
         return torch.where(is_empty, largest * total, scaled)
     projected = within_conditions(problem, project(problem, scaled))
-    # The projection may scale a split below the limit again.
+    # The projection may scale a split below the limit: remove such splits, too.
     return remove_small(projected)
 
 
 def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
-    """Return a feasible allocation (B, D, K) with splits in the ratios of a table.
+    """Return a feasible allocation (B, D, K) with splits in the ratios of split tables.
 
-    Programs that may shed divide the rate of each demand by the worst over-utilisation on its
-    paths, max(1, max load / c), and then raise rates into unused capacity in ``refill`` rounds.
+    Where demand may be shed, the rate of each demand is divided by the worst over-utilisation on
+    its paths, max(1, largest load / capacity), and rates are then raised into unused capacity.
     Under max_link_utilisation all demand is served.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) splits to round.
-        entries: N, entries of a demand's table.
-        refill: number of refill rounds.
+        entries: number of entries of a demand's table.
+        refill: number of rounds that raise rates into unused capacity.
     """
     # Ratios of the tables; demands without flow get even splits if all demand must be served.
     weights = table_weights(torch.where(problem.path_mask, splits, 0), entries)
@@ -94,7 +99,8 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
         even = problem.even_splits * (problem.demand > 0)[..., None]
         has_flow = weights.sum(-1, keepdim=True) > 0
         return torch.where(has_flow, ratio, table_weights(even, entries).to(splits) / entries)
-    # Admitted rate of each demand, scaled down to the capacities.
+    # (B, D) admitted rate of each demand, Gbit/s, scaled down to the capacities; under
+    # max_concurrent_flow all demands first get the same served share.
     is_used = ratio > 0
     share = splits.sum(-1).clamp(max=1)
     if problem.demand_set.carries_all:
@@ -102,10 +108,10 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
             1, keepdim=True
         ).clamp(min=1)
     rate = _granted_rate(problem, ratio, is_used, problem.demand * share, problem.capacity)
-    # Refill: each demand requests the largest rate that its fullest path allows.
+    # Refill: each demand requests the largest further rate that its most loaded path allows.
     for _ in range(refill):
         unused = (problem.capacity - problem.ops.link_sum(rate[..., None] * ratio)).clamp(min=0)
-        # Rate at which path k is full.
+        # Further rate of the demand at which each path is full, and its minimum over used paths.
         path_limit = -problem.ops.path_max(-unused)[0] / ratio.clamp(min=_MIN_TOTAL)
         limit = torch.where(is_used, path_limit, torch.inf).amin(-1)
         request = torch.minimum(
@@ -117,7 +123,7 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
 
 
 def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
-    """Scale splits (B, D, K) down to the side conditions, with one factor per demand."""
+    """Return splits (B, D, K) scaled down until the side conditions hold, one factor per demand."""
     for condition in problem.conditions:
         splits = condition.scaled(problem.program, splits)
     return splits
@@ -126,8 +132,9 @@ def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
 def _granted_rate(
     problem: Problem, ratio: Tensor, is_used: Tensor, requested: Tensor, available: Tensor
 ) -> Tensor:
-    """Return (B, D) granted rates, Gbit/s: requested / max(1, worst load / available of the used
-    links).
+    """Return (B, D) the granted part of requested rates, Gbit/s.
+
+    It is requested / max(1, largest load / available of the links that the demand uses).
 
     Args:
         problem: B matrices, for their paths.

@@ -48,7 +48,9 @@ _SEED = 20_250_103  # seed of orders and perturbations
 
 
 class _Tables(NamedTuple):
-    """One matrix, with the split tables of its demands.
+    """Demands, values and prices of one matrix, with the split tables and rates of its demands.
+
+    K paths of each of D demands, E links, T trie nodes.
 
     Attributes:
         demand: (D,) Gbit/s.
@@ -94,10 +96,10 @@ def _add_flow(tables, d, weight, link_sum, amount):
 
 @inlined_kernel
 def _score(tables, d, weight, entries, link_share, relief):
-    """Return the largest feasible rate of a demand under a table, and the table's score.
+    """Return the largest feasible rate of a demand under a table, and the score of the table.
 
-    rate = min(demand, min over links of residual / share), score = rate (value - relief * price),
-    with value and price weighted by the shares of the paths.
+    rate = min(demand, min over links of residual / share) and score = rate (value - relief *
+    price), with the mean value and the mean price of the paths, weighted by their shares.
 
     Args:
         tables: the matrix and its tables; the flow of demand ``d`` is not in ``residual``.
@@ -105,8 +107,9 @@ def _score(tables, d, weight, entries, link_share, relief):
         weight: (K,) integer weights with the sum ``entries``.
         entries: entries of a table.
         link_share: (E,) scratch, zeros before and after: share of the demand on each link.
-        relief: factor on the prices of links.
+        relief: factor on the prices of links, which reserves capacity for other demands.
     """
+    # Share of the demand on each link; then the bottleneck, value and price over all used paths.
     _add_flow(tables, d, weight, link_share, 1.0 / entries)
     rate = tables.demand[d]
     value = 0.0
@@ -121,6 +124,7 @@ def _score(tables, d, weight, entries, link_share, relief):
                 rate = min(rate, max(0.0, tables.residual[e]) / link_share[e])
                 price += path_share * tables.price[e]
                 node = tables.parent[node]
+    # Clear the scratch for the next call.
     for k in range(len(weight)):
         if weight[k] > 0:
             node = tables.node[d, k]
@@ -134,20 +138,24 @@ def _score(tables, d, weight, entries, link_share, relief):
 def _search(
     tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: int
 ) -> tuple[Int64Array, FloatArray]:
-    """Run a local search over the tables of all demands; return the best weights (D, K) and rates
-    (D,).
+    """Run a local search over the tables of all demands, one round for each relief.
 
-    One round per relief visits the demands in order, removes the flow of a demand, and installs its
-    best table among the present one and those with one entry moved to another path.
+    A round visits the demands in order, removes the flow of a demand, and installs its best table
+    among the present one and all tables with one entry moved to another path.
 
     Args:
         tables: the matrix and its tables (modified).
         order: (D,) demands in the order of their visits.
-        reliefs: factor on link prices in the score, for each round.
-        entries: entries of a demand's table.
+        reliefs: (rounds,) factor on link prices in the score; larger ones reserve capacity for
+            other demands.
+        entries: number of entries of a demand's table.
+
+    Returns:
+        weights (D, K) and admitted rates (D,), Gbit/s, of the largest value found.
     """
     num_paths = tables.weight.shape[1]
-    # Scratch of _score; table under trial and best table of one demand; incumbent of all demands.
+    # (E,) scratch of _score; (K,) table under trial and best table of one demand; incumbent weights
+    # and rates of all demands.
     link_share = np.zeros(len(tables.residual))
     trial_table = np.zeros(num_paths, np.int64)
     best_table = np.zeros(num_paths, np.int64)
@@ -186,6 +194,7 @@ def _search(
                     other_rate, other_score = _score(
                         tables, d, trial_table, entries, link_share, reliefs[round_index]
                     )
+                    # Better by more than rounding.
                     if other_score > score + 1e-12 * abs(score):
                         rate = other_rate
                         score = other_score
@@ -200,14 +209,15 @@ def _search(
 
 
 def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Improve splits in table ratios by local search; return splits (B, D, K) of at least the same
-    value.
+    """Improve splits in table ratios by local search, without lowering the value.
+
+    Returns splits (B, D, K) in the ratios of tables.
 
     Args:
         problem: B matrices of a program that maximises value.
         splits: (B, D, K) feasible splits in the ratios of tables.
         prices: (B, E) dual prices of the program without tables, value per Gbit/s.
-        entries: N, entries of a demand's table.
+        entries: number of entries of a demand's table.
     """
     result = torch.zeros_like(splits, dtype=torch.float64)
     for row in range(problem.batch):
@@ -219,9 +229,11 @@ def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> 
 
 
 def _num_searches(problem: Problem) -> int:
-    """Return the number of searches from the incumbent tables: up to 60, within a budget of link
-    visits.
+    """Return the number of searches from the incumbent tables, at most 60.
+
+    All searches together visit about 50 million links at most.
     """
+    # Link visits of a search, in which every path of a demand is tried in place of another one.
     trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_RELIEFS)
     return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
 
@@ -229,20 +241,27 @@ def _num_searches(problem: Problem) -> int:
 def _residual_capacity(
     problem: Problem, weight: Int64Array, rate: FloatArray, entries: int
 ) -> FloatArray:
-    """Return (E,) residual capacity under the tables, Gbit/s."""
+    """Return the capacity (E,) of each link in Gbit/s that the flows of the tables leave unused.
+
+    Args:
+        problem: one matrix.
+        weight: (D, K) integer weights of the tables.
+        rate: (D,) admitted rates, Gbit/s.
+        entries: number of entries of a demand's table.
+    """
     flow = torch.from_numpy(weight * (rate / entries)[:, None])[None]
     residual: FloatArray = (problem.capacity - problem.ops.link_sum(flow))[0].numpy().copy()
     return residual
 
 
 def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Improve the tables of one matrix by local search; return its splits (D, K).
+    """Improve the tables of one matrix by local search, and return its splits (D, K).
 
     Args:
         problem: one matrix.
         splits: (D, K) feasible splits in the ratios of tables.
-        prices: (E,) dual prices, value per Gbit/s.
-        entries: entries of a demand's table.
+        prices: (E,) dual price of each link, value per Gbit/s.
+        entries: number of entries of a demand's table.
     """
     # Integer weights of the splits; a demand without flow gets a table of its most profitable path.
     served_share = splits.sum(-1, keepdim=True)
@@ -257,7 +276,7 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
     ).argmax(-1)
     is_idle = (served_share[:, 0] <= 0) & mask.any(-1)
     weight[is_idle] = torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * entries
-    # First search, then searches with perturbed prices.
+    # Tables of the first search, in the order of the fields.
     first_rate = problem.demand[0] * served_share[:, 0]
     trie = problem.paths.trie
     tables = _Tables(
@@ -271,6 +290,8 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
         first_rate.numpy().copy(),
         (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
     )
+    # First search, in the order of falling demand; then searches from the best tables so far, with
+    # perturbed prices and in random order.
     order = np.argsort(-tables.demand, kind="stable")
     best_weight, best_rate = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
     rng = np.random.default_rng(_SEED)
@@ -283,20 +304,22 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
         best_weight, best_rate = _search(
             perturbed, rng.permutation(order), np.array(_LATER_RELIEFS), entries
         )
+    # Splits: share of the entries times the admitted share of the demand.
     admitted_share = torch.from_numpy(best_rate / np.maximum(tables.demand, 1e-300)).clamp(max=1)
     return torch.from_numpy(best_weight).to(torch.float64) / entries * admitted_share[:, None]
 
 
 def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
-    """Return a feasible allocation (B, D, K) in the ratios of tables: rounded, then improved.
+    """Return a feasible allocation (B, D, K) in the ratios of split tables.
 
-    The search applies to single programs that maximise a value linear in flow, without classes and
-    side conditions, on the CPU. Its prices are from a short, cold-started run of PDHG.
+    Splits are rounded, and then improved by local search if the objective is a single program that
+    maximises a value linear in flow, without classes and side conditions, on the CPU.  The prices
+    of the search come from a short, cold-started run of PDHG.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) splits to round.
-        entries: N, entries of a demand's table.
+        entries: number of entries of a demand's table.
     """
     rounded = admit(problem, splits, entries)
     is_plain = problem.classes is None and problem.is_linear and not problem.conditions
@@ -310,13 +333,13 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
 
 
 def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
-    """Return splits (B, D, K) that a device can install: none below ``min_split``, in table ratios.
+    """Return splits (B, D, K) that a device can install: at least ``min_split``, in table ratios.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) feasible splits.
-        min_split: smallest share of a demand on a path; 0 for no limit.
-        entries: entries of a demand's table; 0 for no tables.
+        min_split: smallest share of a demand on a path that carries flow; 0 for no limit.
+        entries: number of entries of a demand's table; 0 for splits of any ratio.
     """
     if min_split:
         splits = without_small(problem, splits, min_split)

@@ -39,12 +39,12 @@ _TARGET_FACTORS = (1.0, 0.3, 0.1)
 
 
 class AllPathsSolution(NamedTuple):
-    """Solution over all paths.
+    """Solution of a problem of one matrix over all paths of its network.
 
     Attributes:
-        paths: paths of the problem, and those that carry traffic.
-        splits: (D, K) splits over these.
-        prices: (E,) dual prices, value per Gbit/s.
+        paths: the problem's candidate paths, extended by the new paths that carry traffic.
+        splits: (D, K) share of each demand on each of these paths.
+        prices: (E,) dual price of each link, value per Gbit/s.
         bound: upper bound on the optimum over all paths: value less cost, minus the cost of serving
             all demand, or minus the largest link utilisation.
         iterations: interior-point iterations.
@@ -60,7 +60,10 @@ class AllPathsSolution(NamedTuple):
 
 
 def accepts(problem: Problem) -> bool:
-    """Return whether column generation can solve a problem: one matrix on the CPU, linear."""
+    """Return whether column generation can solve a problem: one matrix of a program on the CPU.
+
+    The kernels must be compiled, and the interior-point engine must accept the program.
+    """
     return problem.batch == 1 and not is_interpreting() and accepts_program(problem)
 
 
@@ -74,20 +77,25 @@ def is_faster(problem: Problem) -> bool:
 
 
 def has_few_paths(problem: Problem) -> bool:
-    """Return whether :func:`is_faster` rejects a problem because it has too few candidate paths."""
+    """Return whether a problem has too few candidate paths for the master to beat PDHG."""
     return int(problem.paths.mask.sum()) < _MIN_PATHS
 
 
 def _master_demands(problem: Problem) -> Demands:
-    """Return the program over all paths of a problem of one matrix that :func:`accepts` allows.
+    """Return the demands, values, costs and capacities of the program over all paths.
 
     Under least_cost an unserved Gbit/s costs three times the cost of the most expensive shortest
     path.
+
+    Args:
+        problem: problem of one matrix that :func:`accepts` allows.
     """
     rules = problem.objective.rules
+    # Only least_cost requires that all demand fits; without a solution it has no allocation.
     serves_all = rules.may_have_no_allocation
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     link_cost = problem.link_cost.numpy()
+    # Value of a Gbit/s of each demand, or its price if it is unserved.
     unit_value = problem.demand_value.numpy()
     if serves_all:
         max_cost = _max_shortest_path_cost(problem, link_cost)
@@ -113,6 +121,7 @@ def _max_shortest_path_cost(problem: Problem, cost: FloatArray) -> float:
     """
     topology = problem.topology
     pairs = problem.paths.pairs
+    # Failed links are not used.
     weight = np.where(problem.capacity[0].numpy() > 0, cost, np.inf)
     sources, row = np.unique(pairs[:, 0], return_inverse=True)
     distance, _ = shortest_trees(
@@ -123,6 +132,7 @@ def _max_shortest_path_cost(problem: Problem, cost: FloatArray) -> float:
         sources,
         topology.no_transit,
     )
+    # (D,) cost of each demand's shortest path; infinite for disconnected nodes.
     demand_cost = distance[row, pairs[:, 1]]
     return float(demand_cost[np.isfinite(demand_cost)].max(initial=0.0))
 
@@ -143,9 +153,9 @@ def improving(
         problem: float64 problem of one matrix that :func:`accepts` allows.
         target: target gap.
         deadline: time after which no round begins.
-        max_rounds: largest number of rounds.
-        report: called after each round.
-        unit_value: smallest cost of an unserved Gbit/s.
+        max_rounds: largest number of rounds of one run; least cost may need several runs.
+        report: called after each round with its solution and gap.
+        unit_value: lower limit of the cost of an unserved Gbit/s, under least_cost.
     """
     demands = _master_demands(problem)
     if demands.serves_all:
@@ -172,7 +182,8 @@ def improving(
             if last_round.gap <= target or not last_round.serves_all or deadline.is_over:
                 break
     paths, splits = add_columns(problem.paths, last_round.columns, last_round.share)
-    # Value of serving all demand at no cost: bound less this is minus a lower bound on the cost.
+    # Under least_cost the bound is on the value of serving all demand less its cost; without that
+    # value it becomes minus a lower bound on the cost.
     full_value = 0.0
     if demands.serves_all:
         full_value = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)

@@ -21,14 +21,15 @@ _MIN_RELATIVE_SAVING = 1e-9
 
 
 def path_columns(paths: PathSet) -> PathLinks:
-    """Return the paths of a path set as columns, the links of each from source to target."""
+    """Return the paths of a path set as columns, each with its links from source to target."""
     layout = _source_to_target(paths)
     return layout._replace(slot=np.arange(len(layout.slot)))
 
 
 def _source_to_target(paths: PathSet) -> PathLinks:
-    """Return the layout of a path set with the links of each path in order of travel."""
+    """Return the paths of a path set in CSR form, the links of each in the order of travel."""
     layout = path_links_of(paths)
+    # The layout stores the last link first: mirror each path's range of entries.
     ptr = layout.link_ptr
     ends = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
     return layout._replace(link=layout.link[ends - np.arange(len(layout.link))])
@@ -59,7 +60,7 @@ def column_loads(
         columns: P columns of D demands in CSR form.
         rate: (D,) Gbit/s.
         share: (P,) share of its demand on each column.
-        num_links: E.
+        num_links: number of links, E.
     """
     out = np.zeros(num_links)
     for d in range(len(rate)):
@@ -88,7 +89,7 @@ def tree_loads(
             none.
         tail: (E,) node where each link starts.
         rate: (D,) Gbit/s.
-        num_links: E.
+        num_links: number of links, E.
     """
     out = np.zeros(num_links)
     for d in range(len(pairs)):
@@ -160,15 +161,15 @@ def cheaper_paths(
 def replace_columns(
     columns: PathLinks, share: FloatArray, keep: BoolArray, new_ptr: Int64Array, new_links: IntArray
 ) -> tuple[PathLinks, FloatArray]:
-    """Return the columns that stay and the new ones, and the share of each.
+    """Return the columns to keep and the new ones, by demand, and the share of each.
 
     Args:
         columns: P present columns of D demands in CSR form: columns of demand d are
             path_ptr[d]:path_ptr[d + 1], links of column p are link[link_ptr[p]:link_ptr[p + 1]].
         share: (P,) share of its demand on each.
         keep: (P,) columns that stay.
-        new_ptr: (D + 1,) the new column of demand d has the links new_links[new_ptr[d]:new_ptr[d +
-            1]], empty for none; its share is 0.
+        new_ptr: (D + 1,) pointers into ``new_links``: the new column of demand d has the links
+            new_links[new_ptr[d]:new_ptr[d + 1]], empty for none; its share is 0.
         new_links: links of all new columns.
     """
     demands = len(new_ptr) - 1
@@ -199,6 +200,7 @@ def replace_columns(
             new_share[q] = share[p]
             q += 1
             link_ptr[q] = entry
+        # The new column has the share 0.
         if new_ptr[d + 1] > new_ptr[d]:
             for i in range(new_ptr[d], new_ptr[d + 1]):
                 link[entry] = new_links[i]
@@ -212,6 +214,10 @@ def replace_columns(
 @kernel
 def _nth_columns(columns: PathLinks, n: int) -> tuple[Int64Array, IntArray]:
     """Return the n-th column of each demand in CSR form.
+
+    Args:
+        columns: P columns of D demands in CSR form.
+        n: position of the column in its demand, from 0.
 
     Returns:
         pointers (D + 1,) and links: the column of demand d is links[pointers[d]:pointers[d + 1]],
@@ -244,13 +250,15 @@ def add_columns(
         columns: P columns of the demands.
         share: (P,) share of its demand on each column.
     """
-    # Columns that carry traffic, added one of each demand at a time.
+    # Columns that carry traffic.
     no_columns = np.zeros(paths.num_demands + 1, np.int64), np.zeros(0, np.int32)
     carrying, carrying_share = replace_columns(columns, share, share > 0, *no_columns)
+    # Add the first column of each demand to the path set, then the second one, and so on.
     for n in range(int(np.diff(carrying.path_ptr).max(initial=0))):
         if paths.num_paths >= MAX_PATHS:
             break
         paths = with_more_paths(paths, *_nth_columns(carrying, n))
+    # Splits of the new path set, from the shares of the columns.
     splits = np.zeros(paths.mask.size)
     _write_splits(carrying, carrying_share, _source_to_target(paths), splits)
     return paths, splits.reshape(paths.mask.shape)

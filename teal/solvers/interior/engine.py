@@ -1,6 +1,6 @@
 """Interior-point engine: solve the matrices of a problem, and predict the time that takes.
 
-:func:`solving` presolves each matrix, solves it (several side by side where threads allow),
+:func:`solving` presolves each matrix, solves it (several at once where threads allow),
 projects the splits onto the capacities and certifies the gap with the bound of the dual prices.
 :func:`is_faster` and :func:`pdhg_iterations_before` choose between this engine and PDHG by a model
 of their times, whose coefficients were fitted to ``benchmarks/interior.py``.
@@ -62,7 +62,8 @@ _MIN_KERNEL_GAP = 1e-14
 def accepts(problem: Problem) -> bool:
     """Return whether the engine can solve a problem.
 
-    It needs paths (or columns and rows that conditions make of them) on the CPU.
+    It needs a path set on the CPU, no side conditions (unless they are rewritten as columns and
+    rows), and a demand set that the presolve supports; values in steps exclude link costs.
     """
     return (
         problem.ops.device.type == "cpu"
@@ -89,7 +90,7 @@ class Size(NamedTuple):
 
     @property
     def iteration_s(self) -> float:
-        """Predicted time of an iteration, s."""
+        """Predicted time of an interior-point iteration on this program, in seconds."""
         cholesky_s = _S_PER_CUBED_ROW * self.rows**3
         return _S_PER_UPDATE * self.updates + _S_PER_PATH * self.paths + cholesky_s
 
@@ -108,7 +109,10 @@ class FirstProgram:
 
     @functools.cached_property
     def presolved(self) -> tuple[PresolvedProgram, FloatArray]:
-        """The presolved program, and the splits (D K,) of the demands that it serves in full."""
+        """The presolved program of the first matrix, and splits (D K,) of the demands outside it.
+
+        Demands that no link limits are served in full by these splits; all others are 0.
+        """
         problem = self._problem
         first = (problem if problem.batch == 1 else problem.row(0)).to(torch.float64)
         splits = np.zeros((1, self._problem.ops.mask.numel()))
@@ -116,13 +120,13 @@ class FirstProgram:
 
     @functools.cached_property
     def size(self) -> Size:
-        """Size of the program."""
+        """Rows, columns and Schur complement updates of the first matrix's program."""
         program, _ = self.presolved
         return Size(len(program.capacity), len(program.column_value), num_schur_updates(program))
 
 
 def is_candidate(problem: Problem) -> bool:
-    """Return whether a path set is small enough for :func:`is_faster` to be true."""
+    """Return whether the engine accepts a problem whose path set is not too large for it."""
     is_small = problem.paths.scan_size <= _MAX_SCAN
     return is_small and accepts(problem) and not is_interpreting()
 
@@ -132,10 +136,12 @@ def is_faster(
 ) -> bool:
     """Return whether the engine is predicted to reach a target gap before PDHG.
 
+    The predictions depend on the scan size: trie nodes and path slots of the path set.
+
     Args:
         problem: B matrices, the first of which stands for all.
         gap: target gap.
-        max_s: seconds that all matrices may take; the prediction must be at most half of them.
+        max_s: seconds that all matrices may take; the prediction must be at most half of these.
         first: the program of the first matrix; None to build it.
     """
     first = first or FirstProgram(problem)
@@ -149,10 +155,12 @@ def is_faster(
     if not problem.ops.is_over_paths:
         seconds = problem.batch * _predicted_s(problem, first.size, digits)
         return seconds <= max_s / 2
-    # PDHG solves matrices side by side, which makes each one cheaper.
+    # PDHG iterates on up to 16 matrices at once, which takes less time than one after the other.
     batch_penalty = max(1, min(problem.batch, _MAX_LANES)) ** _LANES_EXPONENT
+    # Small networks: measured time ratios, interpolated between gaps.
     if scan_size <= _SMALL_SCAN:
         return batch_penalty * float(np.interp(digits, _DIGITS, _TIME_RATIO_IF_SMALL)) <= 1
+    # Larger networks: the time limit, then the smaller of two estimates of the time ratio.
     seconds = _predicted_s(problem, first.size, digits)
     if problem.batch * seconds > max_s / 2:
         return False
@@ -169,6 +177,7 @@ def _min_pdhg_s(problem: Problem, digits: float) -> float:
         problem: problem of the matrix.
         digits: -log10 of the target gap.
     """
+    # A scan of all trie nodes and path slots takes most of an iteration.
     iteration_s = _PDHG_S_PER_ENTRY * problem.paths.scan_size + _MIN_PDHG_ITERATION_S
     return float(np.interp(digits, _DIGITS, _PDHG_ITERATIONS)) * iteration_s
 
@@ -186,16 +195,18 @@ def _predicted_s(problem: Problem, size: Size, digits: float) -> float:
 
 
 def _time_ratio(problem: Problem, size: Size, digits: float) -> float:
-    """Return the predicted time of this engine over that of PDHG, for one matrix.
+    """Return the predicted time of this engine over the time of PDHG, for one matrix.
 
-    exp of a linear model of the logarithms of rows, scan size and seconds of an iteration, and of
-    the digits of the gap.  It holds for networks that are not small.
+    A linear model of the logarithms of rows, scan size (trie nodes and path slots) and seconds of
+    an iteration, and of the digits of the gap, predicts the logarithm of the ratio.  It was fitted
+    to networks above the scan size of a small one.
 
     Args:
         problem: problem of the matrix.
         size: size of its program.
         digits: -log10 of the target gap.
     """
+    # Upper bounds on columns have a constant ratio.
     demand_set_type = type(problem.demand_set)
     carries_all = problem.demand_set.carries_all
     if demand_set_type is Capped:
@@ -224,20 +235,21 @@ def _time_ratio(problem: Problem, size: Size, digits: float) -> float:
 def pdhg_iterations_before(
     problem: Problem, gap: float, max_s: float, first: FirstProgram, *, is_warm: bool
 ) -> int | None:
-    """Return how many iterations PDHG may take before this engine solves the problem.
+    """Return how many iterations PDHG may take before this engine is started instead.
 
-    A warm start saves PDHG ten times more work on some programs than on others.  PDHG is therefore
-    given the predicted time of this engine, so that the two together take at most twice that time.
+    A warm start saves PDHG ten times more work on some programs than on others.  PDHG therefore
+    runs for the predicted time of this engine, so that both together take about twice that time.
 
     Args:
         problem: B matrices, the first of which stands for all.
         gap: target gap.
-        max_s: seconds that all matrices may take.
+        max_s: seconds that all matrices may take; the prediction must be at most half of these.
         first: the program of the first matrix.
-        is_warm: whether there is a warm start.
+        is_warm: whether PDHG has a warm start.
 
     Returns:
-        0 where this engine is predicted to be faster; None where it is not to be used.
+        number of iterations: 0 if this engine is predicted to be faster and runs at once; None if
+        this engine is not to be used.
     """
     scan_size = problem.paths.scan_size
     if not accepts(problem) or is_interpreting() or scan_size > _MAX_SCAN:
@@ -247,19 +259,21 @@ def pdhg_iterations_before(
     gains_little = is_one_small or not problem.ops.is_over_paths
     if (gains_little or not is_warm) and is_faster(problem, gap, max_s, first):
         return 0
+    # This engine alone must fit half of the time limit.
     seconds = _predicted_s(problem, first.size, _gap_digits(gap))
     if problem.batch * seconds > max_s / 2:
         return None
-    # Seconds of a PDHG iteration over all matrices side by side.
+    # Seconds of a PDHG iteration over ``lanes`` matrices at once: lanes^0.4 times those over one.
     lanes = max(1, min(problem.batch, _MAX_LANES))
     pdhg_iteration_s = (_PDHG_S_PER_ENTRY * scan_size + _MIN_PDHG_ITERATION_S) * lanes ** (
         1 - _LANES_EXPONENT
     )
+    # Iterations that take as long as this engine on as many matrices.
     return max(_MIN_PDHG_ITERATIONS, int(lanes * seconds / pdhg_iteration_s))
 
 
 def _gap_digits(gap: float) -> float:
-    """Return -log10 of a gap, clamped to the range that was measured."""
+    """Return -log10 of a gap, clamped to the measured range from 2 (1%) to 4 (0.01%)."""
     return min(max(-math.log10(max(gap, 1e-12)), _DIGITS[0]), _DIGITS[-1])
 
 
@@ -280,9 +294,9 @@ def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: Firs
     It is compared with cold starts of this engine and of PDHG.
 
     Args:
-        problem: one matrix; batches are refused.
+        problem: one matrix; false for more matrices.
         gap: target gap.
-        max_s: seconds that the matrix may take; the prediction must be at most half of them.
+        max_s: seconds that the matrix may take; the prediction must be at most half of these.
         first: the program of the matrix.
     """
     if not accepts(problem) or is_interpreting() or not problem.ops.is_over_paths:
@@ -293,9 +307,11 @@ def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: Firs
     without_model_s = _predicted_s(problem, first.size, digits)
     if without_model_s > max_s / 2:
         return False
+    # Saved seconds, at most half of the time; a small part does not justify the model.
     saved_s = min(_saved_by_model_s(problem, gap, first), _SAVED_BY_MODEL * without_model_s)
     if saved_s < _MIN_SAVED * without_model_s:
         return False
+    # Time of PDHG from a start of the model.
     speedup = float(np.interp(digits, _DIGITS, _PDHG_SPEEDUP_FROM_MODEL))
     pdhg_s = without_model_s / _time_ratio(problem, first.size, digits) / speedup
     return without_model_s - saved_s <= pdhg_s
@@ -304,11 +320,17 @@ def is_faster_from_model(problem: Problem, gap: float, max_s: float, first: Firs
 def _saved_by_model_s(problem: Problem, gap: float, first: FirstProgram) -> float:
     """Return the predicted seconds that a start from a PriceGNN saves, less the time of the model.
 
-    To a gap of d digits over r links that can bind, a cold solve of one matrix takes about
+    To a gap of 10^-d over r links that can bind, a cold solve of one matrix takes about
 
         3 + d / 2 + (0.022 + 0.0055 d) r
 
-    iterations: 32 cases on networks of 33 to 125 nodes, to 1%, 0.01% and 0.0001%.
+    iterations, fitted to 32 cases on networks of 33 to 125 nodes with gaps of 1%, 0.01% and
+    0.0001%.
+
+    Args:
+        problem: B matrices; the paths determine the time of the model.
+        gap: target gap.
+        first: the program of the first matrix, whose size determines the time of an iteration.
     """
     size = first.size
     digits = -math.log10(max(gap, 1e-12))
@@ -343,7 +365,7 @@ _MIN_PARALLEL_SCAN = 20_000
 _SHORT_S = 0.1
 # Time of this engine over that of PDHG for one matrix of a small network, to 1%, 0.1% and 0.01%.
 _TIME_RATIO_IF_SMALL = (0.6, 0.42, 0.26)
-# PDHG solves matrices side by side: n of them, up to 16, take n^0.4 times as long as one.
+# PDHG solves up to 16 matrices at once: n matrices take n^0.4 times as long as one.
 _MAX_LANES = 16
 _LANES_EXPONENT = 0.6
 # The dual bound is computed at the prices times this factor.
@@ -385,7 +407,10 @@ def solving(
     deadline: Deadline,
     first: FirstProgram | None = None,
 ) -> Steps[PdhgResult]:
-    """Solve B matrices: presolve, interior-point search, projection onto capacities, certificate.
+    """Solve B matrices by interior points, with a certified gap for each.
+
+    Each matrix is presolved and solved; its splits are projected onto the capacities, and the
+    Lagrangian bound of its prices certifies the gap.
 
     Args:
         problem: B matrices of a problem that :func:`accepts` allows.
@@ -409,7 +434,8 @@ def solving(
             problem64, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
         )
     dual_prices = torch.from_numpy(prices)
-    # Project the splits onto the capacities; certify with the Lagrangian bound of the prices.
+    # Project the splits onto the capacities, without refilling unused capacity; certify with the
+    # Lagrangian bound of the prices.  Small problems have compiled kernels for both.
     if small.is_small(problem64):
         splits = small.projected(problem64, solution.reshape(problem64.batch, -1))
         metrics = small.measured(problem64, splits, dual_prices, _UNSCALED)
@@ -421,6 +447,7 @@ def solving(
         bound = dual_bound(problem64, dual_prices)
     gaps = certified_gap(problem64, value, bound)
     dtype = problem.demand.dtype
+    # The stopping criterion of the matrices that neither reached the gap nor met the deadline.
     max_iterations_taken = int(iterations.max(initial=0))
     other_stop = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
     splits = splits.to(dtype)
@@ -449,7 +476,7 @@ def _solve_batch(
     stop: BoolArray,
     first: FirstProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
-    """Solve all matrices, side by side or one after the other.
+    """Solve all matrices, several at once or one after the other.
 
     Args:
         problem: B matrices in float64.
@@ -466,11 +493,12 @@ def _solve_batch(
     sheds = not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
-    # Warm start: splits projected onto the capacities, and prices.
+    # Warm start: splits projected onto the capacities, without refilling unused capacity; prices.
     if state is not None:
         feasible_splits = project(problem, state.splits.to(torch.float64), refill=0)
         splits[:] = feasible_splits.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
+    # Gap of the kernel: small networks are solved further than asked, since an iteration is cheap.
     iterations = np.zeros(problem.batch, np.int64)
     if problem.paths.scan_size <= _SMALL_SCAN and type(problem.demand_set) in (
         AtMostOne,
@@ -480,22 +508,23 @@ def _solve_batch(
     kernel_gap = max(_MIN_KERNEL_GAP, _KERNEL_GAP_FACTOR * gap - _ROUNDING)
     start = COLD if state is None else WARM
     threads = numba.get_num_threads()
-    # Many matrices run side by side; few run one after the other, each on all threads if it is
-    # large.
+    # Many matrices run on one thread each; few run one after the other, each on all threads if it
+    # is large.
     is_parallel_by_matrix = (
         threads > 1 and problem.batch * problem.paths.scan_size >= _MIN_PARALLEL_SCAN
     )
     is_parallel_by_matrix = is_parallel_by_matrix and problem.batch >= threads
     solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
+    # False: solutions that shed demand count, too.
     def solve_row(b: int, program: PresolvedProgram) -> None:
         iterations[b] = solve_one(
             program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
 
     if first is not None and problem.batch == 1:
-        # The program is there already: demands outside it take its splits, the others the warm
-        # start.
+        # The program is built already: demands outside it have the splits of the presolve, the
+        # others those of the warm start.
         program, fixed_splits = first.presolved
         block_slots = program.slot[program.slot >= 0]
         block_splits = splits[0, block_slots]
@@ -509,6 +538,7 @@ def _solve_batch(
             solve_row(b, program)
     else:
         with ThreadPoolExecutor(threads) as pool:
+            # Presolve a few programs per thread at a time, so that not all are in memory.
             while chunk := list(itertools.islice(indexed_programs, 4 * threads)):
                 list(pool.map(solve_row, *zip(*chunk, strict=True)))
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
@@ -542,6 +572,7 @@ def _demand_terms(problem: Problem, coefficient: FloatArray, b: int) -> DemandTe
     """
     terms = NO_TERMS._replace(coefficient=coefficient)
     demand_set = problem.demand_set
+    # Levels and ends (D, C) of C value steps.
     if isinstance(demand_set, Stepped):
         level = demand_set.steps.level.expand(problem.demand.shape[1], -1)
         end = demand_set.steps.end[b].expand_as(level)
@@ -550,6 +581,7 @@ def _demand_terms(problem: Problem, coefficient: FloatArray, b: int) -> DemandTe
         terms = terms._replace(
             utility_weight=_array(demand_set.unit_value[b]), alpha=demand_set.curve.alpha
         )
+    # Largest share (D, K) of each path, flattened.
     max_share = getattr(demand_set, "max_share", None)
     if max_share is not None:
         terms = terms._replace(max_share=_array(max_share[b]).reshape(-1))
@@ -557,12 +589,15 @@ def _demand_terms(problem: Problem, coefficient: FloatArray, b: int) -> DemandTe
 
 
 def _array(values: torch.Tensor) -> FloatArray:
+    """Return a tensor as a contiguous float64 array of the same shape."""
     return values.to(torch.float64).contiguous().numpy()
 
 
 @functools.cache
 def warm_up(*, is_large: bool = False) -> None:
-    """Compile or load the kernels, with those of bounds and projections, on three nodes.
+    """Compile or load the kernels of the engine by solving a problem of three nodes.
+
+    This includes the kernels of bounds and projections.
 
     Args:
         is_large: load the kernels of programs that run on all threads, instead of the others.
@@ -572,6 +607,7 @@ def warm_up(*, is_large: bool = False) -> None:
     problem = three_nodes()
     first = FirstProgram(problem)
     if not is_large:
+        # The size of the program, and one iteration of a cold search to a gap of 1%.
         assert first.size
         complete(solving(problem, None, 1e-2, 1, Deadline()))
         return
@@ -580,7 +616,7 @@ def warm_up(*, is_large: bool = False) -> None:
 
 
 def warm_up_for(num_columns: int) -> None:
-    """Call :func:`warm_up` for programs of so many columns."""
+    """Compile or load the kernels that a program of at most ``num_columns`` columns may call."""
     warm_up()
     if may_be_large(num_columns):
         warm_up(is_large=True)

@@ -77,7 +77,7 @@ _MAX_ITERATIONS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Demands:
-    """Program over all paths of a network, for one matrix.
+    """Demands, values, costs and capacities of one matrix, for a program over all paths.
 
     Attributes:
         topology: the network.
@@ -108,18 +108,18 @@ class Demands:
 
 
 class Round(NamedTuple):
-    """State after a round of column generation.
+    """Solution and certified gap after a round of column generation.
 
     Attributes:
-        columns: paths of the master.
+        columns: P paths of the master.
         share: (P,) share of its demand on each path; the loads of the last round fit the
             capacities.
         price: (E,) dual prices of the best bound, value per Gbit/s.
         bound: smallest upper bound so far, over all paths: on the sum of value less cost over the
             flow, or on minus the largest link utilisation.
         gap: (bound - value) / bound; where all demand is served, over the cost or the utilisation.
-        added: number of new paths in the next round.
-        serves_all: whether all demand is served.
+        added: number of paths that the next round has in addition.
+        serves_all: whether all demand is served within the capacities; false if not examined.
     """
 
     columns: PathLinks
@@ -147,7 +147,7 @@ class Master:
     """Column generation of one program over all paths, with an interior-point master.
 
     Args:
-        demands: the program.
+        demands: the matrix, with values, costs and capacities.
         columns: first paths; a demand may have none.
         weight_rounds: rounds of multiplicative weights before the first master.
 
@@ -202,12 +202,14 @@ class Master:
                 yield
                 if deadline.is_over:
                     break
+        # Gap before the first round: that of an earlier call, or 1.
         gap = 1.0
         previous_gap = math.inf
         last_round = None
         if self._last_round is not None:
             gap = self._last_round.gap
         for index in range(max_rounds):
+            # Solve the master to a part of the present gap; not all demand need be served.
             master_gap = max(_TARGET_FACTOR * target, _GAP_FACTOR * gap)
             value = self._solve_master(master_gap, False, deadline)
             yield
@@ -217,7 +219,7 @@ class Master:
             # Links filled by the solution get rows; overloaded links without a row make it
             # infeasible.
             is_feasible = self._add_filled_rows(last_round.share)
-            # If the gap grows, dropped columns are missing: drop no more.
+            # A larger gap than before means that dropped columns are missing: drop no more.
             self._may_drop_columns &= gap <= previous_gap
             is_fast = index > 0 and gap < _FAST_DECREASE * previous_gap
             previous_gap = gap
@@ -228,6 +230,7 @@ class Master:
                 )
             if report is not None:
                 report(last_round)
+            # Without a new path, a master solved to its smallest gap would not change any more.
             is_final_target = master_gap <= _TARGET_FACTOR * target
             if is_last or (is_final_target and is_feasible and not last_round.added):
                 break
@@ -235,7 +238,7 @@ class Master:
         return last_round
 
     def serve_all(self, target: float, deadline: Deadline) -> Round:
-        """Solve the master with all demand served over the present paths, as far as these allow it.
+        """Solve the master with all demand served, over the present paths.
 
         Returns:
             the certified round; ``serves_all`` says whether all demand is served within the
@@ -263,7 +266,7 @@ class Master:
         self._demands = dataclasses.replace(self._demands, unit_value=unit_value)
 
     def _trees(self, weight: FloatArray) -> _Trees:
-        """Return shortest-path trees from all sources for link weights (E,), over working links."""
+        """Return the shortest-path trees from all sources, by weights (E,) of working links."""
         demands = self._demands
         usable_weight = np.where(demands.capacity > 0, weight, np.inf)
         return _Trees(
@@ -278,21 +281,22 @@ class Master:
         )
 
     def _distance(self, trees: _Trees) -> FloatArray:
-        """Return the length (D,) of the shortest path of each demand."""
+        """Return the length (D,) of the path of each demand in shortest-path trees."""
         return np.asarray(trees.distance[self._source_row, self._demands.pairs[:, 1]])
 
     def _lagrangian_bound(self, distance: FloatArray, price: FloatArray) -> float:
-        """Return the Lagrangian bound of the link prices y over all paths.
+        """Return the Lagrangian bound of the link prices y over all paths, with link capacities c.
 
         Value less cost: c' y + sum of rate * max(0, unit value - distance), without max(0, ...)
-        where all demand must be served.  Utilisation: -sum of rate * distance / c' y.  Demands
-        without a path do not count.
+        where all demand must be served.  Minus the utilisation: -(sum of rate * distance) / c' y.
+        Demands without a path do not count.
 
         Args:
             distance: (D,) length of the shortest path of each demand by cost and price, or by price
                 for the utilisation.
             price: (E,) dual price y of each link, value per Gbit/s.
         """
+        # The largest utilisation, else value less cost.
         demands = self._demands
         if demands.balances:
             capacity_price = float(demands.capacity @ price)
@@ -340,7 +344,8 @@ class Master:
             rate,
             len(demands.cost),
         )
-        # Factor of the prices: mean value of a Gbit/s on a link.
+        # Factor of the prices: value of all demand (or its cost on shortest paths) over the sum of
+        # the link loads.
         if index == 0:
             unit_value = np.where(
                 rate > 0, distance if demands.serves_all else demands.unit_value, 0.0
@@ -379,6 +384,7 @@ class Master:
             np.where(demands.capacity > 0, weight, np.inf),
             np.where(np.isfinite(distance), max_price, -np.inf),
         )
+        # All present columns stay.
         keep = np.ones(len(self._share), np.bool_)
         self._columns, self._share = replace_columns(self._columns, self._share, keep, ptr, links)
         return int((np.diff(ptr) > 0).sum())
@@ -396,7 +402,8 @@ class Master:
         """
         demands = self._demands
         columns = self._columns
-        # (P,) value of a Gbit/s on each column: unit value less the cost of its links.
+        # (P,) value of a Gbit/s on each column: unit value less the cost of its links; 0 where the
+        # largest utilisation is minimised.
         column_value = np.zeros(len(columns.slot))
         if not demands.balances:
             column_value = np.repeat(demands.unit_value, np.diff(columns.path_ptr)) - path_sums(
@@ -409,6 +416,7 @@ class Master:
         program = presolve(
             columns, NO_TERMS, demands.rate, capacity, column_value, sheds, unit_value, self._share
         )
+        # Search until the gap is reached, or the deadline sets the flag.
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(
@@ -422,6 +430,7 @@ class Master:
                 self._warm_start(),
                 stop,
             )
+        # Value of the shares.
         if demands.balances:
             return -float(self._link_utilisation(self._share).max(initial=0.0))
         rates = np.repeat(demands.rate, np.diff(columns.path_ptr))
@@ -446,7 +455,8 @@ class Master:
         trees = self._trees(weight)
         self._priced_trees = weight, trees
         self._update_bound(self._distance(trees))
-        # The gap is relative to the bound, to the cost, or to the utilisation.
+        # The gap is relative to the bound; where all demand is served, to the cost (value of
+        # serving all at no cost, less the value) or to the utilisation (minus the value).
         reference = self._bound
         if demands.needs_paths:
             reference = (
@@ -463,15 +473,19 @@ class Master:
             self._best_price,
             self._bound,
             gap,
+            # added and serves_all: the caller sets them.
             0,
             False,
         )
 
     def _add_filled_rows(self, share: FloatArray) -> bool:
-        """Add rows for nearly full links; return whether no link without a row was overloaded.
+        """Add rows for nearly full links; return whether all links without a row fit their loads.
 
         Args:
             share: (P,) share of its demand on each column.
+
+        Returns:
+            False if a link that had no row was overloaded.
         """
         utilisation = self._link_utilisation(share)
         overloaded = (utilisation > 1 + _ROUNDING) & ~self._is_row
@@ -479,10 +493,12 @@ class Master:
         return not bool(overloaded.any())
 
     def _link_utilisation(self, share: FloatArray) -> FloatArray:
+        """Return the utilisation (E,) of each link under the shares (P,) of the columns."""
         load = column_loads(self._columns, self._demands.rate, share, len(self._demands.cost))
         return _utilisation(load, self._demands.capacity)
 
     def _is_feasible(self, share: FloatArray) -> bool:
+        """Return whether the shares (P,) of the columns fit all capacities, up to rounding."""
         return bool((self._link_utilisation(share) <= 1 + _ROUNDING).all())
 
     def _exchange_columns(self, may_drop: bool) -> int:
@@ -496,6 +512,7 @@ class Master:
         """
         assert self._priced_trees is not None
         if may_drop:
+            # Pointers and links of new columns: none.
             no_columns = np.zeros(len(self._demands.rate) + 1, np.int64), np.zeros(0, np.int32)
             keep = self._share > _MIN_SHARE
             self._columns, self._share = replace_columns(

@@ -128,6 +128,7 @@ def update_utility_terms(program: PresolvedProgram, point: Iterate, work: Work) 
     for g in range(len(program.utility_weight)):
         power = real_power(carried[g], -alpha)
         work.curvature[g] = program.utility_weight[g] * alpha * power / carried[g]
+        # At dual feasibility this cost is the multiplier plus the reduced cost.
         cost = program.utility_weight[g] * (power - 1)
         work.dual_residual[g] = cost - point.multiplier[g] - point.unserved_dual[g]
 
@@ -158,6 +159,8 @@ def accumulate_schur(
     D[q],
 
         S += sum over the block of D[q] A[:, q] A[:, q]' - v v' / delta.
+
+    Here x is a share, z its reduced cost and w the dual of its upper bound.
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands), n rows (links).
@@ -234,8 +237,9 @@ def regularise(program: PresolvedProgram, sheds: bool, work: Work) -> None:
 
         S dy + c dtheta = r,   c' dy = g
 
-    has the same solution as (S + rho c c') dy + c dtheta = r + rho g c, c' dy = g, whose matrix
-    stays well-conditioned (Golub and Greif, SIAM J. Scientific Computing 24, 2003).
+    with right-hand sides r and g, has the same solution as (S + rho c c') dy + c dtheta =
+    r + rho g c, c' dy = g, whose matrix stays well-conditioned (Golub and Greif, SIAM J. Scientific
+    Computing 24, 2003).
 
     Args:
         program: presolved program of n link rows.
@@ -319,8 +323,11 @@ def _solve_cholesky(factor: FloatArray, x: FloatArray) -> None:
 def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
     """Compute the Newton direction for the complementarity targets of ``work``.
 
-    With r_x, r_s, r_t and r_w the targets less the present products of the pairs (x, z), (s, z_s),
-    (t, y) and (u - x, w), c the link capacities and p the primal residual, the direction solves
+    A point has the shares x of columns with reduced costs z, the unserved shares s with reduced
+    costs z_s, the slacks t of link capacities with link prices y, the duals w of upper bounds u on
+    shares, a multiplier lambda for each block, and the largest utilisation theta.  With r_x, r_s,
+    r_t and r_w the targets less the present products of the pairs (x, z), (s, z_s), (t, y) and
+    (u - x, w), c the link capacities and p the primal residual, the direction solves
 
         z dx + x dz = r_x,    z_s ds + s dz_s = r_s,    y dt + t dy = r_t,
         (u - x) dw - w dx = r_w,    dz - dw = A' dy - dlambda,    sum of dx over a block + ds = 0,
@@ -354,7 +361,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
     rhs = step.price
     for r in range(rows):
         rhs[r] = complementarity.slack[r] / point.price[r] - primal_residual[r]
-    # Free steps: r_x / z; D (r_x / x - r_w / (u - x)) for columns with an upper bound.
+    # Free steps at fixed prices: r_x / z; D (r_x / x - r_w / (u - x)) with an upper bound.
     for q in range(len(program.column_value)):
         free_step[q] = complementarity.share[q] / point.reduced_cost[q]
     for bound in range(len(program.bounded)):
@@ -378,6 +385,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
         step.unserved[g] = block_step
         for q in range(first, end):
             step.share[q] = free_step[q] - scaling[q] * block_step / delta[g]
+    # rhs is complete where demand may be shed; otherwise the normalisation adds a term.
     add_link_loads(program, step.share, rhs)
     price_sum_residual = 0.0
     if not sheds:
@@ -410,9 +418,11 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
             numerator += scaling[q] * step.reduced_cost[q]
         multiplier_step = (numerator - step.unserved[g]) / delta[g]
         step.multiplier[g] = multiplier_step
+        # A' dy becomes dz = A' dy - dlambda.
         for q in range(first, end):
             step.reduced_cost[q] -= multiplier_step
             step.share[q] = free_step[q] - scaling[q] * step.reduced_cost[q]
+        # Step of the unserved share and of its reduced cost.
         if sheds:
             scaled_curvature = point.unserved[g] * work.curvature[g]
             step.unserved[g] = (
@@ -492,15 +502,16 @@ def _pair_complementarity(
     price_step: FloatArray,
     dual_length: float,
 ) -> float:
-    """Return the sum of the complementarity products of one kind of pairs after a step.
+    """Return the sum of the complementarity products of some primal-dual pairs after a step.
 
     Each is (value + primal_length * value_step) (price + dual_length * price_step).
 
     Args:
-        value: primal variables of the pairs, such as shares; ``value_step`` is their direction.
+        value: (m,) primal variables of m pairs, such as shares.
+        value_step: (m,) direction of ``value``.
         primal_length: length of the primal step.
-        price: dual variables of the pairs, such as reduced costs; ``price_step`` is their
-            direction.
+        price: (m,) dual variables of the pairs, such as reduced costs.
+        price_step: (m,) direction of ``price``.
         dual_length: length of the dual step.
     """
     total = 0.0
@@ -515,21 +526,27 @@ def _pair_complementarity(
 def complementarity_sum(
     point: Iterate, step: Iterate, sheds: bool, primal_length: float, dual_length: float
 ) -> float:
-    """Return the sum of all complementarity products x z, s z_s, t y and (u - x) w after a step.
+    """Return the sum of all complementarity products after a step.
+
+    The products are share times reduced cost, link slack times link price, slack of an upper bound
+    times its dual, and unserved share times its reduced cost.
 
     Args:
         point: present point.
         step: direction.
-        sheds: whether demand may be shed; s z_s counts only then.
+        sheds: whether demand may be shed; unserved shares count only then.
         primal_length: length of the primal step.
         dual_length: length of the dual step.
     """
+    # Shares and reduced costs.
     total = _pair_complementarity(
         point.share, step.share, primal_length, point.reduced_cost, step.reduced_cost, dual_length
     )
+    # Link slacks and link prices.
     total += _pair_complementarity(
         point.slack, step.slack, primal_length, point.price, step.price, dual_length
     )
+    # Slacks of upper bounds and their duals.
     total += _pair_complementarity(
         point.bound_slack,
         step.bound_slack,
@@ -538,6 +555,7 @@ def complementarity_sum(
         step.bound_dual,
         dual_length,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         total += _pair_complementarity(
             point.unserved,
@@ -563,11 +581,13 @@ def _pair_complementarity_target(
     """Write mu - value * price - second_order * value_step * price_step of each pair to ``out``.
 
     Args:
-        value: primal variables of the pairs; ``value_step`` is their direction.
-        price: dual variables of the pairs; ``price_step`` is their direction.
+        value: (m,) primal variables of m complementarity pairs.
+        value_step: (m,) direction of ``value``.
+        price: (m,) dual variables of the pairs.
+        price_step: (m,) direction of ``price``.
         mu: target of the products.
         second_order: 1 to subtract Mehrotra's second-order term; 0 for the predictor.
-        out: target less present product of each pair (written).
+        out: (m,) target less present product of each pair (written).
     """
     for i in range(len(value)):
         out[i] = mu - value[i] * price[i] - second_order * value_step[i] * price_step[i]
@@ -579,8 +599,8 @@ def _complementarity_target(
 ) -> None:
     """Write mu - x z - second_order dx dz of all pairs to ``out`` (Mehrotra's right-hand side).
 
-    The pairs are (share, reduced_cost), (slack, price), (bound_slack, bound_dual) and, where demand
-    may be shed, (unserved, unserved_dual).
+    The pairs (x, z) are (share, reduced_cost), (slack, price), (bound_slack, bound_dual) and, where
+    demand may be shed, (unserved, unserved_dual).
 
     Args:
         point: present point.
@@ -590,12 +610,15 @@ def _complementarity_target(
         second_order: 1 for the corrector, 0 for the predictor.
         out: values of the pairs in the fields share, slack, bound_slack, unserved (written).
     """
+    # Shares and reduced costs.
     _pair_complementarity_target(
         point.share, step.share, point.reduced_cost, step.reduced_cost, mu, second_order, out.share
     )
+    # Link slacks and link prices.
     _pair_complementarity_target(
         point.slack, step.slack, point.price, step.price, mu, second_order, out.slack
     )
+    # Slacks of upper bounds and their duals.
     _pair_complementarity_target(
         point.bound_slack,
         step.bound_slack,
@@ -605,6 +628,7 @@ def _complementarity_target(
         second_order,
         out.bound_slack,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         _pair_complementarity_target(
             point.unserved,
@@ -619,7 +643,10 @@ def _complementarity_target(
 
 @inner_kernel
 def _clamp_to_neighbourhood(product: float, mu: float) -> float:
-    """Return the change that moves a complementarity product into [0.1 mu, 10 mu], >= -10 mu."""
+    """Return the change that moves a complementarity product into the range [0.1 mu, 10 mu].
+
+    The change is 0 within the range; a decrease is limited to 10 mu.
+    """
     if product < _NEIGHBOURHOOD_LOW * mu:
         return _NEIGHBOURHOOD_LOW * mu - product
     if product > _NEIGHBOURHOOD_HIGH * mu:
@@ -638,15 +665,17 @@ def _add_pair_corrector(
     mu: float,
     out: FloatArray,
 ) -> None:
-    """Add Gondzio's centrality corrector of one kind of pairs to its right-hand side.
+    """Add Gondzio's centrality corrector of some primal-dual pairs to their right-hand sides.
 
     Args:
-        value: primal variables of the pairs; ``value_step`` is their direction.
+        value: (m,) primal variables of m pairs.
+        value_step: (m,) direction of ``value``.
         primal_length: length of the primal step at which the products are examined.
-        price: dual variables of the pairs; ``price_step`` is their direction.
-        dual_length: length of the dual step.
+        price: (m,) dual variables of the pairs.
+        price_step: (m,) direction of ``price``.
+        dual_length: length of the dual step at which the products are examined.
         mu: centring target of the products.
-        out: target less present product of each pair (added to).
+        out: (m,) target less present product of each pair (added to).
     """
     for i in range(len(value)):
         out[i] += _clamp_to_neighbourhood(
@@ -680,8 +709,10 @@ def _add_centrality_corrector(
         dual_length: longest dual step along the direction.
         out: complementarity targets in the fields share, slack, bound_slack, unserved (added to).
     """
+    # Steps at which the products are examined, then the correctors of each group of pairs.
     longer_primal = min(1.0, primal_length + _CORRECTOR_STEP_GAIN)
     longer_dual = min(1.0, dual_length + _CORRECTOR_STEP_GAIN)
+    # Shares and reduced costs.
     _add_pair_corrector(
         point.share,
         step.share,
@@ -692,9 +723,11 @@ def _add_centrality_corrector(
         mu,
         out.share,
     )
+    # Link slacks and link prices.
     _add_pair_corrector(
         point.slack, step.slack, longer_primal, point.price, step.price, longer_dual, mu, out.slack
     )
+    # Slacks of upper bounds and their duals.
     _add_pair_corrector(
         point.bound_slack,
         step.bound_slack,
@@ -705,6 +738,7 @@ def _add_centrality_corrector(
         mu,
         out.bound_slack,
     )
+    # Unserved shares and their reduced costs.
     if sheds:
         _add_pair_corrector(
             point.unserved,
@@ -720,7 +754,7 @@ def _add_centrality_corrector(
 
 @inner_kernel
 def copy_iterate(source: Iterate, target: Iterate) -> None:
-    """Copy a point or a direction."""
+    """Copy all fields of ``source``, a point or a direction, into ``target`` (written)."""
     copy_into(source.share, target.share)
     copy_into(source.reduced_cost, target.reduced_cost)
     copy_into(source.unserved, target.unserved)
@@ -755,7 +789,8 @@ def _recentre(
     """Raise shares whose product with the reduced cost is far below the mean.
 
     Such a share would limit the length of every later step.  It is raised to at most 0.1 mu / z,
-    still close to 0; the largest share of its block is lowered by as much, so that the sum stays 1.
+    with the mean product mu and its reduced cost z, still close to 0; the largest share of its
+    block is lowered by as much, so that the sum stays 1.
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands).
@@ -792,6 +827,7 @@ def _recentre(
                 point.share[q] = raised_share
                 if bound >= 0:
                     point.bound_slack[bound] = program.upper_bound[bound] - raised_share
+        # The same for the unserved share.
         if sheds:
             raised_share = min(
                 max_raised_share,
@@ -812,7 +848,10 @@ def _recentre(
 
 @inner_kernel
 def _max_imbalance(program: PresolvedProgram, sheds: bool, step: Iterate) -> float:
-    """Return the largest change of the sum of a block's shares, 0 but for rounding."""
+    """Return the largest change, over all blocks, of the sum of a block's shares by a step.
+
+    The sum stays 1 in exact arithmetic, so that the result measures the rounding of the step.
+    """
     max_imbalance = 0.0
     for g in range(len(program.rate)):
         total = step.unserved[g] if sheds else 0.0
@@ -845,9 +884,9 @@ def iterate(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) 
 
 @inner_kernel
 def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> bool:
-    """Take a step with a factored Schur complement: predictor, correctors, step.
+    """Move ``point`` by one predictor-corrector step, with a factored Schur complement.
 
-    Mehrotra's predictor-corrector: the affine-scaling direction gives the centring parameter sigma
+    Mehrotra's method: the affine-scaling direction gives the centring parameter sigma
     = (mu after the affine step / mu)^3.  The corrector aims at products sigma mu and includes the
     second-order term; up to two centrality correctors of Gondzio lengthen the step.
 
@@ -864,6 +903,7 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
     step = work.step
     complementarity = work.complementarity
     rows = len(program.capacity)
+    # Number of complementarity pairs: shares, link slacks, upper bounds, unserved shares.
     num_pairs = (
         len(program.column_value)
         + rows
@@ -875,6 +915,7 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
     for r in range(rows):
         capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
         work.primal_residual[r] = capacity - work.load[r] - point.slack[r]
+    # S^-1 c with the capacities c, which the step of theta needs.
     if not sheds:
         copy_into(program.capacity, work.schur_inv_capacity)
         _solve_cholesky(work.schur, work.schur_inv_capacity)

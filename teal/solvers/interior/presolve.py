@@ -30,7 +30,9 @@ _MIN_SHARE = 1e-9
 
 
 class DemandTerms(NamedTuple):
-    """Coefficients, upper bounds, steps and utilities of D demands; empty arrays stand for none.
+    """Load coefficients, upper bounds, value steps and utilities of D demands on K paths each.
+
+    An empty array means that the program has no such term.
 
     Attributes:
         coefficient: load that a Gbit/s of a path puts on each of its links, one entry for each
@@ -122,8 +124,8 @@ def _usable_paths(
 ) -> BoolArray:
     """Return (P,) whether each path can carry traffic.
 
-    Its demand is above 0, its links have capacity, its largest share is not negligible, and its
-    value is above 0 where demand may be shed.
+    It can if its demand is above 0, its links have capacity, its largest share is above 1e-9, and
+    its value and the demand's utility weight are above 0 where they count.
 
     Args:
         layout: P paths of D demands in CSR form.
@@ -131,7 +133,7 @@ def _usable_paths(
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; 0 for failed links.
         value: (D K,) value of a Gbit/s on each path, at its slot d K + k.
-        sheds: whether demand may be shed.
+        sheds: whether demand may be shed; otherwise the values of the paths do not count.
     """
     is_usable = np.zeros(len(layout.slot), np.bool_)
     for d in range(len(demand)):
@@ -160,9 +162,10 @@ def _link_rows(
 ) -> Int64Array:
     """Return (E,) the row of each link that can bind, -1 for the others.
 
-    Value maximisation: a link can bind if the demands that can use it exceed its capacity.  Largest
-    utilisation: a link can bind if they exceed its capacity times a lower bound on the optimum.
-    The bound comes from forced loads: all paths of a demand use the link.
+    If a value is maximised, a link can bind if the sum of the demands that can use it exceeds its
+    capacity.  If the largest utilisation is minimised, it can bind if this sum exceeds its capacity
+    times a lower bound on the optimum.  That bound is the largest utilisation by forced loads, the
+    loads of demands all of whose paths use a link.
 
     Args:
         layout: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
@@ -179,8 +182,8 @@ def _link_rows(
     # demands all of whose paths use the link.
     max_load = np.zeros(num_links)
     forced_load = np.zeros(num_links)
-    # (E,) of the demand that used the link last: its largest coefficient, its number of paths over
-    # the link, and its index.
+    # (E,) For the last demand so far that can use each link: the largest coefficient of its paths,
+    # the number of its paths over the link, and its index.
     max_coefficient = np.zeros(num_links)
     num_demand_paths = np.zeros(num_links, np.int64)
     last_demand = np.full(num_links, -1)
@@ -285,10 +288,11 @@ def _write_shedding_columns(
     column_value: FloatArray,
     upper_bound: FloatArray,
 ) -> tuple[int, float]:
-    """Write the shedding columns of a demand, the last step first.
+    """Write the shedding columns of a demand whose value falls in steps, the last step first.
 
-    Shedding all of step c, whose value is value * level[c], saves its difference to the first step:
-    the column has the value value * (1 - level[c]) and the width of the step as its upper bound.
+    Paths count each Gbit/s at the value of the first step, so that shedding seems to lose this
+    value.  In step c only level[c] of it is lost; the column of the step returns the difference:
+    its value is value * (1 - level[c]), its upper bound the width of the step.
 
     Args:
         terms: terms of all demands; level and end (D, C) describe the steps.
@@ -299,9 +303,11 @@ def _write_shedding_columns(
         upper_bound: (Q,) largest share of each column; the new ones are written.
 
     Returns:
-        number of new columns, and the constant that the values of paths and columns omit.
+        number of new columns, and the constant to add to the values of paths and columns, which is
+        the value of serving the whole demand through its steps less ``value``.
     """
     count = 0
+    # Becomes the sum of value * level * width over the steps, less value.
     omitted_value = -value
     for step in range(terms.level.shape[1] - 1, -1, -1):
         step_begin = terms.end[d, step - 1] if step > 0 else 0.0
@@ -323,9 +329,10 @@ def _column_bounds(upper_bound: FloatArray) -> tuple[Int64Array, FloatArray, Int
         upper_bound: (Q,) largest share of each column; 1 for none.
 
     Returns:
-        their indices (C,), their bounds (C,), and the index of each column's bound (Q,), -1 for
-        none.
+        indices (C,) of these columns, their bounds (C,), and for each column the index (Q,) of its
+        bound, -1 for none; the last array is empty if C is 0.
     """
+    # Count the bounds, then write them.
     num_bounded = 0
     for bound in upper_bound:
         num_bounded += bound < 1
@@ -353,7 +360,7 @@ def _presolve(
     cost_base: float,
     splits: FloatArray,
 ) -> PresolvedProgram:
-    """Return the program over the links that can bind.
+    """Return the program of one matrix over the links that can bind.
 
     Demands whose most valuable path has no such link, and no upper bound, are served in full.
 
@@ -435,6 +442,7 @@ def _presolve(
                 best_value = path_value
                 best_slot = layout.slot[p]
                 is_unconstrained = num_entries == begin and can_carry_all
+        # No usable path: the demand is not part of the program.
         if best_slot < 0:
             continue
         scale += best_value
@@ -445,6 +453,7 @@ def _presolve(
             num_shedding, demand_step_offset = _write_shedding_columns(
                 terms, d, best_value, num_columns, column_value, upper_bound
             )
+            # Shedding columns have neither a slot nor rows.
             for q in range(num_columns, num_columns + num_shedding):
                 slot[q] = -1
                 row_ptr[q + 1] = num_entries
@@ -455,11 +464,13 @@ def _presolve(
                 splits[layout.slot[path]] = 0.0
             splits[best_slot] = 1.0
             fixed_value += best_value + demand_step_offset
+            # Remove the columns of the demand again, with their bounds and rows.
             for q in range(first_column, num_columns):
                 upper_bound[q] = 1.0
             num_columns = first_column
             num_entries = first_entry
             continue
+        # Keep the columns as the next block.
         step_offset += demand_step_offset
         rate[num_blocks] = demand[d]
         if has_utility:
@@ -472,6 +483,7 @@ def _presolve(
         column_value[q] /= value_unit
     for g in range(len(utility_weight)):
         utility_weight[g] /= value_unit
+    # Rows of each block.
     block_row_ptr, block_row = _block_rows(
         block_ptr[: num_blocks + 1], row_ptr, row[:num_entries], len(capacity)
     )
@@ -485,23 +497,29 @@ def _presolve(
             row_capacity[num_rows] = capacity[e]
             num_rows += 1
     bounded, bounds, bound_index = _column_bounds(upper_bound[:num_columns])
+    # The fields in their order, cut to their final lengths.
     return PresolvedProgram(
+        # Blocks and columns.
         block_ptr[: num_blocks + 1],
         rate[:num_blocks],
         slot[:num_columns],
         column_value[:num_columns],
+        # Rows of the columns, and their load coefficients.
         row_ptr[: num_columns + 1],
         row[:num_entries],
         coefficient[: 0 if has_unit_coefficients else num_entries],
+        # Upper bounds of columns, and utilities of blocks.
         bounded,
         bounds,
         bound_index,
         utility_weight[: num_blocks if has_utility else 0],
         terms.alpha,
+        # Rows of the blocks; link and capacity of each row.
         block_row_ptr,
         block_row,
         link[:num_rows],
         row_capacity[:num_rows],
+        # scale, fixed_value, step_offset and cost_base.
         value_unit,
         fixed_value / value_unit,
         step_offset / value_unit,
@@ -543,7 +561,8 @@ def presolve(
 def num_schur_updates(program: PresolvedProgram) -> int:
     """Return the number of entries of the Schur complement that an iteration updates.
 
-    A path over m rows updates m (m + 1) / 2 entries of the lower triangle, and so does each block.
+    The rank-one term of a path over m link rows updates m (m + 1) / 2 entries of the lower
+    triangle, and so does the term of a block (demand) whose paths use m rows.
     """
     updates = 0
     for q in range(len(program.column_value)):

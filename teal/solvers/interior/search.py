@@ -62,7 +62,13 @@ _MIN_SLACK_FACTOR = 0.5
 
 @inner_kernel
 def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
-    """Return the largest utilisation of the n link rows, load (n,) over capacity; >= ``lower``."""
+    """Return the largest utilisation of the n link rows, and ``lower`` if all are below it.
+
+    Args:
+        program: presolved program of n link rows.
+        lower: smallest result.
+        load: (n,) load of each link row, Gbit/s.
+    """
     max_utilisation = lower
     for r in range(len(load)):
         max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
@@ -98,8 +104,8 @@ def _primal_value(
     """Return the value of shares divided by ``scale_down`` >= 1, in units of the program.
 
     Linear: the sum of column value times share.  Concave utilities: the sum of W (u(s) + 1) over
-    the demands, with the carried share s and the value W of all of a demand.  Stepped values: a
-    lower bound.  Demands outside the blocks are not included.
+    the demands, with the utility u of the carried share s and the value W of all of a demand.
+    Stepped values: a lower bound on the value.  Demands outside the blocks are not included.
 
     Args:
         program: presolved program of Q columns (paths).
@@ -107,6 +113,7 @@ def _primal_value(
         scale_down: factor by which loads exceed the capacities.
         work: workspace; carried (G,) is overwritten.
     """
+    # Concave utilities of the carried shares; otherwise values of the columns, scaled down.
     total = program.step_offset
     if len(program.utility_weight) > 0:
         carried_shares(program, share, work.carried)
@@ -123,7 +130,7 @@ def _primal_value(
 def _fully_served_value(
     program: PresolvedProgram, share: FloatArray, scaled: FloatArray, load: FloatArray
 ) -> float:
-    """Return the value with the shares of each block scaled to a sum of 1; -inf on overload.
+    """Return the value if the shares of each block are scaled to a sum of 1; -inf on overload.
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
@@ -156,7 +163,7 @@ def _sort_columns(
     profit: FloatArray,
     upper_bound: FloatArray,
 ) -> int:
-    """Sort the columns of a block by falling profit c - A' y, by insertion.
+    """Sort the columns of a block by falling profit c - A' y (value less price), by insertion.
 
     Args:
         program: presolved program of Q columns (paths).
@@ -171,6 +178,7 @@ def _sort_columns(
     first = program.block_ptr[g]
     has_bounds = len(program.bound_index) > 0
     count = program.block_ptr[g + 1] - first
+    # Insert the columns one by one into the sorted front of both arrays.
     for i in range(count):
         q = first + i
         column_bound = 1.0
@@ -201,11 +209,12 @@ def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
         unserved = 1.0
+        # Columns without a slot are shedding columns and carry no traffic.
         for q in range(first, end):
             if program.slot[q] >= 0:
                 splits[program.slot[q]] = 0.0
         for _ in range(end - first):
-            # Column of the largest value among those not filled yet.
+            # Column of the largest value among the empty ones.
             best = -1
             for q in range(first, end):
                 is_open = program.slot[q] >= 0 and splits[program.slot[q]] == 0
@@ -222,9 +231,10 @@ def _write_unconstrained_shares(program: PresolvedProgram, splits: FloatArray) -
 
 @inner_kernel
 def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
-    """Return the sum over blocks of max sum of (c - A' y) x, with upper bounds on the shares x.
+    """Return the sum over blocks of the largest profit (c - A' y) x within upper bounds on x.
 
-    Each block fills its columns by falling profit, up to a total share of 1 (fractional knapsack).
+    c is the value of a column and x its share.  Each block fills its columns by falling profit, up
+    to a total share of 1 (fractional knapsack).
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands).
@@ -248,10 +258,11 @@ def _bounded_profits(program: PresolvedProgram, path_price: FloatArray) -> float
 
 @inner_kernel
 def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float:
-    """Return the sum over blocks of max W (u(s) + 1) less the price of the carried share s.
+    """Return the sum over blocks of the largest profit: utility less the price of the paths used.
 
-    The cheapest column is filled first, up to the share whose marginal utility W s^-alpha equals
-    its price.
+    The carried share s of a demand with the weight W has the utility W (u(s) + 1), where u(s) =
+    (s^(1 - alpha) - 1) / (1 - alpha).  The cheapest column is filled first, up to the share whose
+    marginal utility W s^-alpha equals its price.
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands).
@@ -294,15 +305,15 @@ def _dual_bound(
 ) -> float:
     """Return the Lagrangian dual bound of link prices.
 
-    With shedding it is an upper bound on the value: c' y + sum over blocks of the largest profit
-    max(0, value - A' y).  Without, it is a lower bound on the largest utilisation: sum over blocks
-    of min A' y, over c' y.
+    With shedding it is an upper bound on the value: c' y plus the sum over blocks of the largest
+    profit max(0, value - A' y), with the link capacities c.  Without shedding it is a lower bound
+    on the largest utilisation: the sum over blocks of the smallest A' y, divided by c' y.
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
         sheds: whether demand may be shed.
-        must_serve_all: whether the bound may rely on all demand being served: profits below 0
-            count.
+        must_serve_all: whether the bound may rely on all demand being served: then a largest
+            profit below 0 counts as it is, instead of as 0.
         price: (n,) dual price y of each link row, value per Gbit/s.
         path_price: (Q,) A' y, price of carrying all of the demand on each path.
     """
@@ -310,7 +321,8 @@ def _dual_bound(
     capacity_term = 0.0
     for r in range(len(price)):
         capacity_term += program.capacity[r] * price[r]
-    # Sum of the largest profits of the blocks.
+    # Sum of the largest profits of the blocks: under utilities, with upper bounds on columns,
+    # or of the most profitable column of each block.
     profit = 0.0
     if len(program.utility_weight) > 0:
         profit = _utility_profits(program, path_price)
@@ -335,9 +347,12 @@ def _dual_bound(
 
 @inner_kernel
 def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
-    """Return the workspace of a search; the incumbent value and bound are infinite.
+    """Return the workspace of a search, whose incumbent value and bound are still infinite.
 
-    The value starts at -inf and the bound at inf; at inf and -inf where a utilisation is minimised.
+    Args:
+        program: presolved program; its sizes are those of the arrays.
+        sheds: whether a value is maximised: the value starts at -inf and the bound at inf.
+            Otherwise a utilisation is minimised, and they start at inf and -inf.
     """
     blocks = len(program.rate)
     paths = len(program.column_value)
@@ -346,21 +361,28 @@ def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
     incumbent = np.empty(2)
     incumbent[0], incumbent[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
     return Work(
+        # step, complementarity, previous_step
         new_iterate(program),
         new_iterate(program),
         new_iterate(program),
+        # scaling, delta
         np.empty(paths),
         np.empty(blocks),
+        # carried, dual_residual, curvature: 0 unless utilities are concave
         np.zeros(blocks),
         np.zeros(blocks),
         np.zeros(blocks),
+        # column_scratch, path_price
         np.empty(paths),
         np.empty(paths),
+        # load, primal_residual, schur_inv_capacity
         np.empty(rows),
         np.empty(rows),
         np.empty(rows),
+        # schur, penalty
         np.empty((rows, rows)),
         np.zeros(1),
+        # incumbent_share, incumbent_price, incumbent
         np.zeros(paths),
         np.zeros(rows),
         incumbent,
@@ -397,6 +419,8 @@ def _update_incumbent(
     sense = 1.0 if sheds else -1.0
     # Primal value.
     if must_serve_all:
+        # column_scratch receives the scaled shares; primal_residual is scratch for their loads.
+        # The first shares become incumbents even if they overload a link.
         value = _fully_served_value(program, point.share, work.column_scratch, work.primal_residual)
         if work.incumbent[0] == -np.inf or value > work.incumbent[0]:
             work.incumbent[0] = value
@@ -422,7 +446,8 @@ def _update_incumbent(
     value = work.incumbent[0]
     bound = work.incumbent[1]
     if len(program.utility_weight) > 0:
-        # The gap is measured in shares: all demands with this common share have that utility.
+        # The weights W sum to 1, so that u(s) + 1 is the value of a common share s of all demands:
+        # the gap is measured between the common shares of the value and of the bound.
         value = _utility_inverse(program.alpha, value - 1)
         bound = _utility_inverse(program.alpha, bound - 1)
     reference = bound if sheds else value
@@ -448,7 +473,8 @@ def _starting_point(
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed.
+        sheds: whether demand may be shed: the value is maximised; else all demand is served and the
+            largest link utilisation is minimised.
         must_serve_all: whether only points that serve all demand count.
         gap: target of the certified gap.
         start: cold or warm start.
@@ -458,7 +484,8 @@ def _starting_point(
     point = new_iterate(program)
     work = _new_work(program, sheds)
     if start.is_warm and start.initial_mu == 0:
-        # The certified gap of the initial splits and prices gives mu and mix.
+        # The certified gap of the initial splits and prices determines mu and the weight of the
+        # central shares (mix).
         initial_gap = _initial_gap(program, sheds, must_serve_all, splits, prices, work)
         if initial_gap <= gap:
             return point, work, True
@@ -488,6 +515,7 @@ def _initial_gap(
         prices: (E,) dual price of each link of the network, value per Gbit/s.
         work: workspace; the incumbents are updated, previous_step is used as scratch.
     """
+    # Only the shares and prices of the scratch point are used.
     point = work.previous_step
     rows = len(program.capacity)
     has_bounds = len(program.bound_index) > 0
@@ -540,8 +568,10 @@ def _is_converged(
     """
     if _update_incumbent(program, sheds, must_serve_all, point, work) <= gap:
         return True
+    # Continue if some point serves all demand, or no bound is known yet.
     if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
         return False
+    # At the optimum with shedding some demand is unserved, and all products are close to 0.
     max_unserved = 0.0
     for unserved in point.unserved:
         max_unserved = max(max_unserved, unserved)
@@ -552,7 +582,14 @@ def _is_converged(
 
 @inner_kernel
 def _restart_cold(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
-    """Restart from a cold start after a warm one has failed; incumbents stay."""
+    """Reset a point to the cold start, after a warm start has failed; the incumbents stay.
+
+    Args:
+        program: presolved program.
+        sheds: whether demand may be shed.
+        point: receives the cold start.
+        work: workspace; the last direction is cleared.
+    """
     copy_iterate(new_iterate(program), work.step)
     cold_start(program, sheds, point)
 
@@ -609,7 +646,7 @@ def solve(
     Returns:
         number of iterations.
     """
-    # No demand or no link can bind: the solution is explicit.
+    # Without demand, or without a link that can bind, the solution is explicit.
     if len(program.rate) == 0 or len(program.capacity) == 0:
         fill(0.0, prices)
         _write_unconstrained_shares(program, splits)
@@ -642,6 +679,9 @@ _MIN_LARGE_COLUMNS = 10_000
 _MIN_LARGE_UPDATES = 3_000_000
 
 
+# Each kernel named *_kernel makes the function of the same name callable from Python.
+
+
 @kernel
 def _starting_point_kernel(
     program: PresolvedProgram,
@@ -652,6 +692,7 @@ def _starting_point_kernel(
     splits: FloatArray,
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
+    """Return the starting point, the workspace, and whether the gap is reached already."""
     return _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
 
 
@@ -664,6 +705,7 @@ def _is_converged_kernel(
     point: Iterate,
     work: Work,
 ) -> bool:
+    """Update the incumbents, and return whether the search may end."""
     return _is_converged(program, sheds, must_serve_all, gap, point, work)
 
 
@@ -705,9 +747,9 @@ def _accumulate_schur_kernel(
         point: present point.
         work: workspace; scaling and delta of these blocks are written.
         schur: (n, n) lower triangle of this thread's part of S (written).
-        first: first block.
-        end: block after the last one.
-        has_slacks: whether this part has the diagonal slack / price of S.
+        first: index of the first block.
+        end: index of the last block plus 1.
+        has_slacks: whether this part includes the diagonal term slack / price of S.
     """
     if has_slacks:
         init_schur(point, schur)
@@ -774,9 +816,11 @@ def solve_on_threads(
         number of iterations.
     """
     threads = numba.get_num_threads()
+    # (G,) updated entries of S by block; left empty for programs that are too small for threads.
     updates = np.zeros(0)
     if threads > 1 and len(program.column_value) >= _MIN_LARGE_COLUMNS and len(program.capacity):
         updates = _block_schur_updates(program)
+    # Small programs run on one thread.
     if updates.sum() < _MIN_LARGE_UPDATES:
         return solve(
             program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
@@ -845,6 +889,7 @@ def _solve_by_steps(
     with ThreadPoolExecutor(threads) as pool:
 
         def accumulate_part(part: int) -> None:
+            # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
             schur = partial_schur[part]
             has_slacks = part == 0
             _accumulate_schur_kernel(
@@ -852,6 +897,7 @@ def _solve_by_steps(
             )
 
         def assemble_schur() -> None:
+            # Parts of all threads, their sum in work.schur, and the regularisation.
             _update_utility_terms_kernel(program, point, work)
             list(pool.map(accumulate_part, range(threads)))
             for schur_of_thread in partial_schur[1:]:
@@ -871,6 +917,7 @@ def _solve_by_steps(
             if _predict_and_correct_kernel(program, sheds, point, work):
                 iterations += 1
             elif is_warm:
+                # No progress from a warm start.
                 is_warm = False
                 _restart_cold_kernel(program, sheds, point, work)
             else:
@@ -885,7 +932,7 @@ _WARM_UP_THREADS = 2
 
 
 def may_be_large(num_columns: int) -> bool:
-    """Return whether :func:`solve_on_threads` may use threads for so many columns."""
+    """Return whether a program of ``num_columns`` columns may be solved on several threads."""
     return numba.get_num_threads() > 1 and num_columns >= _MIN_LARGE_COLUMNS
 
 
@@ -897,6 +944,7 @@ def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatAr
         splits: (D K,) scratch for the solution.
         prices: (E,) scratch for the dual prices.
     """
+    # With shedding, not all demand need be served, target gap 0: then one iteration.
     options = program, True, False, 0.0
     _solve_by_steps(
         *options,
@@ -915,12 +963,15 @@ def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatAr
 
 
 def _block_schur_updates(program: PresolvedProgram) -> FloatArray:
-    """Return the number (G,) of entries of the Schur complement that each block updates.
+    """Return the number (G,) of entries of the Schur complement that each block (demand) updates.
 
-    A path over m rows updates m (m + 1) / 2 entries of the lower triangle, and so does each block.
+    The rank-one term of a path over m link rows updates m (m + 1) / 2 entries of the lower
+    triangle, and so does the term of a block whose paths use m rows.
     """
+    # Number of rows of each path (Q,) and of each block (G,).
     path_lengths = np.diff(program.row_ptr)
     block_sizes = np.diff(program.block_row_ptr)
+    # Sum of the updates of the paths of each block, from cumulative sums over all paths.
     cumulative = np.append(0, np.cumsum(path_lengths * (path_lengths + 1) // 2))
     path_updates = np.diff(cumulative[program.block_ptr])
     return np.asarray(path_updates + block_sizes * (block_sizes + 1) // 2, np.float64)

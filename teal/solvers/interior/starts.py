@@ -42,7 +42,7 @@ _MAX_MIX = 0.4
 
 
 class Start(NamedTuple):
-    """How a search starts.
+    """Start of a search: cold, or warm from given splits and dual prices.
 
     Attributes:
         is_warm: whether from given splits and dual prices.
@@ -156,6 +156,7 @@ def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -
         out: (Q,) demand times the sum of coefficient times price over the path's links (written).
     """
     coefficient = program.coefficient
+    # Without coefficients each link of a path carries its flow once.
     is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -171,7 +172,7 @@ def path_prices(program: PresolvedProgram, price: FloatArray, out: FloatArray) -
 
 @inner_kernel
 def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Add the link loads A x to an array.
+    """Add the link loads of the shares x to an array.
 
     Args:
         program: presolved program of Q columns (paths) over n rows (links).
@@ -179,6 +180,7 @@ def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray
         out: (n,) Gbit/s, added to.
     """
     coefficient = program.coefficient
+    # Without coefficients each link of a path carries its flow once.
     is_plain = len(program.coefficient) == 0
     for g in range(len(program.rate)):
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -193,7 +195,13 @@ def add_link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 @inner_kernel
 def link_loads(program: PresolvedProgram, share: FloatArray, out: FloatArray) -> None:
-    """Compute A x, the load of each link row in Gbit/s, from shares (Q,) into ``out`` (n,)."""
+    """Compute the load (n,) of each link row in Gbit/s.
+
+    Args:
+        program: presolved program of Q columns (paths) over n rows (links).
+        share: (Q,) share of its demand on each path.
+        out: (n,) loads (written).
+    """
     fill(0.0, out)
     add_link_loads(program, share, out)
 
@@ -216,14 +224,14 @@ def carried_shares(program: PresolvedProgram, share: FloatArray, out: FloatArray
 
 @inner_kernel
 def _centred_share(distance: float, upper_bound: float, mu: float) -> float:
-    """Return the share x of a column with an upper bound u: mu / x - mu / (u - x) = distance.
+    """Return the centred share x of a column with an upper bound u.
 
-    For -distance the result is u - x.
+    It solves mu / x - mu / (u - x) = distance; for -distance the result is u - x.
 
     Args:
         distance: cost of the column less the multiplier of its block.
         upper_bound: u.
-        mu: complementarity of the pairs (x, z) and (u - x, w).
+        mu: product of the share and its reduced cost, and of the bound's slack and its dual.
     """
     scaled = distance * upper_bound
     double_mu = 2 * mu
@@ -273,6 +281,7 @@ def _block_multiplier(
         for q in range(first, end):
             lower = min(lower, cost[q] - count * mu)
     multiplier = lower
+    # Newton's method needs a few iterations; 60 bisections are enough for float64.
     for _ in range(60):
         total = 0.0
         slope = 0.0
@@ -319,7 +328,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
     blocks = len(program.rate)
     rows = len(program.capacity)
     has_bounds = len(program.bound_index) > 0
-    # Even splits, within the upper bounds.
+    # Even splits, each at most half of its upper bound.
     for g in range(blocks):
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
@@ -385,7 +394,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
 
 @inner_kernel
 def _set_bound_slacks(program: PresolvedProgram, point: Iterate) -> None:
-    """Set the slack u - x (C,) of each column's upper bound from the shares of ``point``."""
+    """Set the slack (C,) of each column's upper bound: the bound less the share of the column."""
     for bound in range(len(program.bounded)):
         point.bound_slack[bound] = program.upper_bound[bound] - point.share[program.bounded[bound]]
 
@@ -445,7 +454,8 @@ def _set_warm_shares(
 ) -> None:
     """Set the shares of one block to (1 - mix) * initial splits + mix * central shares.
 
-    The central share of a column is the mean of its cold-start share and mu / z.
+    The central share of a column is the mean of its cold-start share and mu / z, with its reduced
+    cost z.
 
     Args:
         program: presolved program.
@@ -511,10 +521,10 @@ def warm_start(
 ) -> None:
     """Move a cold start near initial splits and prices; the result is strictly feasible.
 
-    Shares mix the initial splits with central shares (the mean of the cold start and mu / z), so
-    that none is close to 0.  Prices are the initial ones, the smallest raised; each block is
-    centred for them.  Prices without information (all 0, or infinite) leave the cold start as it
-    is.
+    Shares mix the initial splits with central shares (the mean of the cold start and mu / z, with
+    reduced costs z), so that none is close to 0.  Prices are the initial ones, the smallest raised;
+    each block is centred for them.  Prices without information (all 0, or infinite) leave the cold
+    start as it is.
 
     Args:
         program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
@@ -545,7 +555,8 @@ def warm_start(
         for r in range(rows):
             point.price[r] /= capacity_price
         value_scale = point.theta[0]
-    # mu of each pair: initial_mu is relative to the optimal value, which has the scale 1 or theta.
+    # mu of each complementarity pair: initial_mu times the scale of the optimal value (1 or theta),
+    # over the number of pairs.
     mu = start.initial_mu * value_scale / (paths + rows + (blocks if sheds else 0))
     _centre_blocks(program, sheds, mu, point)
     for g in range(blocks):

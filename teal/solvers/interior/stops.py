@@ -15,9 +15,14 @@ def ends_at(deadline: Deadline, stop: BoolArray) -> Iterator[None]:
     """Set the flag ``stop`` (1,) at the deadline, if it comes while the ``with`` block runs.
 
     Kernels release the interpreter lock, so that the timer's thread runs beside them.
+
+    Args:
+        deadline: time at which to set the flag; an endless one never does.
+        stop: (1,) flag that the kernel reads before each iteration (written).
     """
     if deadline.is_over:
         stop[0] = True
+    # No timer if the deadline is over, or further away than a timer can wait.
     if stop[0] or deadline.remaining_s > threading.TIMEOUT_MAX:
         yield
         return

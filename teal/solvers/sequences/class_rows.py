@@ -33,8 +33,9 @@ _SUM_PARTS = 64
 
 
 def class_weights(class_index: int, ratio: float) -> list[float]:
-    """Return values per Gbit/s of the classes up to ``class_index``: ratio^(class_index - c) for
-    class c.
+    """Return the value of a Gbit/s of each class up to ``class_index``, the highest class first.
+
+    Class c has ratio^(class_index - c), so that the class ``class_index`` has 1.
     """
     return [ratio ** (class_index - higher) for higher in range(class_index + 1)]
 
@@ -43,13 +44,13 @@ def class_weights(class_index: int, ratio: float) -> list[float]:
 def _sum_class_flows(
     begin: int, end: int, splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray
 ) -> None:
-    """Sum the served flow of each class over the rows of one matrix; a row serves the highest class
-    first.
+    """Sum the served flow of each class over the rows of one matrix.
 
-    R rows (demands of a node pair), K paths, C classes.
+    Each of R rows has the demands of a node pair in C classes, over K paths; it serves the highest
+    class first.
 
     Args:
-        begin, end: range of parts of this call.
+        begin, end: range of parts of the rows for this call.
         splits: (R, K) splits.
         demand: (R,) demand of all classes, Gbit/s.
         amount: (C, R) demand of each class, Gbit/s.
@@ -60,6 +61,7 @@ def _sum_class_flows(
     num_classes = len(amount)
     for part in range(begin, end):
         for row in range(num_rows * part // num_parts, num_rows * (part + 1) // num_parts):
+            # Distribute the served flow of the row over its classes.
             remaining = splits[row].sum() * demand[row]
             for class_index in range(num_classes):
                 class_flow = min(remaining, amount[class_index, row])
@@ -92,11 +94,13 @@ def _split_class(
         out: (n, K) splits of these demands (written).
     """
     for i in range(begin, end):
+        # Served flow of the row, less what higher classes take.
         row_splits = splits[row[i]]
         split_sum = row_splits.sum()
         remaining = split_sum * demand[row[i]]
         for higher in range(class_index):
             remaining -= min(remaining, amount[higher, row[i]])
+        # Flow of the class, divided among the paths as in the row.
         class_demand = amount[class_index, row[i]]
         class_flow = min(remaining, class_demand)
         factor = class_flow / (class_demand * split_sum) if class_flow > 0 else 0.0
@@ -106,7 +110,7 @@ def _split_class(
 
 @functools.cache
 def rehearse() -> None:
-    """Compile the kernels before a clock starts."""
+    """Compile the kernels of this module on one row, before a time limit begins."""
     splits = np.zeros((1, 1))
     ones = np.zeros((1, 1))
     with threads_for(splits.size):
@@ -115,8 +119,9 @@ def rehearse() -> None:
 
 
 class ClassRows:
-    """Rows of a problem of C classes: a row is a demand, or the demands of all classes of a node
-    pair.
+    """Rows of a problem of C classes, from which the weighted programs are built.
+
+    A row is a demand, or the demands of all classes of a node pair.
 
     Args:
         problem: B matrices under priority.
@@ -151,12 +156,15 @@ class ClassRows:
         self._cheapest_costs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _amounts(self, class_index: int) -> Tensor:
-        """Return (B, c, R) demands of the c classes up to ``class_index`` in each row, Gbit/s."""
+        """Return the demands (B, c, R) in Gbit/s of the first c classes in each of R rows.
+
+        c is ``class_index`` + 1; the rows are those with a demand of these classes.
+        """
         num_rows = int(np.searchsorted(self._rows.first, self._classes.ptr[class_index + 1]))
         return self._amount[:, : class_index + 1, :num_rows]
 
     def _program(self, class_index: int) -> Problem:
-        """Return the program of the classes up to ``class_index``, without values; cached."""
+        """Return the cached program of the classes up to ``class_index``, before it is weighted."""
         if class_index not in self._programs:
             self._programs[class_index] = self._new_program(class_index)
         return self._programs[class_index]
@@ -200,7 +208,7 @@ class ClassRows:
 
         Args:
             class_index: index of the class with the value 1 per Gbit/s.
-            ratio: ratio of the values of neighbouring classes.
+            ratio: value of a Gbit/s of a class over its value in the next lower class.
         """
         program = self._program(class_index)
         weight = program.demand.new_tensor(class_weights(class_index, ratio))
@@ -212,7 +220,7 @@ class ClassRows:
             value = torch.zeros_like(program.demand[0])
             value[: int(class_size.sum())] = weight.repeat_interleave(class_size)
             return dataclasses.replace(program, demand_value=value)
-        # One value step per class, in the order of the classes.
+        # Merged rows: one value step per class, in the order of the classes.
         steps = None
         if class_index:
             step_end = self._amounts(class_index).cumsum(1)
@@ -224,9 +232,10 @@ class ClassRows:
         )
 
     def splits(self, splits: Tensor) -> Tensor:
-        """Convert splits (B, R, K) of the last program to splits (B, D, K) of all demands."""
+        """Return the splits (B, D, K) of all demands for splits (B, R, K) of the last program."""
         if not self.is_merged:
             return splits
+        # Divide the flows of the rows, matrix by matrix and class by class.
         last_class = len(self._classes) - 1
         out = np.empty((len(splits), int(self._classes.ptr[-1]), splits.shape[2]))
         parts = zip(*self._arrays(last_class, splits), out, strict=True)
@@ -244,11 +253,13 @@ class ClassRows:
         return torch.from_numpy(out).to(splits)
 
     def state(self, state: PdhgState) -> PdhgState:
-        """Convert a state over all demands to the rows of the last program, by adding up the flows
-        of each row.
+        """Return a warm start over the rows of the last program for one over all demands.
+
+        The flows of the demands of a row are added up; prices stay.
         """
         if not self.is_merged:
             return state
+        # (B, R, K) flows of the rows, Gbit/s, and their splits.
         program = self._program(len(self._classes) - 1)
         flows = state.splits.new_zeros(
             len(state.splits), len(self._rows.first), state.splits.shape[2]
@@ -259,7 +270,7 @@ class ClassRows:
         return PdhgState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
 
     def start_prices(self, state: PdhgState | None) -> Tensor:
-        """Return (B, C, E) prices of the program of each class in a warm start; 0 if missing."""
+        """Return the prices (B, C, E) of each class's program in a warm start; 0 if missing."""
         shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
         prices = (
             None if state is None or state.program_prices is None else state.program_prices.prices
@@ -269,12 +280,13 @@ class ClassRows:
         return finite_prices(prices.to(self._problem.capacity))
 
     def class_flows(self, class_index: int, splits: Tensor) -> Tensor:
-        """Return (B, c) flows of the c classes up to ``class_index``, Gbit/s.
+        """Return the flows (B, c) in Gbit/s of the c classes up to ``class_index``.
 
         Args:
             class_index: index of the class.
             splits: (B, R, K) splits of its program.
         """
+        # Sums of each matrix over parts of the rows, in parallel.
         sums = np.zeros((len(splits), _SUM_PARTS, class_index + 1))
         for row_splits, demand, amount, out in zip(
             *self._arrays(class_index, splits), sums, strict=True
@@ -286,8 +298,14 @@ class ClassRows:
     def _arrays(
         self, class_index: int, splits: Tensor
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return splits (B, R, K), demands (B, R) and class demands (B, c, R) of a class's program
-        as NumPy arrays.
+        """Return the arrays that the kernels read for the program of a class.
+
+        Args:
+            class_index: index of the class, of c classes up to it.
+            splits: (B, R, K) splits of the program; further rows are ignored.
+
+        Returns:
+            splits (B, R, K), demands (B, R) in Gbit/s, and demands (B, c, R) of each class.
         """
         amount = self._amounts(class_index)
         rows = amount.shape[2]
@@ -298,8 +316,10 @@ class ClassRows:
         return row_splits, demand, amounts
 
     def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
-        """Return value and bound of each class, from the last program's splits and the prices of
-        every program.
+        """Return value and bound of each class.
+
+        Values come from the last program's splits, the bound of a class from the prices of its
+        program.
 
         Args:
             splits: (B, R, K) splits.
@@ -328,6 +348,7 @@ class ClassRows:
         amount = self._amounts(class_index) * program.routable[:, None]
         if not bool(prices.any()):
             return amount[:, -1].sum(1)
+        # Cost of the cheapest path of each row at these prices, the same for all classes.
         cached = self._cheapest_costs.get(class_index)
         if cached is None or not torch.equal(cached[0], prices):
             cached = self._cheapest_costs[class_index] = (

@@ -43,8 +43,13 @@ _MIN_DIVISOR = 1e-30  # replaces 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
-    """Raise InputError if the objective must serve all demand: rates are then fixed, not fair
-    shares.
+    """Raise InputError if an objective must serve all demand.
+
+    Rates are then fixed by the demands, and cannot be fair shares.
+
+    Args:
+        scheme: name of the scheme, for the message.
+        objective: the objective.
     """
     if not objective.may_shed:
         raise InputError(scheme, "objective", "an objective that may shed demand", objective.name)
@@ -68,7 +73,7 @@ def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
 
 
 def usual_iterations(problem: Problem) -> int:
-    """Return the default number of iterations for a network."""
+    """Return the default number of iterations over link levels: more for small networks."""
     return _ITERATIONS_SMALL if problem.paths.mask.size <= _SMALL_NETWORK_PATHS else _ITERATIONS
 
 
@@ -77,13 +82,14 @@ def fair_flows(
 ) -> Steps[Tensor]:
     """Compute (B, D, K) approximately fair flows, Gbit/s, pausing after each iteration.
 
-    Iteration over link levels r[e], the rates per weight that the links grant:
+    The iteration is over link levels r[e], the rates per weight that the links grant:
 
         level(d, k) = smallest r[e] along the path,     best(d) = max over k of level(d, k),
         f[d] = min(demand[d], w[d] best(d)), divided among paths in the ratio (level / best)^q,
         r[e] <- r[e] (load[e] / c[e])^-gamma.
 
-    The flows are averages over the later iterations and may overload links by a few per cent.
+    Here w are the weights, c the capacities, and q and gamma exponents that rise and fall.  The
+    flows are averages over the later iterations and may overload links by a few per cent.
 
     Args:
         problem: B matrices; the iteration uses their dtype, float32 suffices.
@@ -92,6 +98,7 @@ def fair_flows(
         iterations: number of iterations.
         deadline: deadline of the last iteration; None for no limit.
     """
+    # (B, E) link levels, at first the largest useful one; sum of the flows to average.
     weight = weights_of(problem, weight)
     max_level = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)
     level = max_level.expand_as(problem.capacity)
@@ -130,7 +137,7 @@ def fair_flows(
 def is_bottlenecked(
     problem: Problem, splits: Tensor, weight: Tensor | None = None, tolerance: float = 0.05
 ) -> Bool[Tensor, "B D"]:
-    """Return (B, D) whether a demand is fully served or has a bottleneck link on every live path.
+    """Return (B, D) whether each demand is fully served or has a bottleneck on every live path.
 
     A bottleneck of a demand is loaded to at least 1 - ``tolerance`` of its capacity, and no demand
     that sends more than ``tolerance`` of its rate over it has a rate per weight larger by more than
@@ -155,9 +162,11 @@ def is_bottlenecked(
     # Fully served demands, then demands with a bottleneck on every live path.
     result = rates >= (1 - tolerance) * problem.demand
     for b in range(problem.batch):
+        # Largest level of the demands that use each link.
         is_used = flows[b].reshape(-1)[path_index] > tolerance * rates[b][demand_index]
         max_level = torch.zeros_like(problem.capacity[b])
         max_level.scatter_reduce_(0, link_index[is_used], level[b][demand_index[is_used]], "amax")
+        # Full links where the demand of the pair has the largest level.
         is_bottleneck = is_full[b][link_index] & (
             level[b][demand_index] >= (1 - tolerance) * max_level[link_index]
         )
@@ -171,11 +180,11 @@ def is_bottlenecked(
 
 
 def fairness(rates: Tensor, reference: Tensor, min_rate: float) -> Tensor:
-    """Return (B,) the geometric mean over the demands of min(f / g, g / f), with f and g at least
-    ``min_rate``.
+    """Return (B,) the fairness of rates f against reference rates g.
 
-    The fairness metric of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on
-    Large Graphs" (NSDI 2024).
+    It is the geometric mean over the demands of min(f / g, g / f), with both rates raised to at
+    least ``min_rate``: the metric of Namyar et al., "Solving Max-Min Fair Resource Allocations
+    Quickly on Large Graphs" (NSDI 2024).
 
     Args:
         rates: (B, D) rates f, Gbit/s.

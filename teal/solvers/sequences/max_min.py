@@ -61,6 +61,10 @@ _MAX_PROGRAMS = 400  # limit per matrix; tens are usual
 class WaterFilling:
     """Water-filling of one matrix under cuts, which max_link_utilisation programs generate.
 
+    A cut is a linear limit on the rates, from link prices (:class:`RateCut`); links with a price in
+    a cut, and nearly full links, are cut links.  A demand is confined if all its paths cross cut
+    links: programs of the confined demands are smaller, and find the same cuts.
+
     Args:
         problem: B = 1, under total_flow, in float64.
         weight: (D,) weights w.
@@ -75,8 +79,8 @@ class WaterFilling:
             the time ran out.
         levels: levels at which demands are held, ascending.
         is_timed_out: whether the time ran out.
-        is_stuck: whether the last :meth:`tasks` generated no cut although some program was solved
-            too loosely to confirm its rates; smaller gaps would not help.
+        is_stuck: whether the last :meth:`tasks` found no violated cut although the result of some
+            program did not confirm its rates; smaller gaps would not help.
     """
 
     def __init__(self, problem: Problem, weight: Tensor, flows: Tensor, time: TimeShare) -> None:
@@ -104,7 +108,11 @@ class WaterFilling:
         self._add_cut_links(cut_links)
 
     def add_level_cuts(self, prices: Sequence[Tensor]) -> None:
-        """Add the cuts of link prices (E,) from an earlier solution, and update the rates."""
+        """Add a cut for each level of an earlier solution, and update the rates.
+
+        Args:
+            prices: link prices (E,) of each level.
+        """
         for level_prices in prices:
             usable = finite_prices(level_prices.to(self.prices))
             self._filling.add(cut_of(self._problem, usable))
@@ -113,10 +121,10 @@ class WaterFilling:
 
     @property
     def flows(self) -> Tensor:
-        """Flows (D, K) of the rates, Gbit/s, scaled by one factor to fit the capacities.
+        """Flows (D, K) in Gbit/s that carry the rates, scaled by one factor to fit the capacities.
 
-        If the time did not suffice to route all demands: the initial guess, limited to the rates
-        under the cuts.
+        If the time did not suffice to route all demands, these are the flows of the initial guess,
+        limited to the rates under the cuts.
         """
         if math.isfinite(self.utilisation):
             return self.splits * (self.rate / max(1.0, self.utilisation))[:, None]
@@ -134,7 +142,7 @@ class WaterFilling:
         A demand is confined if all its paths cross a cut link.
 
         Args:
-            links: (E,) bool.
+            links: (E,) bool, links to add.
         """
         if not bool((links & ~self._cut_links).any()):
             return
@@ -142,8 +150,10 @@ class WaterFilling:
         problem = self._problem
         if not problem.ops.counts_once:
             return
+        # Demands whose cheapest path is above 0 if cut links cost 1 and others 0.
         crossed = problem.ops.path_max(self._cut_links.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
+        # A program of no demand, or of most of them, saves nothing: use all demands.
         if not 0 < len(confined) <= _MAX_CONFINED * len(self.rate):
             self._confined_problem = problem
             self._confined_demands = None
@@ -172,8 +182,9 @@ class WaterFilling:
         gap = max(gap, _MIN_GAP)
         num_cuts_before = len(self._filling.cuts)
         self.is_stuck = False
-        # Whether the program contains all demands at all levels; highest level whose rates fit;
-        # number of levels to confirm with the next program.
+        # is_complete: whether the next program contains all demands at all levels.
+        # confirmed_level: highest level whose rates fit.
+        # num_levels: number of further levels that the next program has to confirm.
         is_complete = False
         confirmed_level = 0.0
         num_levels = len(self.levels) + 1
@@ -192,6 +203,7 @@ class WaterFilling:
                 if is_complete
                 else (self._confined_problem, self._confined_demands)
             )
+            # Route the rates, limited to the cap.
             is_complete = is_complete or (demands is None and level_cap == math.inf)
             result = yield from self._route(
                 part, demands, torch.minimum(self.rate, level_cap * self._weight), gap
@@ -208,7 +220,7 @@ class WaterFilling:
                 num_levels = max(1, min(num_levels, len(unconfirmed_levels)) // 2)
                 is_complete = False
                 continue
-            # Rates fit: confirm more levels, then all demands.
+            # Rates fit, or the result is undecided: confirm more levels, then all demands.
             is_undecided = float(result.value) > 1 + _MAX_OVERLOAD_SHARE * gap
             self.is_stuck = (self.is_stuck or is_undecided) and len(
                 self._filling.cuts
@@ -224,7 +236,9 @@ class WaterFilling:
     def _route(
         self, part: Problem, demands: Int64Array | None, rate: Tensor, gap: float
     ) -> SubTasks:
-        """Route rates by max_link_utilisation at decreasing gaps until they fit or violate a cut.
+        """Yield programs that route rates at decreasing gaps, until they fit or violate a cut.
+
+        The programs minimise the largest link utilisation of the rates.
 
         Args:
             part: problem of some demands, or of all.
@@ -237,11 +251,13 @@ class WaterFilling:
         """
         rows = slice(None) if demands is None else torch.from_numpy(demands).to(rate.device)
         program = part.balanced(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
+        # Begin at half the overload of the last program; later programs start from the last result.
         program_gap = min(_FIRST_PROGRAM_GAP, self._overload / 2)
         prices = self.prices
         while True:
             program_gap = max(program_gap, _MIN_VIOLATION_SHARE * gap)
             state = PdhgState(self.splits[rows][None], prices[None])
+            # True: the program may be skipped after the deadline.
             result: PdhgResult | None = yield Solve(
                 program, program_gap, state, self._time, True, _PROGRAM_ITERATIONS
             )
@@ -260,8 +276,12 @@ class WaterFilling:
             program_gap /= _PROGRAM_SHRINKAGE
 
     def _update_full_links(self, result: PdhgResult) -> None:
-        """Store prices and largest utilisation of a program of all demands, and add its full links
-        to the cut links.
+        """Update prices, largest utilisation and cut links from a program of all demands.
+
+        Links that are full under the rates become cut links.
+
+        Args:
+            result: result of the max_link_utilisation program of all demands at the rates.
         """
         self.prices = result.prices[0]
         self.utilisation = float(result.value)
@@ -278,7 +298,8 @@ class WaterFilling:
         if float(result.value) <= 1 + _MAX_OVERLOAD_SHARE * gap or float(result.bound) <= 1:
             return False
         capacity_value = result.prices[0] * self._problem.capacity[0]
-        # First without prices within rounding; then with all, if the violation depends on them.
+        # First set prices within rounding to 0; then use all prices, if the violation depends on
+        # the small ones.
         for min_value_share in (
             _NO_PRICE_SHARE,
             0.0,
@@ -322,7 +343,7 @@ def tasks(
     Args:
         problem: B matrices.
         gap: target gap.
-        knows_value_steps: unused; programs have linear values.
+        knows_value_steps: not used; all sequences have this argument.
         weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
             another objective.
         start: warm start, whose splits replace the guess of the fair flows and whose level prices
@@ -383,6 +404,7 @@ def _filling_result(
         weight: (1, D) weights w.
         gap: target gap.
     """
+    # Splits as shares of the demand; then fill unused capacity.
     splits_of_demand = filling.flows[None] / plain.demand[..., None].clamp(min=_MIN_DIVISOR)
     splits = project(plain, splits_of_demand, refill=_REFILL_ROUNDS)
     level = (plain.flows(splits).sum(-1) / weight)[0]
@@ -399,7 +421,7 @@ def _filling_result(
 
 
 def _join_results(results: list[PdhgResult]) -> PdhgResult:
-    """Join the results of single matrices, with their level prices and metrics."""
+    """Join the results of single matrices, with their level prices and fairness metrics."""
     fair = [result.fair for result in results if result.fair is not None]
     row_prices = [
         result.program_prices.of_row(0) for result in results if result.program_prices is not None
@@ -415,7 +437,9 @@ def _join_results(results: list[PdhgResult]) -> PdhgResult:
 def level_tasks(
     problem: Problem, gap: float, weight: Tensor | None = None, iterations: int = 0
 ) -> Tasks:
-    """Yield the tasks of the faster allocation by link levels, without a certificate.
+    """Yield the tasks of a faster max-min fair allocation, whose levels have no certificate.
+
+    Rates come from an iteration over link levels; a max_concurrent_flow program routes them.
 
     Args:
         problem: B matrices.
@@ -443,7 +467,10 @@ def level_tasks(
 
 
 def _total_flow_problem(problem: Problem) -> Problem:
-    """Return the matrices under total_flow, without values, costs, classes and conditions."""
+    """Return a problem of the same matrices under total_flow.
+
+    All demands have the value 1; it has no link costs, classes, value steps and side conditions.
+    """
     return dataclasses.replace(
         problem,
         objective=Objective(),
@@ -473,6 +500,7 @@ def _make_result(
         prices: (B, E) prices of the program that routed the rates.
         gap: target gap.
     """
+    # The bound is the sum of the rate limits (B, D) that levels and demands impose.
     fair_metrics = fair_figures(problem, splits, level_prices, weight)
     value = problem.flows(splits).sum((1, 2))
     bound = fair_metrics.limit.sum(1)

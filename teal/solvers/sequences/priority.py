@@ -55,10 +55,10 @@ _CLOSED_CAPACITY_SHARE = 1e-6
 
 
 class _Sequence:
-    """Weighted programs of all classes, with their latest results.
+    """Weighted programs of all priority classes, with their latest results.
 
-    A Gbit/s of a class has r times the value of one of the next class; the program of class c
-    contains the classes up to c.
+    The program of class c contains the classes up to c, the highest class first.  A Gbit/s of a
+    class has r times the value of a Gbit/s of the next lower class.
 
     Args:
         problem: B matrices under priority.
@@ -92,8 +92,10 @@ class _Sequence:
         ]
 
     def _program_gap(self, class_index: int, values: Tensor) -> float:
-        """Return the relative gap of a weighted program at which its class reaches the target gap:
-        the target times the smallest share of the class in the weighted value.
+        """Return the relative gap of a weighted program at which its class reaches the target gap.
+
+        It is the target times the smallest share, over the matrices, of the class in the weighted
+        value.
 
         Args:
             class_index: index of the class.
@@ -110,7 +112,7 @@ class _Sequence:
         return max(_MIN_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
 
     def solve(self, class_index: int, *, may_skip: bool) -> SubTasks:
-        """Solve the program of a class to its target gap, warm-started from its last result.
+        """Yield the program of a class, to be solved to its target gap from its last result.
 
         Args:
             class_index: index of the class.
@@ -132,19 +134,21 @@ class _Sequence:
         return result is not None
 
     def figures(self) -> ClassFigures:
-        """Return value and bound of each class: splits of the last program, prices of every
-        program.
+        """Return value and bound of each class.
+
+        Values are those of the splits of the last class's program; the bound of a class comes from
+        the prices of its program.
         """
         return self._rows.figures(self.last.splits, self.prices)
 
     @property
     def splits(self) -> Tensor:
-        """Splits (B, D, K) of the last program, for all demands."""
+        """Splits (B, D, K) of all demands in the result of the last class's program."""
         return self._rows.splits(self.last.splits)
 
     @property
     def last(self) -> PdhgResult:
-        """Result of the last class's program."""
+        """Latest result of the last class's program, which contains all classes."""
         result = self._results[-1]
         assert result is not None
         return result
@@ -163,10 +167,10 @@ class _Sequence:
         return torch.stack(prices, 1)
 
     def improve(self, figures: ClassFigures) -> SubTasks:
-        """Solve one program more closely, for the class with the widest gap.
+        """Yield one program to be solved more closely, for the class with the widest gap.
 
-        This is the program of the class, if its bound is loose; otherwise the last program serves
-        too little of the class: it is solved more closely, or with a larger ratio r.
+        If the bound of this class is loose, it is the program of the class.  Otherwise the last
+        program serves too little of the class: it is solved more closely, or with a larger ratio r.
 
         Args:
             figures: value and bound of each class at the last splits.
@@ -180,6 +184,7 @@ class _Sequence:
         result = self._results[class_index]
         if result is None:
             return (yield from self.solve(class_index, may_skip=True))
+        # Flow of the class in its program, and the part of its bound that the last program misses.
         class_flow = self._rows.class_flows(class_index, result.splits)[row, class_index]
         missing_value = float(figures.bound[row, class_index] - figures.value[row, class_index])
         # Loose bound: more than half of the missing value is above the flow of the class's program.
@@ -198,6 +203,7 @@ class _Sequence:
             class_index = self.num_classes - 1
             if is_ratio_raised:
                 self._ratio *= _RATIO_GROWTH
+        # The program is solved as closely as possible already.
         if self._target[class_index] <= _MIN_TARGET and not is_ratio_raised:
             return False
         # Solve again at half the target gap or less.
@@ -211,8 +217,7 @@ class _Sequence:
 def tasks(
     problem: Problem, gap: float, *, knows_value_steps: bool = False, start: PdhgState | None = None
 ) -> Tasks:
-    """Yield the tasks of a lexicographic allocation of every matrix, each class certified to
-    ``gap``.
+    """Yield the tasks of a lexicographic allocation of every matrix, each class certified.
 
     The program of the last class is solved first and always.  Then the class with the widest gap is
     improved until all classes reach the target, or no program helps.
@@ -224,17 +229,20 @@ def tasks(
             the classes of a pair share a row.
         start: warm start, splits and prices; None for a cold start.
     """
+    # HiGHS may finish small problems on the CPU.
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
     sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps, start=start)
     yield from sequence.solve(sequence.num_classes - 1, may_skip=False)
+    # Incumbent: splits, prices, and value and bound of each class.
     figures = sequence.figures()
     splits = sequence.splits
     prices = sequence.prices
     best_figures = figures
     for remaining_programs in range(sequence.num_classes + _MAX_RESOLVES, -1, -1):
         max_gap = float(figures.gap.max())
-        # Keep the incumbent: a larger r reduces the accuracy of lower classes.
+        # Update the incumbent; it may be better than the last result, since a larger r reduces the
+        # accuracy of lower classes.
         if max_gap < float(best_figures.gap.max()):
             splits = sequence.splits
             prices = sequence.prices
@@ -253,8 +261,9 @@ def tasks(
 
 
 def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> PdhgResult:
-    """Create the result of an allocation; value and bound are sums over the classes, the gap is the
-    widest of a class.
+    """Create the result of an allocation under priority.
+
+    Value and bound are sums over the classes; the gap is the widest gap of a class.
 
     Args:
         splits: (B, D, K) splits.
@@ -286,8 +295,7 @@ def _with_exact_rows(
     gap: float,
     deadline: Deadline,
 ) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
-    """Solve matrices that missed the target gap by linear programs, and keep the solutions with
-    smaller gaps.
+    """Solve matrices that missed the target gap by HiGHS; keep the solutions with smaller gaps.
 
     Args:
         problem: B matrices under priority.
@@ -295,7 +303,10 @@ def _with_exact_rows(
         prices: (B, C, E) prices of the program of each class.
         figures: value and bound of each class.
         gap: target gap.
-        deadline: deadline of the beginning of the last matrix.
+        deadline: time after which no matrix is begun.
+
+    Returns:
+        splits (B, D, K), prices (B, C, E), and value and bound of each class.
     """
     exact = problem.to(torch.float64)
     splits = splits.to(torch.float64).clone()
@@ -313,6 +324,7 @@ def _with_exact_rows(
         shares = project(row_problem.over_columns, solution[0])
         row_prices = solution[1][..., : prices.shape[-1]]
         row_splits = row_problem.rewritten.splits(shares)
+        # Keep this solution if its widest gap is smaller.
         if float(class_figures(row_problem, row_splits, row_prices).gap.max()) < float(
             figures.gap[row].max()
         ):
@@ -322,9 +334,10 @@ def _with_exact_rows(
 
 
 def residual_tasks(problem: Problem, gap: float) -> Tasks:
-    """Yield the tasks of the residual form: each class on the residual capacity of the higher ones.
+    """Yield the tasks of the residual form of priority.
 
-    The result has valid splits; its prices, value and bound are those of the last class's program.
+    Each class is allocated on the capacity that the higher classes leave unused.  The result has
+    valid splits; its prices, value and bound are those of the last class's program.
 
     Args:
         problem: B matrices under priority.
@@ -338,6 +351,7 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
         raise InputError("form=residual", "problem", "a problem without side conditions", problem)
     residual_capacity = problem.capacity
     splits = torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
+    # The demands of a class are consecutive; highest class first.
     for class_demands in problem.classes.blocks:
         paths = of_demands(
             problem.paths, torch.arange(class_demands.start, class_demands.stop).numpy()
@@ -354,6 +368,7 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
         )
         result = yield Solve(program, gap)
         splits[:, class_demands] = result.splits.to(splits)
+        # Capacity left for the lower classes; almost full links are closed.
         residual_capacity = (
             residual_capacity - program.loads(result.splits.to(program.demand))
         ).clamp(min=0)

@@ -39,12 +39,15 @@ _ROUNDING = 1e-12  # relative tolerance of tight cuts and equal levels
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RateCut:
-    """Linear limit on a weighted sum of rates: sum over d of price(d) f[d] <= sum over e of c[e]
-    p[e].
+    """Linear limit on rates f from link prices p, which all feasible rates satisfy.
+
+        sum over demands d of price(d) f[d] <= sum over links e of c[e] p[e],
+
+    with price(d) the smallest price of a live path of demand d, and the link capacities c.
 
     Attributes:
         demands: (n,) indices of the demands with a positive price.
-        price: (n,) price of the cheapest live path of each.
+        price: (n,) price of the cheapest live path of each of these demands.
         value: right-hand side, sum over e of c[e] p[e].
         prices: (E,) link prices p.
     """
@@ -55,17 +58,17 @@ class RateCut:
     prices: FloatArray
 
     def excess(self, rate: FloatArray) -> float:
-        """Return the violation by rates (D,), in units of value; negative where the cut holds."""
+        """Return by how much rates (D,) in Gbit/s exceed the limit; at most 0 if the cut holds."""
         return float((self.price * rate[self.demands]).sum() - self.value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeldLevel:
-    """Level at which a tight cut holds demands.
+    """Level of progressive filling at which a tight cut fixes the rates of demands.
 
     Attributes:
-        level: t, rate per weight.
-        held: (n,) indices of the demands that are held below their full rate.
+        level: rate per weight.
+        fixed_demands: (n,) indices of the demands that are held below their full rate.
         prices: (E,) link prices of the tight cut.
     """
 
@@ -75,7 +78,7 @@ class HeldLevel:
 
 
 class CutFilling:
-    """Progressive filling under a growing set of cuts.
+    """Max-min fair rates by progressive filling, under a growing set of cuts.
 
     Args:
         problem: B = 1, under total_flow.
@@ -94,11 +97,11 @@ class CutFilling:
 
     @property
     def cuts(self) -> Sequence[RateCut]:
-        """All cuts so far."""
+        """All cuts so far, the cuts of single links first."""
         return self._cuts
 
     def add(self, cut: RateCut) -> None:
-        """Add a cut, with the level at which it is tight if no demand is held yet."""
+        """Add a cut, and store the level at which it is tight if no demand is held yet."""
         self._cuts.append(cut)
         zero_rates = np.zeros_like(self._demand)
         self._initial_levels.append(self._tight_level(cut, zero_rates, self._routable, 0.0))
@@ -106,14 +109,13 @@ class CutFilling:
     def _tight_level(
         self, cut: RateCut, rate: FloatArray, is_open: BoolArray, level: float
     ) -> float:
-        """Return the level at which a cut is tight, at least ``level``; infinite if it cannot
-        become tight.
+        """Return the level at which a cut is tight, infinite if it cannot become tight.
 
         Args:
             cut: the cut.
             rate: (D,) rates of the held demands, Gbit/s.
             is_open: (D,) bool, demands that are not held.
-            level: present level.
+            level: present level; the result is not below it.
         """
         return tight_level(
             cut.demands, cut.price, cut.value, rate, is_open, self._weight, self._demand, level
@@ -128,6 +130,7 @@ class CutFilling:
         Returns:
             (D,) rates, Gbit/s, and the levels of held demands, ascending.
         """
+        # Rates of held demands, demands that are not held yet, and the queue of cuts by level.
         rate = np.zeros_like(self._demand)
         is_open = self._routable.copy()
         levels = list[HeldLevel]()
@@ -159,6 +162,7 @@ class CutFilling:
                 self._demand[fixed_demands], level * self._weight[fixed_demands]
             )
             is_open[fixed_demands] = False
+            # Record the level with the demands that it leaves partly unserved.
             partly_served = fixed_demands[
                 self._demand[fixed_demands] > level * self._weight[fixed_demands]
             ]
@@ -171,7 +175,7 @@ class CutFilling:
 
 @functools.cache
 def rehearse() -> None:
-    """Compile the kernels before a clock starts."""
+    """Compile the kernels of this module on arrays of one entry, before a time limit begins."""
     ones = np.ones(1)
     index = np.zeros(1, np.int64)
     tight_level(index, ones, 0.5, np.zeros(1), np.ones(1, np.bool_), ones, ones, 0.0)
@@ -186,11 +190,11 @@ def rehearse() -> None:
 def tight_level(  # type: ignore[no-untyped-def]
     demands, price, value, rate, is_open, weight, demand, level
 ) -> float:
-    """Return the level t at which a cut is tight, at least ``level``; infinite if its open demands
-    fit fully.
+    """Return the level t at which a cut is tight; infinite if all of its open demands fit.
 
-    Solves sum over open d of price(d) min(t w[d], demand[d]) + sum over held d of price(d) f[d] =
-    value.  The sum is concave and piecewise linear in t, so that Newton's method from below is
+    At the level t an open demand d of weight w[d] has the rate min(t w[d], demand[d]), and a held
+    one its rate f[d].  The cut is tight where the sum of price times rate over its demands is
+    ``value``.  The sum is concave and piecewise linear in t, so that Newton's method from below is
     finite.
 
     Args:
@@ -201,7 +205,7 @@ def tight_level(  # type: ignore[no-untyped-def]
         is_open: (D,) bool, demands that are not held.
         weight: (D,) weights w.
         demand: (D,) Gbit/s.
-        level: first level.
+        level: level at which the search starts; the result is not below it.
     """
     # Right-hand side minus the held demands, and largest use by the open ones.
     slack = value
@@ -236,8 +240,8 @@ def tight_level(  # type: ignore[no-untyped-def]
 def single_link_cuts(problem: Problem) -> list[RateCut]:
     """Return the cuts of single links that rates can violate.
 
-    The cut of a link contains the demands without a path around it; it is returned if their volume
-    exceeds the capacity.
+    The cut of a link limits the sum of the demands without a path around it to its capacity; it is
+    returned if these demands exceed the capacity.
 
     Args:
         problem: B = 1; columns other than paths, such as segment lists, have no such cuts.
@@ -248,7 +252,8 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     demand = problem.demand[0].cpu().numpy()
     capacity = problem.capacity[0].cpu().numpy()
     live = problem.path_mask[0].cpu().numpy()
-    # Demands of each link, packed: link e has members[ptr[e]:ptr[e + 1]].
+    # Demands without a path around each link e, at members[ptr[e]:ptr[e + 1]]; none for links that
+    # all of them fit.
     count, volume = _count_unavoidable(*_path_arrays(paths), live, demand, len(capacity))
     count[(volume <= capacity) | (capacity <= 0)] = 0
     ptr = np.concatenate([[0], count.cumsum()])
@@ -264,7 +269,7 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
 
 
 def _path_arrays(paths: PathSet) -> tuple[IntArray, IntArray, IntArray]:
-    """Return (D, K) last trie node of each path, and (T,) parent and link of each trie node."""
+    """Return the last trie node (D, K) of each path, and parent and link (T,) of each trie node."""
     return paths.leaf, paths.trie.parent, paths.trie.link
 
 
@@ -279,10 +284,10 @@ def _unavoidable_links(leaf, live, parent, link, d, times, stamp, out):  # type:
         link: (T,) link into each trie node.
         d: index of the demand.
         times: (E,) scratch: number of live paths of the demand that cross the link.
-        stamp: (E,) scratch: demand whose count is in ``times``.
-        out: (E,) links (written).
+        stamp: (E,) scratch: index of the demand to which the count in ``times`` belongs.
+        out: (E,) the links, packed at the front (written).
     """
-    # Count the live paths over each link; links off the first live path cannot be on all.
+    # Count the live paths over each link of the first live path; other links cannot be on all.
     num_live = 0
     for k in range(leaf.shape[1]):
         if live[d, k]:
@@ -313,7 +318,9 @@ def _unavoidable_links(leaf, live, parent, link, d, times, stamp, out):  # type:
 
 @kernel
 def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore[no-untyped-def]
-    """Return number (E,) and volume (E,), Gbit/s, of the demands without a path around each link.
+    """Return the number (E,) and the sum (E,) in Gbit/s of the demands that must cross each link.
+
+    These are the demands all of whose live paths cross the link.
 
     Args:
         leaf: (D, K) last trie node of each path.
@@ -321,7 +328,7 @@ def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore
         link: (T,) link into each trie node.
         live: (D, K) bool, live paths.
         demand: (D,) Gbit/s.
-        links: E.
+        links: number of links, E.
     """
     count = np.zeros(links, np.int64)
     volume = np.zeros(links)
@@ -340,7 +347,7 @@ def _count_unavoidable(leaf, parent, link, live, demand, links):  # type: ignore
 
 @kernel
 def _list_unavoidable(leaf, parent, link, live, count, next_index, members):  # type: ignore[no-untyped-def]
-    """Write the demands without a path around each link with a positive ``count``, link by link.
+    """Write the demands that must cross each link with a positive ``count``, link by link.
 
     Args:
         leaf: (D, K) last trie node of each path.

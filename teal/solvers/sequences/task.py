@@ -18,7 +18,7 @@ from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TimeShare:
-    """Time budget shared by some tasks, from the beginning of the first one.
+    """Time budget that several tasks share; it begins with the first of these tasks.
 
     Attributes:
         fraction: fraction of the remaining time of ``enclosing``.
@@ -31,14 +31,15 @@ class TimeShare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solve:
-    """Task: solve a program; its answer is a :class:`PdhgResult`.
+    """Task to solve a program; the sequence receives a :class:`PdhgResult`.
 
     Attributes:
         problem: problem whose objective is a single program.
         gap: target gap.
         start: warm start; None for a cold start.
         time: time budget; None for all remaining time.
-        may_skip: whether the answer may be None after the deadline.
+        may_skip: whether the program may be skipped after the deadline; the sequence then receives
+            None.
         max_iterations: iteration limit; None for the limit of the sequence.
     """
 
@@ -52,7 +53,7 @@ class Solve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute:
-    """Task: run a computation other than a program; its answer is the computation's result.
+    """Task to run a computation other than a program; the sequence receives its result.
 
     Attributes:
         begin: function that creates the computation from its deadline.
@@ -65,7 +66,11 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Task: report the widest certified gap so far, infinite if unknown; its answer is None."""
+    """Task to report progress; the sequence receives None.
+
+    Attributes:
+        gap: widest certified gap of a matrix so far, infinite if unknown.
+    """
 
     gap: float
 
@@ -108,10 +113,10 @@ def run_tasks(
     max_iterations: int = 10_000,
     report: ProgressCallback | None = None,
 ) -> Steps[PdhgResult]:
-    """Run the tasks in order and return the result of the sequence.
+    """Run the tasks of a sequence in order, and return its result.
 
-    Pauses where ``solve`` does and after each task.  Matrices that missed the target gap get the
-    deadline or the iteration limit as their stopping criterion.
+    The computation pauses where ``solve`` does, and after each task.  Matrices that missed the
+    target gap get the deadline or the iteration limit as their stopping criterion.
 
     Args:
         tasks: tasks of the sequence.
@@ -121,7 +126,8 @@ def run_tasks(
         report: progress callback: iterations of all programs, and the gap of a :class:`Progress`.
     """
     sequence_deadline = deadline or Deadline()
-    # Iterations of all programs; answer to the last task; deadline of each time budget in use.
+    # Iterations of all programs; result of the last task; whether a program was skipped; deadline
+    # of each time budget that has begun.
     iterations = 0
     answer = None
     was_skipped = False
@@ -136,7 +142,8 @@ def run_tasks(
         return deadlines[time]
 
     while True:
-        # Send the last answer; at the end set the stopping criteria.
+        # Send the result of the last task to the sequence, which yields the next task.  At its end
+        # set the stopping criteria.
         try:
             task = tasks.send(answer)
         except StopIteration as end:
