@@ -4,11 +4,10 @@ matrices and their intervals, routing on the estimates, repair of wrong counters
     python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,repaired,persistent]
 
 The first share of the matrices (``--history``) is the history, the rest is tested.  Counters are the
-loads of
-shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean
-over intervals; 90% intervals are counted by demands and by volume, and on working days and weekends
-apart; realised is the largest utilisation of splits for the estimate, under the true matrix, over
-the optimum (4 edge-disjoint paths).
+loads of shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth,
+the mean over intervals; the coverage of the 90% intervals is counted by demands and by volume, and
+on working days and weekends apart; realised is the largest utilisation of splits for the estimate,
+under the true matrix, over the optimum (4 edge-disjoint paths).
 """
 
 from __future__ import annotations

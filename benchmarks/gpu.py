@@ -394,7 +394,7 @@ def passes(report: Report, problem: Any, name: str, aim: str) -> None:
     )
     fixed_paths_scheme.model.to(DEVICE)
     universal_scheme: Any = teal.make_scheme("teal")
-    price_scheme: Any = teal.make_scheme("price_scheme-gnn")
+    price_scheme: Any = teal.make_scheme("price-gnn")
     for kind, scheme in (
         ("FlowGNN of K", fixed_paths_scheme),
         ("FlowGNN", universal_scheme),
@@ -574,7 +574,7 @@ def network_parts(
     yield "Kdl cold", solve_cold("Kdl", "must 7, aim 5")
     yield "Kdl batch", iterate("Kdl", 32, "must 0.1, aim 0.03")
     yield "passes", lambda: passes(report, problems.get("Kdl"), "Kdl", "must 4, aim 2")
-    # The trainings need the memory of the batch.
+    # Free the batch for the trainings.
     problems.drop("Kdl", 32)
     for number, settings in enumerate(TRAININGS):
         yield (
