@@ -1,6 +1,6 @@
 """Ablation of FlowGNN: the published form, with input scaling, nonlinearity and feedback added one
-by one, the learners, and PDHG in place of ADMM; compared with controls (untrained weights, no splits
-at all, shortest paths) and models never trained on the network.
+by one, the learners, and PDHG in place of ADMM; compared with controls (untrained weights, no
+splits at all, shortest paths) and models never trained on the network.
 
     python benchmarks/ablation.py --out runs/ablation [--data FOLDER] [--networks NAME ...] [--seeds 0 1 2]
 

@@ -130,8 +130,8 @@ def _tail_rows(topology: teal.Topology, max_failed_components: int) -> Iterator[
 
 
 def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
-    """Yield a row for each load and availability: the least cost of the added capacity, absolute and
-    relative to half of the network's capacity, with its gap and time.
+    """Yield a row for each load and availability: the least cost of the added capacity, absolute
+    and relative to half of the network's capacity, with its gap and time.
     """
     for load, availability in EXPANSIONS:
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)

@@ -4,8 +4,9 @@
 
 FOLDER holds UsCarrier.json.  The script prints median times in ms, measured in turn for three
 settings of OpenMP: "usual" with libgomp's default (a waiting thread spins 300,000 times before it
-sleeps), "brief" with Teal's spin count (teal/runtime/openmp.py), and "torch first" with Teal's where
-torch was imported before Teal.  Each measurement is a process of its own, and so is each busy loop.
+sleeps), "brief" with Teal's spin count (teal/runtime/openmp.py), and "torch first" with Teal's
+where torch was imported before Teal.  Each measurement is a process of its own, and so is each busy
+loop.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def chosen_paths(
 
 
 def solve_time_ratio(chosen: teal.Problem, few: teal.Problem) -> float:
-    """Return the median time of a solve of the first matrix over chosen paths, divided by the median
-    time over four paths; the two are timed in turn.
+    """Return the median time of a solve of the first matrix over chosen paths, divided by the
+    median time over four paths; the two are timed in turn.
     """
     chosen_s: list[float] = []
     few_s: list[float] = []

@@ -5,9 +5,9 @@ estimated matrices and their intervals, routing on the estimates, repair of wron
 
 The first share of the matrices (``--history``) is the history, the rest is tested.  Counters are
 the loads of shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum
-truth, the mean over intervals; the coverage of the 90% intervals is counted by demands and by volume, and
-on working days and weekends apart; realised is the largest utilisation of splits for the estimate,
-under the true matrix, over the optimum (4 edge-disjoint paths).
+truth, the mean over intervals; the coverage of the 90% intervals is counted by demands and by
+volume, and on working days and weekends apart; realised is the largest utilisation of splits for
+the estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ all cores; HiGHS's simplex and IPX use one.
 A solver that needs a model is compared by the time of the solver alone (``solver_s``), without
 building the model; Teal by the time of the whole call.  The gap of every allocation is certified by
 the same arithmetic (:func:`teal.problem.assessment.assess`) from the splits and prices that the
-solver gives.  Each solver is measured in several settings; the fastest one that reaches a gap counts.
+solver gives.  Each solver is measured in several settings; the fastest one that reaches a gap
+counts.
 
 OUT/engine.csv has a row for each network, solver and setting; OUT/engine-summary.csv the fastest
 setting of each solver, and ratios of solver to Teal; OUT/engine.png shows gap against time,
@@ -300,8 +301,8 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
 
 
 def _may_be_exact(row: Measured) -> bool:
-    """Whether the row may count for an exact solver: its gap is at most :data:`EXACT_GAP`, or it has
-    no solution.
+    """Whether the row may count for an exact solver: its gap is at most :data:`EXACT_GAP`, or it
+    has no solution.
     """
     return row.gap <= EXACT_GAP or row.state != State.SOLVED
 

@@ -83,8 +83,8 @@ def _plot_network(axis: Any, solved: Sequence[Any]) -> dict[str, Any]:
 def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> None:
     """Draw the time of each solver on each network as a bar.
 
-    A solver that was stopped has a hatched bar that ends at the limit; for a solver that was not run
-    the words "not run" replace the bar.
+    A solver that was stopped has a hatched bar that ends at the limit; for a solver that was not
+    run the words "not run" replace the bar.
 
     Args:
         file: PNG file to write.

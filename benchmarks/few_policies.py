@@ -6,10 +6,10 @@ bound what any such policies can reach.
 For each network of SNDlib (through the package topohub, 100 Gbit/s a link, gravity traffic at 90%
 of what hop counts carry) the largest utilisation over all failures: of shortest paths, of any
 number of policies, and of at most N policies; and the smallest number of policies within 1% of the
-least utilisation; each with its bound, and the seconds of the whole search.  The policies steer single demands, or all traffic that
-crosses their router (transit).  With --data, a folder of Geant2012.graph and Geant2012.0000.demands
-(data/README.md gives the source), the same for REPETITA's Geant2012 as published: its metrics, one
-matrix, without failures.
+least utilisation; each with its bound, and the seconds of the whole search.  The policies steer
+single demands, or all traffic that crosses their router (transit).  With --data, a folder of
+Geant2012.graph and Geant2012.0000.demands (data/README.md gives the source), the same for
+REPETITA's Geant2012 as published: its metrics, one matrix, without failures.
 """
 
 from __future__ import annotations

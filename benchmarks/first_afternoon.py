@@ -25,8 +25,8 @@ from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate_command import run_simulate
 from tests import isp
 
-# Relative error of the counters: where polls are missing, counters of intervals of different lengths
-# are compared.
+# Relative error of the counters: where polls are missing, counters of intervals of different
+# lengths are compared.
 COUNTER_ERROR = 0.02
 
 

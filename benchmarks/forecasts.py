@@ -9,9 +9,9 @@ factor[d], with phi and factor fitted by Adam on random matrices of the first 70
 error of the rates, or on what arrives of the next matrix under ``teal.smooth_splits`` of the
 forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and by the
 optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the
-measure is that of ``teal next-interval`` under total_flow: what an allocation carries of the optimum
-of the interval.  FILE.csv has a row for each series and hedge: the mean over the seeds of the fit, the
-lowest mean of a seed, and the worst interval of all.
+measure is that of ``teal next-interval`` under total_flow: what an allocation carries of the
+optimum of the interval.  FILE.csv has a row for each series and hedge: the mean over the seeds of
+the fit, the lowest mean of a seed, and the worst interval of all.
 """
 
 from __future__ import annotations

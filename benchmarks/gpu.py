@@ -275,8 +275,8 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
 
 
 def operations(report: Report, problem: Any, name: str) -> None:
-    """Report the device times of path_sum, link_sum and path_max for one matrix and one feature, and
-    of path_sum in torch's level-by-level backend.
+    """Report the device times of path_sum, link_sum and path_max for one matrix and one feature,
+    and of path_sum in torch's level-by-level backend.
     """
     ops = problem.ops
     links = torch.rand(1, problem.topology.num_links, device=DEVICE)

@@ -26,8 +26,8 @@ class Mpax(Pdlp):
             raise SolverError("mpax: it is not installed: pip install mpax jax")
 
     def run(self, program: ScaledProgram) -> Solved:
-        """Solve a linear program twice; return the solution, with the time of the second solve, which
-        compiles nothing.
+        """Solve a linear program twice; return the solution, with the time of the second solve,
+        which compiles nothing.
         """
         import jax
         from jax.experimental import sparse

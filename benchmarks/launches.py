@@ -4,8 +4,8 @@
 
 Counted without a GPU, on a stand-in for torch's (``tests/stand_in_gpu.py``) and in numba-cuda's
 simulator, with CUDA graphs and without; on a network of four nodes, since the simulator takes a
-tenth of a second for an iteration.  The first runs compile kernels and record graphs; a later run is
-counted.
+tenth of a second for an iteration.  The first runs compile kernels and record graphs; a later run
+is counted.
 """
 
 from __future__ import annotations

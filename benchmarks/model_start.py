@@ -10,9 +10,10 @@ and with 2 percent of the cables failed (failure); to gaps of 1, 0.01 and 0.0001
 thread; the methods take turns; times are medians of the repeats.
 
 ``model`` is `teal.solve` with a model, which it runs only where that is expected to save time; ``at
-once`` runs the model in every case.  The controls are a PriceGNN with random weights, the model's splits with the
-optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the exact point of the
-central path with a duality gap of 3 percent, of which only the iterations are measure_methods.
+once`` runs the model in every case.  The controls are a PriceGNN with random weights, the model's
+splits with the optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the
+exact point of the central path with a duality gap of 3 percent, of which only the iterations are
+measured.
 
 The models have seen none of the networks; the constants of the rule were chosen on others:
 Germany50, Dfn, and gabriel/50/6, 65/5, 70/3 and 125/1 with seed 5.
@@ -314,7 +315,7 @@ def searches_by_method(
         "model": lambda gap: teal.solve(problem, gap=gap, starter=model),
         "model at once": by_interior_points(model),
         "random weights at once": by_interior_points(untrained),
-        "prices wrong_prices by 20% at once": by_interior_points(wrong_prices),
+        "prices off by 20% at once": by_interior_points(wrong_prices),
         "pdhg to 1% at once": by_interior_points(PdhgStart()),
     }
     # Only total_flow has a central point here, and only where a link can bind.

@@ -11,8 +11,8 @@ and bound are computed here from flows f and link prices p >= 0 alone:
 
     bound(p) = sum W log(W / d) - sum W log(sum W / sum c p),
 
-with the weight W of each pair, the length d of its shortest path under p, and the link capacities c.
-It is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats
+with the weight W of each pair, the length d of its shortest path under p, and the link capacities
+c. It is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats
 is (bound - value) / sum W, the logarithm of the ratio of the two equivalent common flows.
 """
 

@@ -18,7 +18,8 @@ from teal.solvers.projection import project
 
 
 def teal_cold(gap: float, limit: float) -> Solve:
-    """Return ``teal.solve`` from a cold start; the allocation counts as stopped if its gap is wider.
+    """Return ``teal.solve`` from a cold start; the allocation counts as stopped if its gap is
+    wider.
 
     Args:
         gap: relative gap to reach.

@@ -3,10 +3,10 @@
     python benchmarks/precision.py --out precision.csv
 
 The linear maps of FlowGNN are computed in float32 (23 bits of mantissa) and as a GPU computes them
-with TF32 (10 bits of inputs) and bfloat16 (7 bits of inputs and results), with their gradients.
-The last two are emulated by rounding on a CPU, so the figures measure quality and not time.  A
-second file, precision-summary.csv, compares the carried share: the change of its mean over the seeds
-by each precision, and its range over the seeds in float32.
+with TF32 (10 bits of inputs) and bfloat16 (7 bits of inputs and results), with their gradients. The
+last two are emulated by rounding on a CPU, so the figures measure quality and not time.  A second
+file, precision-summary.csv, compares the carried share: the change of its mean over the seeds by
+each precision, and its range over the seeds in float32.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def accepts(checker: ModuleType, files: list[Path]) -> bool:
 
 
 def _statements_hold(files: list[Path]) -> bool:
-    """Return whether every statement of the checker about a program holds for the program's optimum,
-    which a linear program gives.
+    """Return whether every statement of the checker about a program holds for the program's
+    optimum, which a linear program gives.
 
     Args:
         files: files of an accepted proof.
@@ -203,7 +203,8 @@ def mutate(count: int, seed: int, out: Path) -> None:
             num_accepted += is_accepted
             num_refused_true += is_statement_true and not is_accepted
             num_wrong["none"] += is_accepted and not (is_statement_true and _statements_hold(files))
-            # Every checker must refuse a false statement; a weakened one shows what its check is for.
+            # Every checker must refuse a false statement; a weakened one shows what its check is
+            # for.
             if not is_statement_true:
                 for removed, checker in weak_checkers.items():
                     num_wrong[removed] += accepts(checker, files)

@@ -7,8 +7,8 @@
 Each recipe of ``benchmarks/recipes.toml`` is a command, the files that it makes, and the sources
 that they measure.  A file is stale where the code of its sources has changed since its commit;
 names, docstrings and comments do not count (``benchmarks/same_code.py``).  FOLDER holds the files
-that data/README.md names.  Nothing else should run on the machine; name other programs with ``--beside``.
-Pages are filled at the end.  A command that fails leaves its figures as they are.
+that data/README.md names.  Nothing else should run on the machine; name other programs with
+``--beside``. Pages are filled at the end.  A command that fails leaves its figures as they are.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class Recipe:
     """A command of recipes.toml and the stored files that it makes.
 
     Attributes:
-        command: command line, with ``{data}`` for the published files and ``{out}`` for its results.
-        files: path below ``{out}`` of each stored file, by the file's name in docs/figures.
-        sources: files and folders of the code that the files measure.
-        minutes: time of the command on two cores.
-        pictures: path below ``{out}`` of each picture, by its path below docs.
-        needs: hardware that the command needs, such as ``gpu``; empty for none.
+        command: command line, with ``{data}`` for the published files and ``{out}`` for its
+        results. files: path below ``{out}`` of each stored file, by the file's name in
+        docs/figures. sources: files and folders of the code that the files measure. minutes: time
+        of the command on two cores. pictures: path below ``{out}`` of each picture, by its path
+        below docs. needs: hardware that the command needs, such as ``gpu``; empty for none.
     """
 
     command: str

@@ -142,7 +142,8 @@ def command(study: str, data: Path, out: Path) -> list[str]:
 
 
 def main() -> int:
-    """Run the given studies unless they are complete, and write both tables of all complete studies.
+    """Run the given studies unless they are complete, and write both tables of all complete
+    studies.
 
     Returns:
         exit code of the first study that fails; 0 if none does.

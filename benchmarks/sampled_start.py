@@ -3,10 +3,10 @@ PDHG over all demands: time to a certified gap.
 
     python benchmarks/sampled_start.py --data FOLDER --out OUT [--networks Kdl,ASN,world] [--repeats 7]
 
-FOLDER holds Kdl.json and ASN2k.json.  The variants are timed in turn, after one run of each that is not
-timed; the table has medians, and OUT/sampled_start.csv a row for each case and variant.  Traffic is
-`gravity:seed=0`; the objective is total_flow unless a case names another; K = 4. World needs about 7 GiB and ten minutes, most of
-them for paths.
+FOLDER holds Kdl.json and ASN2k.json.  The variants are timed in turn, after one run of each that is
+not timed; the table has medians, and OUT/sampled_start.csv a row for each case and
+variant.  Traffic is `gravity:seed=0`; the objective is total_flow unless a case names another; K =
+4. World needs about 7 GiB and ten minutes, most of them for paths.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Verify on random networks what plan, upgrade, simulate, estimate, solve, availability, admit, expand
-and the service state as certain.
+"""Verify on random networks what plan, upgrade, simulate, estimate, solve, availability, admit,
+expand and the service state as certain.
 
     python -m benchmarks.seams --out OUT [--networks 2000] [--first 0] [--workers 2]
 

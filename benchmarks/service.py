@@ -236,7 +236,7 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
 
 def solvers(file: Path, address: str) -> None:
     """Print, for each solver of the service, the median time end to end, the median time in the
-    engine_ms, and the certified gap of requests of one matrix.
+    engine, and the certified gap of requests of one matrix.
 
     For each matrix PDHG is requested first, so that it starts from the allocation of the previous
     matrix.
@@ -256,7 +256,7 @@ def solvers(file: Path, address: str) -> None:
         client.allocate("large", rates[0])
         for target in (1e-2, 1e-3):
             print(
-                f"\n| {topology.name}, gap {100 * target:g}% | end to end | engine_ms | gap |\n|---|---|---|---|"
+                f"\n| {topology.name}, gap {100 * target:g}% | end to end | engine | gap |\n|---|---|---|---|"
             )
             times_by_solver: dict[str, list[tuple[float, float, float]]] = {
                 "pdhg": [],
@@ -277,7 +277,7 @@ def solvers(file: Path, address: str) -> None:
                         )
                     )
             for solver, times in times_by_solver.items():
-                # Of total time (ms), time in the engine_ms (ms) and gap (%).
+                # Medians of total time (ms), time in the engine (ms) and gap (%).
                 total_ms, engine_ms, gap = np.median(times, axis=0)
                 print(
                     f"| {solver} | {total_ms:.0f} ms | {engine_ms:.0f} ms | {gap:.2f}% |",

@@ -4,11 +4,11 @@ search, random rounding and COMA* recover.
     python benchmarks/split_tables.py --entries 1 [--models FOLDER ...]
 
 The networks are the 40 held-out ones of the Topology Zoo and SNDlib, with matrices as in
-held_out.py.  The allocation of PDHG, certified to 1e-3, is rounded by largest remainders; to the best of 32 random
-tables, each entry drawn by the splits (Raghavan & Thompson 1987); and by the search of
-teal/solvers/table_search.py.  Models, such as those of
-``teal pretrain --from universal --learner coma --entries 4``, are rounded by largest remainders.
-Values are shares of the optimum without tables.
+held_out.py.  The allocation of PDHG, certified to 1e-3, is rounded by largest remainders; to the
+best of 32 random tables, each entry drawn by the splits (Raghavan & Thompson 1987); and by the
+search of teal/solvers/table_search.py.  Models, such as those of ``teal pretrain --from universal
+--learner coma --entries 4``, are rounded by largest remainders. Values are shares of the optimum
+without tables.
 """
 
 from __future__ import annotations

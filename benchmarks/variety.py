@@ -23,7 +23,9 @@ _NOISE = 0.01  # relative standard deviation of a counter
 
 
 def main() -> None:
-    """Run the loop; print the mean error of the estimates and the realised utilisation, as one line."""
+    """Run the loop; print the mean error of the estimates and the realised utilisation, as one
+    line.
+    """
     parser = loop_parser(__doc__, first=0, intervals=120)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--budget", type=float, default=0.02)
