@@ -161,7 +161,9 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
 
 
 def _text(value: str, form: str) -> str:
-    """Return a stored value as the text of a cell, in one of the formats of the module docstring."""
+    """Return a stored value as the text of a cell, in one of the formats of the
+    module docstring.
+    """
     if form == "code":
         return f"`{value}`"
     if not form or not value:

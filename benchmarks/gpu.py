@@ -142,7 +142,9 @@ def by_clock(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> 
 
 
 def copy_bandwidth() -> float:
-    """Return the GPU's memory bandwidth, measured by a copy of 2 GiB: bytes read and written per s."""
+    """Return the GPU's memory bandwidth, measured by a copy of 2 GiB: bytes read
+    and written per s.
+    """
     # 2^29 float32 numbers.
     a = torch.rand(1 << 29, device=DEVICE)
     b = torch.empty_like(a)

@@ -74,7 +74,9 @@ def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the problems in a folder, the smallest files first, road networks last."""
+    """Return the names of the problems in a folder, the smallest files first, road
+    networks last.
+    """
     files = [file for file in folder.iterdir() if file.is_file() and not file.suffix]
     roads = [name for name in _ROADS if (folder / f"{name}_net.tntp.gz").exists()]
     return [*(file.name for file in sorted(files, key=lambda file: file.stat().st_size)), *roads]

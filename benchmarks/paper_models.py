@@ -102,7 +102,9 @@ class _DenseModel(FlowModel):
         self.shape = demands, paths
 
     def forward(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
-        """Return the actions, (B, D, K), from which splits are made, and the link prices, (B, E)."""
+        """Return the actions, (B, D, K), from which splits are made, and the link
+        prices, (B, E).
+        """
         unit = mean_capacity(problem).clamp(min=1e-30)
         states = self.net(torch.cat([problem.demand / unit, problem.capacity / unit], 1))
         # Softplus makes prices positive; the shift by 3 makes them small before training.

@@ -71,7 +71,9 @@ def setting(method: str, presolve: bool, crossover: bool) -> str:
 
 
 def of_scheme(name: str) -> Solve:
-    """Return the solve function of a scheme; a scheme with state starts from the previous problem."""
+    """Return the solve function of a scheme; a scheme with state starts from the
+    previous problem.
+    """
     return teal.make_scheme(name).solve
 
 

@@ -269,7 +269,9 @@ def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
 
 
 def _is_same_name(old: ast.AST, new: ast.AST, scopes: _Scopes) -> bool:
-    """Return whether the identifiers of two nodes of one type are equal or may have been renamed."""
+    """Return whether the identifiers of two nodes of one type are equal or may have
+    been renamed.
+    """
     for field in _IDENTIFIERS.get(type(old), ()):
         old_value = getattr(old, field)
         new_value = getattr(new, field)

@@ -31,7 +31,9 @@ _SECONDS = 60.0  # time limit of each search
 
 
 def main() -> None:
-    """Measure every pair of a graph and a file of demands; print the rows and write them to --out."""
+    """Measure every pair of a graph and a file of demands; print the rows and write
+    them to --out.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

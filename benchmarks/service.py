@@ -192,7 +192,9 @@ async def load(
 
 
 def metadata_of(body: bytes) -> dict[str, Any]:
-    """Return the JSON metadata of an allocation response in Arrow's format, such as ``solve_ms``."""
+    """Return the JSON metadata of an allocation response in Arrow's format, such as
+    ``solve_ms``.
+    """
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:

@@ -117,7 +117,9 @@ def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Start the service several times for each network, and write the median times to a CSV file."""
+    """Start the service several times for each network, and write the median times
+    to a CSV file.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
