@@ -517,7 +517,9 @@ class Problem:
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """Equal splits over the live paths of each demand, (B, D, K); 0 for a demand without any."""
+        """Equal splits over the live paths of each demand, (B, D, K); 0 for a demand
+        without any.
+        """
         num_live_paths = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
         return self.path_mask.to(self.demand.dtype) / num_live_paths
 
@@ -903,7 +905,9 @@ class Problem:
         return self.rows(slice(index, index + 1))
 
     def to(self, dtype: torch.dtype) -> Problem:
-        """Return the problem with its tensors in a floating-point type, unchanged if they have it."""
+        """Return the problem with its tensors in a floating-point type, unchanged if
+        they have it.
+        """
         if self.demand.dtype == dtype:
             return self
         converted = {

@@ -241,7 +241,9 @@ class Protection(Condition):
         )
 
     def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
-        """Return for each demand (B, D) whether no reservation can protect it: no bundle is live."""
+        """Return for each demand (B, D) whether no reservation can protect it: no
+        bundle is live.
+        """
         return ~self.rewrite(program).program.live.any(-1)
 
     def reserved(
