@@ -9,8 +9,8 @@ Gbit/s) and c the capacities:
 
 Value maximisation: max sum v x - sum cost[e] f[s, e].  least_cost: min sum cost[e] f[s, e] with
 x = demand.  Balanced programs: min theta with x = demand and sum over s of f[s, e] <= theta c[e].
-There are up to N E variables, so this is for small
-networks: a reference for tests and for bounds.
+With N nodes and E links there are up to N E variables, so this is for small networks: a reference
+for tests and for bounds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from teal.runtime.lp import solve_lp
 def optimum(problem: Problem) -> float:
     """Return the optimal objective of one matrix over all paths of the network.
 
-    The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for
-    max_concurrent_flow.  Programs that serve all demand include only demands with a live candidate
-    path; the least cost is infinite if they cannot all be carried.
+    It is the value for value maximisation, the largest utilisation theta for max_link_utilisation,
+    and 1 / max(1, theta) for max_concurrent_flow.  Programs that serve all demand include only
+    demands with a live candidate path; the least cost is infinite if they cannot all be carried.
 
     Args:
         problem: network, objective and one matrix; further matrices are ignored.
@@ -110,7 +110,7 @@ class _ArcConstraints:
         )
 
     def max_value(self, problem: Problem) -> float:
-        """Return the largest value of the delivered rates less the cost of the flows."""
+        """Return the maximum of the value of the delivered rates less the cost of the flows."""
         num_links, num_flows = self.loads.shape
         demand = problem.demand[0].numpy()
         no_loads = sp.csr_array((num_links, len(demand)))

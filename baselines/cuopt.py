@@ -26,10 +26,10 @@ _METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
 
 
 def import_cvxpy() -> Any:
-    """Return the module cvxpy.
+    """Import the module cvxpy, and return it.
 
     Raises:
-        SolverError: it is not installed.
+        SolverError: cvxpy is not installed.
     """
     try:
         import cvxpy
@@ -124,9 +124,8 @@ def _incidence(problem: Problem, mask: np.ndarray, paths: np.ndarray) -> sp.csr_
 
 @dataclass
 class _Model:
-    """The program of a network with the demands as parameters.
-
-    cvxpy compiles it once for many matrices.
+    """The program of a network with the demands as parameters, which cvxpy compiles once for many
+    matrices.
 
     Attributes:
         cvxpy: the imported module.

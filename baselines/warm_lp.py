@@ -52,7 +52,9 @@ class WarmLp:
         self._program: _NetworkProgram | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the previous interval, to leave its optimal basis; None discards the basis."""
+        """Solve the problem of the previous interval, so that the next solve starts from its
+        optimal basis; None discards the basis.
+        """
         if before is None:
             self._program = None
         else:
@@ -108,10 +110,14 @@ class WarmLp:
 
 
 class _NetworkProgram:
-    """The path-form program of all demands and paths of a network.
+    """The path-form program of all demands and paths of a network, in HiGHS.
 
-    Rates, capacities and live paths change from matrix to matrix.  It has rows for the links that
-    could bind for some matrix so far; a further link gets a new row, which is basic.
+    Rates, capacities and live paths change from matrix to matrix.  The program has rows for the
+    links that could bind for some matrix so far; a further link gets a new row, which is basic.
+
+    Args:
+        problem: network, paths and objective.
+        settings: settings of HiGHS.
     """
 
     def __init__(self, problem: Problem, settings: LpSettings) -> None:
@@ -131,8 +137,9 @@ class _NetworkProgram:
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
         self._unit = float(power_of_two(mean))
         self._has_row = np.zeros(len(self._used_links), bool)
-        self._units: Array | None = None  # of the variables, set by the first matrix
-        self._coefficients = capacity[:0]  # of theta
+        # Units of the variables, set by the first matrix; coefficients of theta in the link rows.
+        self._units: Array | None = None
+        self._coefficients = capacity[:0]
 
     def fits(self, problem: Problem) -> bool:
         """Return whether a problem has the paths, objective and values of this program."""
@@ -144,7 +151,7 @@ class _NetworkProgram:
         )
 
     def solve(self, demand: Array, capacity: Array, is_live: Array) -> tuple[Array, Array, Status]:
-        """Return flows (D, K), Gbit/s, prices of links (E,), and the status of a matrix.
+        """Solve one matrix; return the flows (D, K) in Gbit/s, the link prices (E,) and the status.
 
         Args:
             demand: (D,) Gbit/s.
@@ -246,7 +253,7 @@ class _NetworkProgram:
 
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
-    """Return all paths of a problem as variables, with failed paths and those of demands of 0."""
+    """Return all paths of a problem as variables, including failed paths and paths of demands of 0."""
     exists = problem.ops.mask.cpu().numpy()
     num_demands = len(exists)
     num_links = problem.topology.num_links
