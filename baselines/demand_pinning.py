@@ -51,6 +51,7 @@ class DemandPinning(ByLargest):
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:
     """Build the scheme from its specification; the options and their defaults are
-    ``demand-pinning[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    ``demand-pinning[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
     """
     return DemandPinning.from_spec(spec)

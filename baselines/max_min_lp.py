@@ -324,7 +324,8 @@ def make_exact(spec: Spec, model: Path | None) -> ExactMaxMin:
 
 def make_binner(spec: Spec, model: Path | None) -> GeometricBinner:
     """Build the scheme from its specification; the options and their defaults are
-    ``geometric-binner[:ratio=2,bins=12,decay=0.25,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    ``geometric-binner[:ratio=2,bins=12,decay=0.25,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
     """
     options, settings = solver_options(spec, ratio=2.0, bins=12, decay=0.25)
     if not options["ratio"] > 1:

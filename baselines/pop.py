@@ -128,7 +128,8 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
 
 def make(spec: Spec, model: Path | None) -> Pop:
     """Build the scheme from its specification; the options and their defaults are
-    ``pop[:replicas=4,phi=0.25,seed=0,workers=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    ``pop[:replicas=4,phi=0.25,seed=0,workers=0,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
     """
     options, settings = solver_options(spec, replicas=4, phi=0.25, seed=0, workers=0)
     for option, minimum in (("replicas", 1), ("phi", 0), ("seed", 0), ("workers", 0)):

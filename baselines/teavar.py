@@ -319,7 +319,8 @@ def most_likely_scenarios(
 
 def make(spec: Spec, model: Path | None) -> Teavar:
     """Build the scheme from its specification; the options and their defaults are
-    ``teavar[:beta=0.99,failure=0.004,single=0,seed=0,solver=highs|gurobi,method=auto,time_limit=0]``.
+    ``teavar[:beta=0.99,failure=0.004,single=0,seed=0,solver=highs|gurobi,method=auto,
+    time_limit=0]``.
     """
     options, settings = solver_options(spec, beta=0.99, failure=0.004, single=False, seed=0)
     if not 0 < options["beta"] < 1:

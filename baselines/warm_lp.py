@@ -253,7 +253,7 @@ class _NetworkProgram:
 
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
-    """Return all paths of a problem as variables, including failed paths and paths of demands of 0."""
+    """Return all paths of a problem as variables, also failed paths and paths of demands of 0."""
     exists = problem.ops.mask.cpu().numpy()
     num_demands = len(exists)
     num_links = problem.topology.num_links
