@@ -100,7 +100,7 @@ def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any
     Args:
         cvxpy: the imported module.
         problem: problem with B = 1.
-        column_program: its program over columns and rows.
+        column_program: program of the matrix over columns and rows.
 
     Returns:
         cvxpy problem; its variable, the shares (n,) of the live columns; its constraint of the rows

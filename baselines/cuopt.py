@@ -70,6 +70,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
         matrix_problem = problem.row(b)
         if model is None or not torch.equal(matrix_problem.capacity, problem.capacity[b - 1 : b]):
             model = _Model(cvxpy, matrix_problem)
+        # Set the demands, solve, and read splits and prices.
         model.demand.value = matrix_problem.demand[0].cpu().numpy()[model.demands]
         status, seconds = _run(cvxpy, model, settings)
         statuses.append(status)

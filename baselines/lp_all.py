@@ -58,7 +58,7 @@ _TASK_GAP = 1e-9
 
 @dataclass(frozen=True)
 class LpAll:
-    """LP-all, as described in the module.
+    """LP-all: the optimum over the candidate paths, by an LP solver.
 
     Attributes:
         solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA cuOpt is installed (not tested).
@@ -110,6 +110,7 @@ class LpAll:
                 f"{objective.name} needs an exact solution",
                 "use crossover=true",
             )
+        # Concave values, then cuOpt, then HiGHS and Gurobi by the kind of program.
         if not problem.is_linear:
             return solve_concave(import_cvxpy(), problem, self.time_limit)
         is_one_program = not (objective.rules.is_sequence or problem.conditions)

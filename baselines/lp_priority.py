@@ -45,6 +45,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
         flow, prices[b], status, seconds = _solve_classes(
             matrix, problem.classes.of_demand, len(problem.classes), settings
         )
+        # Convert flows to splits.
         demand = matrix.demand[:, None]
         splits[b] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
         statuses.append(status)

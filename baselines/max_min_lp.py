@@ -149,6 +149,7 @@ class ExactMaxMin:
         best_solution: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
+            # Demands above the count-th level grow, at most to the next level.
             grows = is_open & (full_level > (full_levels[count - 1] if count else 0.0))
             max_rate = full_levels[count] if count < len(full_levels) else 0.0
             solution = level_program.raised(
@@ -157,6 +158,7 @@ class ExactMaxMin:
                 max_rate,
                 self.settings,
             )
+            # Compare the common level with the levels around it.
             seconds = seconds + solution.seconds
             level = float(solution.x[-1])
             if not solution.status.usable:

@@ -326,6 +326,7 @@ class _Run:
             pairs = self._pairs[bundle.demands]
             exit_node = int(self._link_source[links[0]])
             entry_node = int(self._link_target[links[-1]])
+            # Flow from each source to the exit, from the entry to each target, and in transit.
             for node in np.unique(pairs[:, 0]).tolist():
                 max_flow = float(unserved[pairs[:, 0] == node].sum())
                 leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], max_flow)

@@ -111,6 +111,7 @@ def cluster_program(
     links, load_rows = _load_rows(commodities, paths, commodity_of, num_variables)
     bundles, bundle_rows = _bundle_rows(commodities, commodity_of, num_variables)
     max_flow_rows = _max_flow_rows(num_paths, commodity_of, num_variables)
+    # Minimise minus the total flow plus the penalty.
     program = LinearProgram(
         np.append(-np.ones(num_flows), np.full(num_max, gamma)),
         sp.vstack(

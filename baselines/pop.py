@@ -63,6 +63,7 @@ class Pop:
         split_s = time.perf_counter() - begin
         routable = matrix.routable
         capacity = matrix.capacity / num_replicas
+        # An LP for each replica, which has 1/k of every capacity.
         lps = [
             path_program(matrix.with_demand(demand), routable, capacity)
             for demand in replica_demands
@@ -74,6 +75,7 @@ class Pop:
             (s for s in statuses if not s.usable),
             Status.OPTIMAL if num_replicas == 1 else Status.FEASIBLE,
         )
+        # Sum of the flows, mean of the prices, and the longest time of a replica.
         solved_lps = list(zip(lps, solutions, strict=True))
         return MatrixResult(
             sum((lp.flow(solution) for lp, solution in solved_lps), np.zeros(matrix.mask.shape)),

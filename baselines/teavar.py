@@ -151,6 +151,7 @@ class Teavar:
         Returns:
             the LP, and the path indices d K + k of its first variables, the flows.
         """
+        # Flows and losses of the demands with a live path.
         paths = matrix.path_variables(matrix.routable)
         num_scenarios = len(scenarios.probability)
         num_flows = len(paths.path)
@@ -178,6 +179,7 @@ class Teavar:
             np.full(num_scenarios, num_variables - 1),
             (num_scenarios, num_variables),
         )
+        # Rows of capacities and demands, with zeros for the variables after the flows.
         incidences = (paths.link_incidence(num_links), paths.demand_incidence())
         loads, demand_rows = (
             sp.hstack(

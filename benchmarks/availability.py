@@ -69,6 +69,7 @@ def main() -> int:
     parser.add_argument("--expand", action="store_true", help="the capacity to buy")
     parser.add_argument("--out", type=Path, default=Path("runs/availability.csv"))
     options = parser.parse_args()
+    # Rows of each network; the table is stored again after each.
     rows = []
     for network in options.networks:
         name, max_failed_components = NETWORKS[network]

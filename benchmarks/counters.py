@@ -80,6 +80,7 @@ def main() -> None:
     measurements = ecmp_measurements(
         EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs
     )
+    # Counters are the loads of shortest paths by hops.
     case = Case(
         topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5
     )
@@ -175,19 +176,22 @@ def _evaluate_routing(case: Case) -> None:
         estimated = estimator.estimate(_noisy_counters(case, truth, rng))
         if number not in evaluated_rows:
             continue
+        # The smallest possible maximum utilisation for the true matrix.
         problem = Problem.create(
             case.topology, paths, Objective("max_link_utilisation"), truth[None]
         )
         optimum = float(solve(problem, gap=1e-3).value)
-        before = case.test[max(0, number - 1)]
+        # Splits for the estimate, for 30 scenarios around it, and for the previous matrix.
+        previous_matrix = case.test[max(0, number - 1)]
         scenarios = problem.with_demand(torch.from_numpy(estimator.scenarios(estimated.matrix, 30)))
         splits = {
             "estimate": solve(problem.with_demand(estimated.matrix[None]), gap=1e-3).splits[0],
             "estimate and 29 residuals": solve_scenarios(
                 scenarios, gap=1e-2, max_iterations=3000
             ).splits,
-            "matrix before": solve(problem.with_demand(before[None]), gap=1e-3).splits[0],
+            "matrix before": solve(problem.with_demand(previous_matrix[None]), gap=1e-3).splits[0],
         }
+        # Utilisation that each of them realises under the true matrix.
         for name, split_ratios in splits.items():
             ratios[name].append(
                 float(problem.utilisation(split_ratios[None].to(problem.demand)).amax()) / optimum
@@ -362,23 +366,29 @@ def _evaluate_worst_load(case: Case) -> None:
     rng = np.random.default_rng(0)
     truth = case.test[len(case.test) // 2]
     assert estimator.residuals is not None
+    # The 90% quantile of the estimator's past errors, as shares of the traffic, bounds the near
+    # ones.
     radius = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
     counters = _noisy_counters(case, truth, rng)
     estimated = estimator.estimate(counters)
+    # Splits for the estimate, and the optimum of the true matrix.
     problem = Problem.create(
         case.topology, paths, Objective("max_link_utilisation"), estimated.matrix[None]
     )
     splits = solve(problem, gap=1e-3).splits[0]
     optimum = float(solve(problem.with_demand(truth[None]), gap=1e-3).value)
     links = case.topology.num_links
-    shares = sp.csr_array(path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links])
+    # (E, D) share of each demand on each link.
+    link_shares = sp.csr_array(
+        path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links]
+    )
     for name, centre in (
         ("all matrices", None),
         (f"those within {radius:.3f} of the estimate", estimated.matrix),
     ):
         begin = time.perf_counter()
         worst = worst_load(
-            shares,
+            link_shares,
             case.topology.capacity,
             case.measurements,
             counters,

@@ -191,6 +191,7 @@ def measure(
     Returns:
         the problem of the network, and a row for each solver and setting.
     """
+    # One problem for each matrix of the series.
     problem = load(name, data, NUM_MATRICES)
     # Pack the paths before the timing, as a service does once for a network.
     _ = problem.paths.packed
@@ -200,6 +201,7 @@ def measure(
     for party in parties(limit):
         if solvers and party.solver not in solvers:
             continue
+        # Programs that are too large for a solver are not run.
         timing = NOT_RUN
         if columns <= party.max_columns:
             timing = time_series(party.make(), rows)

@@ -38,6 +38,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    # Rows of all problems, and counts of each kind of fault.
     counts: Counter[str] = Counter()
     rows = []
     for seed in range(arguments.first, arguments.first + arguments.problems):

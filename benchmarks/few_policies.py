@@ -98,6 +98,7 @@ def main() -> None:
             except teal.InputError as error:
                 print(name, text, error)
                 continue
+            # Row of the question and its answer.
             seconds = time.perf_counter() - begin
             question = {
                 "network": name,

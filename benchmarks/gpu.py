@@ -225,6 +225,7 @@ def check(report: Report, problem: Any, name: str) -> None:
     """
     ops = problem.ops
     plain = make_path_ops(problem.paths, DEVICE, "torch")
+    # Random inputs, and the results of the reference.
     generator = torch.Generator(DEVICE).manual_seed(0)
     links = torch.rand(
         2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64
@@ -235,24 +236,27 @@ def check(report: Report, problem: Any, name: str) -> None:
     sums = plain.path_sum(links)
     loads = plain.link_sum(flows)
     maxima = plain.path_max(links[..., 0])[0]
+    # Errors of the GPU's operations in both types.
     for dtype in (torch.float32, torch.float64):
-        x = links.to(dtype)
-        f = flows.to(dtype)
+        link_values = links.to(dtype)
+        path_values = flows.to(dtype)
         dtype_name = str(dtype)[6:]
         report.add(
             "check",
             f"{name} path_sum {dtype_name}, error against float64",
-            relative(ops.path_sum(x), sums),
+            relative(ops.path_sum(link_values), sums),
             "",
         )
-        report.add("check", f"{name} link_sum {dtype_name}", relative(ops.link_sum(f), loads), "")
+        report.add(
+            "check", f"{name} link_sum {dtype_name}", relative(ops.link_sum(path_values), loads), ""
+        )
         report.add(
             "check",
             f"{name} path_max {dtype_name}",
-            relative(ops.path_max(x[..., 0])[0], maxima),
+            relative(ops.path_max(link_values[..., 0])[0], maxima),
             "",
         )
-        repeats = torch.equal(ops.link_sum(f), ops.link_sum(f))
+        repeats = torch.equal(ops.link_sum(path_values), ops.link_sum(path_values))
         report.add("check", f"{name} link_sum {dtype_name} repeats bit by bit", float(repeats), "")
 
 

@@ -150,6 +150,7 @@ def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
             traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
             paths = teal.compute_paths(topology, traffic.pairs)
             for objective in OBJECTIVES:
+                # Times of the interior-point master program and of rounds of PDHG.
                 problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
                 row = [topology.name, objective, load, int(paths.mask.sum())]
                 for engine in ("interior", "pdhg"):

@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/iteration.csv"))
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # A process for one network prints its rows as JSON.
     if options.part:
         for row in measure(options.part, options.data):
             print(json.dumps(row), flush=True)

@@ -264,6 +264,7 @@ def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[N
     """
     is_over = threading.Event()
 
+    # One connection: repetitions first, first + connections, ... until the block ends.
     def work(first: int) -> None:
         for number in itertools.count(first, connections):
             if is_over.is_set() or send is None:

@@ -414,27 +414,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=11)
     options = parser.parse_args()
+    # One thread; the packaged model, and one with random weights as a control.
     numba.set_num_threads(1)
     torch.set_num_threads(1)
     model = load_model(options.model)
     scheme = teal.make_scheme("price-gnn:weights=random")
     assert isinstance(scheme, PriceGnnScheme)
-    random = PriceGnnScheme(scheme.model)
+    untrained = PriceGnnScheme(scheme.model)
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with (options.out / "cases.csv").open("w", newline="") as file:
-        method_columns = [f"{start_name} {unit}" for start_name in METHODS for unit in ("s", "n")]
+        method_columns = [f"{method} {unit}" for method in METHODS for unit in ("s", "n")]
         writer = csv.DictWriter(file, ["network", "carried", "kind", "target", *method_columns])
         writer.writeheader()
         for network in options.networks:
             for carried, kind, problem in cases(network, options.objective, options.seed):
-                starts = searches_by_method(problem, model, random)
+                searches = searches_by_method(problem, model, untrained)
                 for target in TARGETS:
                     case = {"network": network, "carried": carried, "kind": kind, "target": target}
-                    rows.append(case | measure_methods(starts, target, options.repeats))
+                    rows.append(case | measure_methods(searches, target, options.repeats))
                     writer.writerow(rows[-1])
                     file.flush()
             print(network, flush=True)
+    # Summary of all cases.
     summary = list(summary_rows(rows))
     with (options.out / "summary.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(summary[0]))

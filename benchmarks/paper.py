@@ -106,6 +106,7 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
             if networks == all_networks
             else "-" + "-".join(Path(topology).stem for topology, _ in networks)
         )
+        # Arguments of `teal evaluate`.
         folder = out / f"{name}-{number}{suffix}"
         arguments = ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
@@ -114,6 +115,7 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
         arguments += [word for scheme in schemes for word in ("--scheme", scheme)]
         arguments += [*shlex.split(options), "--out", str(folder)]
         print("\nteal", shlex.join(arguments), flush=True)
+        # Run it unless its last file exists; continue an interrupted run.
         if not (folder / "report.html").exists() and not (folder / "race.csv").exists():
             code = run_teal(
                 [*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments
@@ -141,6 +143,7 @@ def compare(name: str, out: Path) -> int:
     traffic = teal.load_traffic(B4[1], topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     split = traffic.split()
+    # Problems of eight test matrices.
     problems = [
         teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
         for row in spread(split.test, _TEST_MATRICES)
@@ -160,6 +163,7 @@ def compare(name: str, out: Path) -> int:
                     variant, problems[0], traffic, split, _TRAIN_S, _SEED
                 )
             model, steps = models[training_settings]
+            # Share of the optimum without repair; then share and time with it.
             scheme = FlowGnnScheme(model, FlowGnnSchemeConfig(iterations=variant.admm_iterations))
             raw_share = [
                 measured(

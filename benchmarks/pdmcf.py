@@ -132,6 +132,7 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         seed: seed of the generator.
     """
     topology, weight = instance(nodes, neighbours, seed)
+    # All ordered pairs of different nodes, each with a demand that no optimum serves in full.
     pairs = np.argwhere(~np.eye(nodes, dtype=bool)).astype(np.int32)
     begin = time.process_time()
     paths = compute_paths(topology, pairs, cache=False)
@@ -144,6 +145,7 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
     )
     last = improve(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
+    # Value, bound and gap from the flows and prices alone.
     value, bound, max_flow = value_and_bound(topology, weight, problem, last)
     gap = (bound - value) / float(weight[*pairs.T].sum())
     return [

@@ -148,6 +148,7 @@ def main() -> None:
         source = str(published(options.data, FILES[name])) if name in FILES else name
         solvers = entrants(name, schemes)
         for load in options.loads:
+            # Race on one network at one load, and print the times to the gap.
             case = instance(source, load, options.seed, options.matrices)
             case_runs = race(
                 case,

@@ -216,6 +216,7 @@ def main() -> int:
         return check(options.older)
     if not options.data or not Path(options.data).is_dir():
         parser.error("--data: expected the folder of the files that data/README.md names")
+    # Make the chosen figures, then fill the pages.
     stored_names = {name for recipe in recipes() for name in recipe.files}
     unknown = sorted(set(options.only) - stored_names)
     if unknown:

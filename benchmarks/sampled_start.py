@@ -125,6 +125,7 @@ def main() -> None:
         "|---|---|---|---|---|---|"
     )
     for network in options.networks.split(","):
+        # A printed row for each case, and a stored row for each variant of it.
         for name, problem, gap, earlier in cases(network, options.data):
             measured = timed_variants(problem, gap, earlier, options.repeats)
             cells = [

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--policies", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    # A row for each file of demands of each graph.
     rows = []
     for graph in sorted(
         entry for entry in options.folder.glob("*.graph") if options.match in entry.name

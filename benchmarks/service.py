@@ -78,10 +78,12 @@ def echo(port: int, size: int) -> None:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    # The deployment, which answers with zero bytes.
     class Back:
         async def answer(self, body: bytes) -> bytes:
             return bytes(size)
 
+    # The ingress, which passes each request to the deployment.
     class Front:
         def __init__(self, back: Any) -> None:
             self.back = back
@@ -172,6 +174,7 @@ async def load(
     headers = {"Content-Type": ARROW, "Accept": ARROW}
     end = time.perf_counter() + seconds
 
+    # One client: sends the bodies in turn, from its own number on, until the time is over.
     async def client(session: aiohttp.ClientSession, number: int) -> None:
         nonlocal faults
         index = number
@@ -255,6 +258,7 @@ def solvers(file: Path, address: str) -> None:
     with Client(address, timeout_s=600) as client:
         client.put_network("large", topology)
         client.wait_ready("large")
+        # Warm up with the first matrix; the others are measured.
         client.allocate("large", rates[0])
         for target in (1e-2, 1e-3):
             print(
@@ -265,6 +269,7 @@ def solvers(file: Path, address: str) -> None:
                 "model": [],
                 "model-pdhg": [],
             }
+            # Total time (ms), time in the engine (ms) and certified gap (%) of each request.
             for row in rates[1:]:
                 for solver, times in times_by_solver.items():
                     begin = time.perf_counter()
@@ -387,6 +392,7 @@ def main() -> None:
         return
     import teal
 
+    # A request for each of 200 matrices of GEANT.
     topology = teal.load_topology("topohub:sndlib/geant")
     traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
     bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
@@ -407,6 +413,7 @@ def main() -> None:
             rows += measure(name, url, bodies, options.seconds)
             for file in options.large if replicas == 1 else ():
                 solvers(file, address)
+    # The echoes, for comparison.
     rows += measure_echo("--bare-echo", "echo", bodies, options.seconds)
     if options.ray:
         rows += measure_echo("--echo", "echo, Ray Serve", bodies, options.seconds)

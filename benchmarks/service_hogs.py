@@ -55,12 +55,14 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
     """
     change = {"source": link[0], "target": link[1]}
     demand = {**change, "rate": 1}
+    # Links of a ring, and of a network in which each node has links to the next 109.
     ring = [{"source": str(i), "target": str((i + 1) % RING), "capacity": 1} for i in range(RING)]
     dense = [
         {"source": str(i), "target": str((i + j) % DENSE), "capacity": 1}
         for i in range(DENSE)
         for j in range(1, NEIGHBOURS + 1)
     ]
+    # Many changes of one link, large networks, and many demands, valid and invalid.
     networks = "/v1/networks"
     links = "/v1/networks/geant/links"
     allocations = "/v1/networks/geant/allocations"
@@ -114,6 +116,7 @@ def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, flo
     times: dict[str, list[float]] = {path: [] for path in SMALL}
     is_over = threading.Event()
 
+    # Repeats a small request, with pauses of 5 ms, until the large one is answered.
     def ask(path: str) -> None:
         with httpx.Client(base_url=address, timeout=120) as client:
             while not is_over.is_set():
@@ -193,6 +196,7 @@ def main() -> None:
     from teal.network import all_pairs
 
     topology = teal.load_topology("topohub:sndlib/geant")
+    # One engine, and at most 256 waiting requests.
     with service(1, 256) as (address, process):
         if options.requests:
             used = memory(address, options.requests, len(all_pairs(topology)), process.pid)
@@ -202,6 +206,7 @@ def main() -> None:
             topology.node_names[topology.link_source[0]],
             topology.node_names[topology.link_target[0]],
         )
+        # Each large request with the small ones.
         rows = []
         print(
             "| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|"

@@ -92,6 +92,7 @@ def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
         }
         environment = inherited | {"HOME": home, "TEAL_SHIPPED_KERNELS": "0" if native else "1"}
         command = [sys.executable, "-m", "teal", "serve", "--topology", topology]
+        # Start the service, then repeat each request until it succeeds.
         begin = time.perf_counter()
         process = subprocess.Popen(
             [*command, "--port", str(PORT), "--state", f"{home}/state"],
@@ -140,6 +141,7 @@ def main() -> None:
         topology = teal.load_topology(topology_source)
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         rates = traffic.read(slice(None))[0]
+        # Median times of several starts.
         starts = [one_start(topology_source, rates, options.native) for _ in range(options.repeat)]
         code = "compiled here" if options.native else "of the package"
         row = {"network": network, "machine_code": code}

@@ -54,6 +54,7 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     for network in options.networks:
         for model in MODELS:
+            # Train for the budget unless an earlier run has.
             folder = options.out / f"{network}-{model}"
             if not (folder / "run.json").exists():
                 code = teal(

@@ -204,12 +204,13 @@ def draw(table: Path, picture: Path) -> None:
     )
     for name, axis in zip(networks, axes[0], strict=True):
         network_rows = [row for row in rows if row["network"] == name]
-        least_shares, total = (
+        least_shares, total_shares = (
             [100 * float(row[key]) for row in network_rows]
             for key in ("least_share", "total_share")
         )
-        axis.plot(least_shares, total, "o-", color="tab:blue", label="alpha-fair")
-        for row, x, y in zip(network_rows, least_shares, total, strict=True):
+        # The curve over alpha, with labels at alpha 0, 0.5, 1 and 2.
+        axis.plot(least_shares, total_shares, "o-", color="tab:blue", label="alpha-fair")
+        for row, x, y in zip(network_rows, least_shares, total_shares, strict=True):
             if float(row["alpha"]) in (0, 0.5, 1, 2):
                 axis.annotate(
                     f"alpha {row['alpha']}",
@@ -218,6 +219,7 @@ def draw(table: Path, picture: Path) -> None:
                     xytext=(6, 4),
                     fontsize=8,
                 )
+        # The least share under max-min fairness, which no allocation exceeds.
         largest = 100 * float(network_rows[0]["largest_least_share"])
         axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
         axis.set(
@@ -245,6 +247,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", help="files or names, each NAME or NAME@LOAD")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    # One thread, so that CPU seconds compare.
     limit_threads(1)
     torch.set_num_threads(1)
     networks = options.networks or ["b4@6", "topohub:sndlib/geant@4"]
@@ -252,6 +255,7 @@ def main() -> None:
         networks += [
             f"{published(options.data, name)}@6" for name in ("UsCarrier.json", "Kdl.json")
         ]
+    # Source and load of each network, given as NAME or NAME@LOAD.
     parsed = [
         (name, float(np.float64(load or 6)))
         for name, _, load in (text.partition("@") for text in networks)

@@ -363,6 +363,7 @@ class Program:
         )
         min_coefficient = torch.where(coefficients > 0, coefficients, torch.inf).flatten(1).amin(1)
 
+        # (B,) bound as a function of the prices (B, added rows) of the added rows.
         def bound_at(added_prices: Tensor) -> Tensor:
             added_price = torch.einsum("br,rdj->bdj", added_prices, coefficients)
             return bound(

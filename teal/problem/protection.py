@@ -118,6 +118,9 @@ class Protection(Condition):
     @classmethod
     @override
     def from_request(cls, request: ConditionRequest) -> Protection:
+        """Return the protection that was computed for the network, repeated for each class of the
+        request; raise InputError for a network without link groups or for latency limits.
+        """
         if request.value not in request.network_data:
             raise InputError.invalid(
                 "protect", "", "the network has no link groups", "register it with groups"
@@ -181,6 +184,9 @@ class Protection(Condition):
 
     @override
     def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
+        """Return what protection requires of the objective and the other conditions; "" if they
+        meet it.
+        """
         if not objective.rules.allows_protection:
             supported_objectives = [
                 name for name in ObjectiveName if Objective(name).rules.allows_protection
@@ -400,7 +406,7 @@ def _family_sets(family: int, width: int) -> BoolArray:
     """Return the path sets (m, width) of a family, as booleans.
 
     Args:
-        family: its bit c is set if the path set with code c belongs to it.
+        family: bits of the family; bit c is set if it contains the path set with code c.
         width: number of paths; bit k of a code c is set if path k is in the set.
     """
     codes = [code for code in range(1 << width) if family >> code & 1]

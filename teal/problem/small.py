@@ -111,6 +111,7 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
         utilisation,
         metrics,
     )
+    # The best bound of all multiples.
     score = metrics[:, _FIRST_BOUND:].min(1)
     return Measured(
         demand=metrics[:, _DEMAND],
