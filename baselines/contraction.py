@@ -57,7 +57,7 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contraction:
-    """A partition of a network into clusters.
+    """A network contracted to clusters, with the links and routes between them.
 
     Attributes:
         node_cluster: (N,) cluster index of each node.

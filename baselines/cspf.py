@@ -38,7 +38,7 @@ class Cspf:
     partial: bool = False
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return unsplit allocations of every matrix: each demand is on one path, or rejected.
 
         Raises:
             InputError: the objective is not value maximisation.

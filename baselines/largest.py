@@ -43,7 +43,7 @@ class ByLargest:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Allocate every matrix: the largest demands by an LP, the others by their first paths.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.
@@ -53,7 +53,7 @@ class ByLargest:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        """Allocate one matrix."""
+        """Return path flows and status of one matrix; subclasses implement it."""
         raise NotImplementedError
 
     def optimised(self, matrix: Matrix) -> Array:

@@ -82,7 +82,7 @@ class LpAll:
 
     @property
     def settings(self) -> LpSettings:
-        """The settings of the LP solver.
+        """The scheme's options as validated settings of the LP solver.
 
         Raises:
             InputError: an unknown method, or a negative time limit or number of threads.

@@ -64,7 +64,7 @@ class PathArrays:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-    """One traffic matrix of a problem.
+    """One traffic matrix of a problem, as NumPy arrays of demands, capacities and live paths.
 
     LP solvers have absolute tolerances, about 1e-7, so all rates are in a unit of the matrix in
     which the mean capacity is near 1.
@@ -160,7 +160,7 @@ def sparse_ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_arr
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MatrixResult:
-    """The result of a scheme for one matrix.
+    """The result of a scheme for one matrix: path flows, link prices, status and times.
 
     Attributes:
         flow: (D, K) flow on each path, in the unit of the matrix.
@@ -181,7 +181,7 @@ class MatrixResult:
 
 
 def matrices(problem: Problem) -> Iterator[Matrix]:
-    """Yield the matrices of a problem, one after the other."""
+    """Yield each matrix of a problem as arrays, with rates in a unit near its mean capacity."""
     network = PathArrays.of(problem)
     masks, demands, capacities = (
         tensor.cpu().numpy() for tensor in (problem.path_mask, problem.demand, problem.capacity)

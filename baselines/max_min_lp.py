@@ -47,7 +47,7 @@ _Levels = list[list[tuple[float, torch.Tensor]]]
 
 @dataclasses.dataclass(frozen=True)
 class ExactMaxMin:
-    """Water-filling by linear programs.
+    """Exact max-min fairness by water-filling, in which every level is found by a few LPs.
 
     Attributes:
         settings: settings of the LP solver.
@@ -240,7 +240,8 @@ class _LevelProgram:
 
 @dataclasses.dataclass(frozen=True)
 class GeometricBinner:
-    """One linear program with geometric bins.
+    """Approximate max-min fairness by one LP, which fills the bins of all demands from the lowest
+    on.
 
     Attributes:
         settings: settings of the LP solver.

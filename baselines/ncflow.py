@@ -111,7 +111,7 @@ class NcFlow:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix, over the candidate paths extended by NCFlow's paths.
+        """Return the splits of every matrix over the candidate paths and NCFlow's own paths.
 
         Raises:
             InputError: the objective is not total_flow.

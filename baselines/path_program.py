@@ -99,7 +99,7 @@ def path_program(
 
 
 class _LinkRows(NamedTuple):
-    """Capacity constraints of an LP.
+    """Capacity constraints of a path-form LP: the links with a row, and the load that is fixed.
 
     Attributes:
         links: (m,) link of each row.

@@ -53,7 +53,7 @@ class ScaledProgram(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Solution of a scaled program.
+    """Primal and dual solution of a scaled program, with the reason why the solver stopped.
 
     Attributes:
         x: (n,) variables.
@@ -85,7 +85,7 @@ class Pdlp:
     threads: int = 0
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return feasible splits and link prices of every matrix, near-optimal to ``accuracy``.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.

@@ -44,7 +44,7 @@ class Pop:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return for every matrix the sum of the replicas' flows as splits, and their mean prices.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.

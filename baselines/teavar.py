@@ -86,7 +86,7 @@ class Teavar:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return for every matrix the splits with the least conditional value at risk.
 
         Raises:
             InputError: the objective is not total_flow, or the network needs too many paths or

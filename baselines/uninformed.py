@@ -25,7 +25,8 @@ _NULL_REFILL = 4
 
 
 class Uninformed:
-    """Fixed splits, projected onto the capacities and refilled.
+    """Allocator with splits that do not depend on the demands, projected onto the capacities and
+    refilled.
 
     Args:
         refill: rounds in which unserved demand takes residual capacity of its paths.

@@ -39,7 +39,7 @@ _OBJECTIVES = (
 
 
 class WarmLp:
-    """LP-all that continues from the optimal basis of the last matrix.
+    """LP-all by HiGHS, which starts each matrix from the optimal basis of the previous one.
 
     Implements :class:`teal.schemes.registry.Follower`.
 

@@ -105,7 +105,9 @@ def measure(step: str, folder: Path, logs: Path) -> tuple[object, ...]:
 
 
 def main() -> None:
-    """Measure all steps, and write the table."""
+    """Measure the steps of the options, each in a fresh clone, and write their rows to the CSV
+    file.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", default="solve,demo,test,again")
     parser.add_argument("--out", type=Path, default=Path("runs/first-start.csv"))

@@ -52,7 +52,7 @@ Work = Callable[[float], object]  # takes a factor of the demand
 
 
 class Counts(NamedTuple):
-    """Counts of one run.
+    """Numbers of the host's launches, graph replays and waits in one run.
 
     Attributes:
         launches: number of kernels and copies that the host starts one by one.

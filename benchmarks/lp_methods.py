@@ -45,7 +45,7 @@ _CALLS = 3  # timed calls of each method
 
 
 def main() -> None:
-    """Measure all methods on all programs; write the table."""
+    """Time all methods of HiGHS on all programs; write a row for each to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -192,8 +192,10 @@ def _plain_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _assignments(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """Yield a parallel assignment as single assignments; unchanged if one of its values reads an
-    earlier target, and so is every other statement.
+    """Yield the single assignments of a parallel assignment ``a, b = x, y``.
+
+    A parallel assignment with a value that reads an earlier target, and every other statement, is
+    yielded unchanged.
     """
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         yield statement
@@ -286,7 +288,7 @@ def _is_same_name(old: ast.AST, new: ast.AST, scopes: _Scopes) -> bool:
 
 
 def _without_imports(nodes: list[Any]) -> list[Any]:
-    """Return the nodes of a list that are no import statements."""
+    """Return the nodes of a list without its import statements."""
     return [node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class ObjectiveName(StrEnum):
-    """The built-in objectives."""
+    """Names of the built-in objectives; each is also the text that commands accept."""
 
     TOTAL_FLOW = "total_flow"
     WEIGHTED_FLOW = "weighted_flow"
@@ -226,7 +226,7 @@ _DEFAULT_EPSILON = 0.5
 
 
 class _Weighted(Rules):
-    """Weighted flow: the value of a Gbit/s is the demand's weight."""
+    """Rules of weighted flow, where the value of a Gbit/s is the demand's weight."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         """Return the weights (D,) as the values of a Gbit/s of each demand; 1 without weights."""
@@ -234,7 +234,7 @@ class _Weighted(Rules):
 
 
 class _MaxMin(_Weighted):
-    """Max-min fairness: weights must be positive, and default to 1."""
+    """Rules of max-min fairness, whose weights must be positive and default to 1."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         """Return the weights (D,), 1 without weights; raise InputError for one that is not
@@ -252,7 +252,7 @@ class _MaxMin(_Weighted):
 
 
 class _LatencyPenalised(Rules):
-    """Latency-penalised flow: a link costs epsilon * latency / max_latency."""
+    """Rules of latency-penalised flow, where a link costs epsilon * latency / max_latency."""
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
         # The option epsilon is an attribute of Objective, which passes it to link_cost.
@@ -272,7 +272,7 @@ class _LatencyPenalised(Rules):
 
 
 class _Utilisation(Rules):
-    """max_link_utilisation: demands and links have no values."""
+    """Rules of max_link_utilisation, whose value is a utilisation; a Gbit/s has no value."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         return np.zeros(demands)
@@ -291,7 +291,9 @@ class _Utilisation(Rules):
 
 
 class _Concurrent(_Utilisation):
-    """max_concurrent_flow: the minimum served fraction, alpha = min(1, 1 / theta)."""
+    """Rules of max_concurrent_flow, whose value is the smallest served fraction, alpha = min(1, 1 /
+    theta) with theta the optimum of max_link_utilisation.
+    """
 
     def value(self, problem: Any, splits: Any) -> Any:
         """Return the smallest served fraction (B,) of a routable demand, at most 1, of splits
@@ -467,7 +469,7 @@ class _Fair(Rules):
 
 
 class _Proportional(_Fair):
-    """proportional_fair: alpha_fair with alpha = 1."""
+    """Rules of proportional_fair: those of alpha_fair with alpha = 1, without the option alpha."""
 
     OPTIONS = ("weight",)
 
@@ -586,7 +588,9 @@ class Objective:
         _ = self.rules
 
     def _read_epsilon(self) -> None:
-        """Make the attribute epsilon and the option epsilon of latency_penalised_flow equal."""
+        """Copy the option epsilon of latency_penalised_flow to the attribute, or the attribute to
+        the options if it was set instead; raise InputError if the option is no number.
+        """
         if self.name != ObjectiveName.LATENCY_PENALISED_FLOW:
             return
         text = dict(self.options).get(_EPSILON)
@@ -640,7 +644,9 @@ class Objective:
 
     @property
     def for_paths(self) -> Objective:
-        """The objective, a single program, for which candidate paths are chosen."""
+        """The objective with a single program for which candidate paths are chosen, such as
+        total_flow under priority.
+        """
         default_name = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
         name = self.rules.paths_for or default_name
         return dataclasses.replace(

@@ -118,7 +118,7 @@ class Assessment(Certificate):
 
 @runtime_checkable
 class Certify(Protocol):
-    """Function that computes the certificate of an objective."""
+    """Protocol of functions that compute value and bound of an objective from splits and prices."""
 
     def __call__(
         self, problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
@@ -203,7 +203,7 @@ class HasAllocation(Protocol):
 
 
 class _Metrics(NamedTuple):
-    """Metrics of B allocations.
+    """Metrics of B allocations, before matrices without a usable allocation are marked by NaN.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.

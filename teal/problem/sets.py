@@ -173,7 +173,7 @@ class Stepped(ByBestColumn):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capped:
-    """Demand set {0 <= w <= max_share, sum w <= 1}.
+    """Demand set {0 <= w <= max_share, sum w <= 1}: demand may be shed, and columns are limited.
 
     The support is a fractional knapsack, filled by descending profit.
 
@@ -274,7 +274,7 @@ class PriceSet(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class NonNegative:
-    """Price set {y >= 0}."""
+    """Price set {y >= 0}, of rows whose loads may not exceed their limits."""
 
     on_simplex = False
 
@@ -300,7 +300,9 @@ class NonNegative:
 
 @dataclasses.dataclass(frozen=True)
 class Simplex:
-    """Price set {y >= 0, sum_r limit[r] y[r] = 1}."""
+    """Price set {y >= 0, sum_r limit[r] y[r] = 1}, of programs that minimise the largest
+    utilisation.
+    """
 
     on_simplex = True
 

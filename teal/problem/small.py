@@ -36,7 +36,7 @@ _DEMAND, _CARRIED, _VALUE, _MAX_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
 
 
 class Measured(NamedTuple):
-    """Metrics of B allocations.
+    """Metrics of B allocations, as the compiled kernel computes them.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.
