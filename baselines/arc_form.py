@@ -69,7 +69,11 @@ class _ArcConstraints:
 
     @classmethod
     def of(cls, problem: Problem) -> _ArcConstraints:
-        """Build the constraints of the first matrix."""
+        """Build the constraints of the first matrix.
+
+        Args:
+            problem: network, capacities and demands; further matrices are ignored.
+        """
         topology = problem.topology
         pairs = problem.paths.pairs
         num_nodes = topology.num_nodes
@@ -110,7 +114,11 @@ class _ArcConstraints:
         )
 
     def max_value(self, problem: Problem) -> float:
-        """Return the maximum of the value of the delivered rates less the cost of the flows."""
+        """Return the maximum of the value of the delivered rates less the cost of the flows.
+
+        Args:
+            problem: costs of the links, and values and rates of the demands.
+        """
         num_links, num_flows = self.loads.shape
         demand = problem.demand[0].numpy()
         no_loads = sp.csr_array((num_links, len(demand)))
@@ -130,7 +138,12 @@ class _ArcConstraints:
         return -result.value
 
     def min_cost(self, problem: Problem, demand: FloatArray) -> float:
-        """Return the least cost of carrying the demands (D,), Gbit/s; infinite if infeasible."""
+        """Return the least cost of carrying the demands (D,), Gbit/s; infinite if infeasible.
+
+        Args:
+            problem: costs of the links.
+            demand: (D,) rates to carry, Gbit/s.
+        """
         unit = max(float(problem.link_cost.max()), 1e-300)
         result = solve_lp(
             np.tile(problem.link_cost.numpy(), self.num_sources) / unit,
@@ -143,7 +156,11 @@ class _ArcConstraints:
         return result.value * unit
 
     def min_utilisation(self, demand: FloatArray) -> float:
-        """Return the smallest maximum link utilisation for demands (D,), Gbit/s."""
+        """Return the smallest maximum link utilisation for demands (D,), Gbit/s.
+
+        Args:
+            demand: (D,) rates to carry, Gbit/s.
+        """
         num_links, num_flows = self.loads.shape
         no_theta = sp.csr_array((self.balance.shape[0], 1))
         # Variables: flows f[s, e], then theta.

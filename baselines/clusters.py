@@ -130,6 +130,11 @@ def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
     """Return clusters (N,) by k-means on the normalised rows of leading eigenvectors.
 
     The matrix is D^-1/2 W D^-1/2, with the capacities W (N, N) and their row sums D.
+
+    Args:
+        weight: (N, N) symmetric capacity between nodes.
+        num_clusters: number of clusters.
+        seed: seed of the start of the eigenvectors and of k-means.
     """
     num_nodes = weight.shape[0]
     # eigsh computes fewer than N eigenvectors: for so many clusters every node is one.
@@ -147,6 +152,11 @@ def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
     """Return clusters (N,) by one breadth-first search from all of ``num_clusters`` random leaders.
 
     A node that no leader reaches is a cluster by itself.
+
+    Args:
+        weight: (N, N) symmetric matrix, nonzero between neighbours.
+        num_clusters: number of leaders.
+        seed: seed of the choice of leaders.
     """
     num_nodes = weight.shape[0]
     cluster = np.full(num_nodes, -1)

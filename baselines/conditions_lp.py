@@ -140,6 +140,9 @@ class _ClassPrograms:
     def program(self, class_index: int) -> LinearProgram:
         """Return the LP of a class, which maximises its flow while each higher class keeps its
         flow; the LP of the value if classes are not ordered.
+
+        Args:
+            class_index: index of the class, the highest first; 0 if there are no classes.
         """
         value = (
             (self._column_class == class_index).astype(float) if self._is_ordered else self._value

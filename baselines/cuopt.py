@@ -88,7 +88,13 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
-    """Solve a model; return its status, and the time of the solver in s."""
+    """Solve a model; return its status, and the time of the solver in s.
+
+    Args:
+        cvxpy: the imported module.
+        model: program of the network, with its demands set.
+        settings: method, time limit and threads.
+    """
     options: dict[str, Any] = {"solver_method": _METHODS[settings.method]}
     if settings.time_limit:
         options["time_limit"] = settings.time_limit

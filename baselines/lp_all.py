@@ -140,6 +140,10 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
 
     max_concurrent_flow is solved as max_link_utilisation; the splits of an overloaded matrix are
     then divided by its largest utilisation.
+
+    Args:
+        problem: problem with one linear program, in float64.
+        settings: settings of the LP solver.
     """
     original = problem
     problem = problem.solved

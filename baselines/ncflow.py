@@ -206,7 +206,11 @@ class _Run:
                 break
 
     def _iteration(self, iteration: int) -> float:
-        """Run steps 1 to 4 once, and return the added flow in the unit of the matrix."""
+        """Run steps 1 to 4 once, and return the added flow in the unit of the matrix.
+
+        Args:
+            iteration: number of the iteration, from 0.
+        """
         begin = time.perf_counter()
         # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
         bundles = self._bundles(iteration)
@@ -243,6 +247,9 @@ class _Run:
 
         Exposed links have residual capacity; both the links and the paths rotate with the
         iterations.
+
+        Args:
+            iteration: number of the iteration, from 0.
         """
         # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
@@ -285,6 +292,9 @@ class _Run:
 
     def _bundle_flow(self, bundles: list[Bundle]) -> Array:
         """Solve R1: maximise the total flow of the bundles over the exposed links.
+
+        Args:
+            bundles: bundles of the iteration.
 
         Returns:
             (bundles,) flow of each bundle.
@@ -511,6 +521,11 @@ def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[in
     """Divide ``indices`` into consecutive groups with a sum of sizes of at most ``max_size``.
 
     A single index with a larger size is a group.
+
+    Args:
+        indices: indices to divide, in order.
+        sizes: size of each index.
+        max_size: largest sum of the sizes of a group.
     """
     chunks: list[list[int]] = []
     available = 0

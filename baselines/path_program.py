@@ -122,7 +122,13 @@ def _bottleneck(variables: PathVariables, capacity: Array) -> Array:
 
 
 def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
-    """Build the LP of value maximisation, or of least_cost."""
+    """Build the LP of value maximisation, or of least_cost.
+
+    Args:
+        matrix: demands and values.
+        variables: n paths of the demands, the variables of the LP.
+        rows: links with a row, and capacities.
+    """
     demand_rows = variables.demand_incidence()
     demand = matrix.demand[variables.demands]
     limits = rows.capacity[rows.links]
@@ -142,6 +148,11 @@ def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows)
     """Build the LP of max_link_utilisation, with theta as the last variable.
 
     min theta  s.t.  load - theta capacity <= -background,  sum of a demand's flows = demand.
+
+    Args:
+        matrix: demands.
+        variables: n paths of the demands, the first variables of the LP.
+        rows: links with a row, capacities, and load of other demands.
     """
     num_paths = len(variables.path)
     demand = matrix.demand[variables.demands]

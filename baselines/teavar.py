@@ -115,6 +115,9 @@ class Teavar:
 
         Their probabilities sum to at least 1 - (1 - beta) / 2, or all others are negligible.
 
+        Args:
+            matrix: network, with a capacity of 0 for failed links.
+
         Raises:
             InputError: too many scenarios are needed.
         """

@@ -334,7 +334,11 @@ def write(
 
 
 def read(out: Path) -> list[Measured]:
-    """Return the rows of OUT/engine.csv, which a former run has written."""
+    """Return the rows of OUT/engine.csv, which a former run has written.
+
+    Args:
+        out: folder of engine.csv.
+    """
     with (out / "engine.csv").open(encoding="utf-8") as stream:
         lines = list(csv.DictReader(line for line in stream if not line.startswith("# ")))
     return [

@@ -56,7 +56,12 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
 
 
 def _plot_network(axis: Any, solved: Sequence[Any]) -> dict[str, Any]:
-    """Plot the solved rows of one network; return the artists by their label in the legend."""
+    """Plot the solved rows of one network; return the artists by their label in the legend.
+
+    Args:
+        axis: axes of the panel.
+        solved: :class:`engine.Measured` rows of the network that were solved.
+    """
     handles: dict[str, Any] = {}
     for start, colour in (("cold", "C0"), ("warm", "C1")):
         teal_rows = [row for row in solved if row.solver == "Teal" and row.start == start]

@@ -163,6 +163,10 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
 def _text(value: str, form: str) -> str:
     """Return a stored value as the text of a cell, in one of the formats of the
     module docstring.
+
+    Args:
+        value: value as stored; empty for none.
+        form: format, such as ``time`` or ``percent1``; empty for none.
     """
     if form == "code":
         return f"`{value}`"

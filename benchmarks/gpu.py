@@ -283,6 +283,11 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
 def operations(report: Report, problem: Any, name: str) -> None:
     """Report the device times of path_sum, link_sum and path_max for one matrix and one feature,
     and of path_sum in torch's level-by-level backend.
+
+    Args:
+        report: receives the rows.
+        problem: problem on the GPU, for its network and paths.
+        name: name of the network in the rows.
     """
     ops = problem.ops
     links = torch.rand(1, problem.topology.num_links, device=DEVICE)
@@ -523,6 +528,10 @@ class Problems:
 
         If the problem of one matrix is cached, the batch repeats that matrix with log-normal noise;
         otherwise consecutive matrices are loaded.
+
+        Args:
+            name: key of :data:`NETWORKS`.
+            batch: number of matrices.
         """
         key = name, batch
         if key not in self._loaded:

@@ -245,6 +245,10 @@ def measure_groups(options: argparse.Namespace) -> dict[str, list[Row]]:
 def summarise(scheme: str, rows_of_group: dict[str, list[Row]]) -> list[tuple[object, ...]]:
     """Return a row of :data:`SUMMARY_COLUMNS` for each group and kind of matrix: means, the worst
     shares, and the median time.
+
+    Args:
+        scheme: name of the scheme, for the first column.
+        rows_of_group: rows of :data:`COLUMNS` by group of networks.
     """
     summary: list[tuple[object, ...]] = []
     for group, rows in rows_of_group.items():

@@ -171,7 +171,13 @@ PROGRAMS = ("proportional_fair", "alpha_fair:alpha=2", "max_min", "churn of 30%"
 
 
 def program_of(name: str, topology: Any, traffic: Any) -> Any:
-    """Return the problem of one of :data:`PROGRAMS` for the first matrix of a network's traffic."""
+    """Return the problem of one of :data:`PROGRAMS` for the first matrix of a network's traffic.
+
+    Args:
+        name: one of :data:`PROGRAMS`.
+        topology: network.
+        traffic: matrices, of which the first is used.
+    """
     import teal
 
     paths = teal.compute_paths(topology, traffic.pairs)

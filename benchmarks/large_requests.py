@@ -347,6 +347,10 @@ def small_requests(
 def start_networks(http: httpx.Client, data: Path) -> dict[str, Any]:
     """Register B4, with a first measured matrix, and UsCarrier ("us"); return the service's
     description of UsCarrier.
+
+    Args:
+        http: client of the service.
+        data: folder of the published files.
     """
     register(http, "b4", {"topology": "b4"})
     topology = node_link(published(data, "UsCarrier.json"))

@@ -109,6 +109,10 @@ def measure_rounds(
 def table_row(case: str, rounds: dict[str, list[dict[str, float]]]) -> dict[str, str]:
     """Return the median time of each variant in a case, and its median ratio to native code of the
     same round.
+
+    Args:
+        case: "NETWORK MATRICES GAP".
+        rounds: for each variant of the code, the times of each round in ms, by case.
     """
     network, count, gap = case.split()
     row = {"network": network, "matrices": count, "gap": f"{100 * float(gap):g}%"}

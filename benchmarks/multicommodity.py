@@ -60,6 +60,11 @@ def read(folder: Path, name: str) -> tuple[Any, Any]:
 def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
     """Solve a problem over all paths by column generation from one path a demand.
 
+    Args:
+        topology: network.
+        traffic: traffic, of which the first matrix is solved.
+        gap: certified gap to reach over all paths.
+
     Returns:
         the time with the first paths included, s, and the solution.
     """

@@ -370,6 +370,11 @@ def changed_files(
 def _compared(commit: str, old_file: str, new_file: str) -> frozenset[tuple[str, str]] | None:
     """Compare a file of an older commit with a file of HEAD.
 
+    Args:
+        commit: older commit.
+        old_file: path of the file in the older commit.
+        new_file: path of the file in HEAD.
+
     Returns:
         pairs of old and new identifier; None if the code differs or is no Python code.
     """

@@ -118,6 +118,10 @@ def median_s(call: Callable[[], object], repeats: int) -> float:
 def matrix_by_matrix(scheme: str, problem: teal.Problem) -> tuple[Tensor, float]:
     """Solve the matrices of a problem one at a time by a scheme.
 
+    Args:
+        scheme: specification of the scheme.
+        problem: problem of B matrices.
+
     Returns:
         splits (B, D, K), and the median time of a matrix, s.
     """

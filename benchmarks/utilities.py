@@ -160,6 +160,10 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
 def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
     """Write programs.csv for networks, each the source of a topology and the load
     of its traffic.
+
+    Args:
+        file: CSV file to write.
+        networks: source of each topology, and load of its traffic.
     """
     with file.open("w", newline="") as stream:
         out = csv.writer(stream)

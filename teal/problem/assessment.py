@@ -281,6 +281,10 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     routable demand at its best value, or a utilisation of 0.  An allocation that breaks a rule by
     more than 1e-6, or contains NaN, is infeasible whatever its status says; under least_cost also
     if a demand has no path.  An allocation over paths of its own is assessed over these paths.
+
+    Args:
+        problem: problem of B matrices.
+        allocation: allocation of all matrices, or a result that has one.
     """
     # Problem in float64, over the paths of the allocation.
     problem = problem.to(torch.float64)

@@ -401,7 +401,11 @@ class Problem:
         return Extremes(*torch.stack([value.to(torch.float64) for value in numbers]).tolist())
 
     def _extremes_by_kernel(self, backend: Any) -> tuple[float, ...]:
-        """Compute the fields of :class:`Extremes`, in order, by one GPU kernel and one reading."""
+        """Compute the fields of :class:`Extremes`, in order, by one GPU kernel and one reading.
+
+        Args:
+            backend: path operations of the GPU, with a kernel ``extremes``.
+        """
         # Equal capacities in all matrices are read once.
         has_one_capacity = self.capacity.stride(0) == 0
         capacity, demand, value, cost = backend.extremes(
@@ -881,7 +885,11 @@ class Problem:
         )
 
     def first_demands(self, count: int) -> Problem:
-        """Return the problem of the first ``count`` demands, without classes and conditions."""
+        """Return the problem of the first ``count`` demands, without classes and conditions.
+
+        Args:
+            count: number of demands to keep, at most D.
+        """
         if count == self.paths.num_demands:
             return dataclasses.replace(self, classes=None, conditions=())
         paths = first_demands(self.paths, count)
