@@ -93,7 +93,7 @@ class LpAll:
         return LpSettings(**options)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve every matrix to optimality.
+        """Solve every matrix to optimality; return splits, link prices and times.
 
         Raises:
             InputError: crossover=false under least_cost, which keeps demands and capacities
@@ -145,6 +145,7 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
         problem: problem with one linear program, in float64.
         settings: settings of the LP solver.
     """
+    # The equivalent problem: max_link_utilisation for max_concurrent_flow.
     original = problem
     problem = problem.solved
 

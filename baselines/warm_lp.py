@@ -61,7 +61,10 @@ class WarmLp:
             self.solve(before)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve the matrices one after the other, each from the basis of the previous one.
+        """Solve the matrices one after the other, each from the optimal basis of the previous one.
+
+        Args:
+            problem: problem of B matrices, such as those of successive intervals.
 
         Raises:
             InputError: the objective is not one linear program, or has side conditions.
@@ -74,21 +77,22 @@ class WarmLp:
                 "lp-all", "warm=true", f"the condition {name} is not supported", "use warm=false"
             )
         # Build the program of the network, or keep that of the last call with its basis.
+        # max_concurrent_flow is solved as max_link_utilisation.
         original = problem.to(torch.float64)
-        solved = original.solved
+        lp_problem = original.solved
         begin = time.perf_counter()
-        if self._program is None or not self._program.fits(solved):
-            self._program = _NetworkProgram(solved, self.settings)
+        if self._program is None or not self._program.fits(lp_problem):
+            self._program = _NetworkProgram(lp_problem, self.settings)
         build_s = time.perf_counter() - begin
         # Solve the matrices in turn.
-        demands = solved.demand.cpu().numpy()
-        capacities = solved.capacity.cpu().numpy()
-        masks = solved.path_mask.cpu().numpy()
+        demands = lp_problem.demand.cpu().numpy()
+        capacities = lp_problem.capacity.cpu().numpy()
+        masks = lp_problem.path_mask.cpu().numpy()
         flows = []
         prices = []
         statuses = []
         seconds = []
-        for b in range(solved.batch):
+        for b in range(lp_problem.batch):
             begin = time.perf_counter()
             flow, price, status = self._program.solve(demands[b], capacities[b], masks[b])
             flows.append(flow)
@@ -100,13 +104,13 @@ class WarmLp:
         rates = demands[..., None]
         splits = np.divide(flow, rates, out=np.zeros_like(flow), where=rates > 0)
         allocation = Allocation(
-            torch.from_numpy(splits).to(solved.demand),
-            torch.from_numpy(np.stack(prices)).to(solved.demand),
+            torch.from_numpy(splits).to(lp_problem.demand),
+            torch.from_numpy(np.stack(prices)).to(lp_problem.demand),
             tuple(statuses),
-            (build_s, *(0.0,) * (solved.batch - 1)),
+            (build_s, *(0.0,) * (lp_problem.batch - 1)),
             tuple(seconds),
         )
-        return allocation if original is solved else without_overload(solved, allocation)
+        return allocation if original is lp_problem else without_overload(lp_problem, allocation)
 
 
 class _NetworkProgram:

@@ -110,7 +110,7 @@ class Measured:
 
 
 def parties(limit: float) -> Iterator[Party]:
-    """Yield all solvers in all settings.
+    """Yield all solvers in all settings that are compared.
 
     Args:
         limit: time limit of a solver, s.

@@ -125,7 +125,7 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
 def _draw_bar(
     axis: Any, height: float, text: str, colour: str, axis_start: float, limit: float
 ) -> None:
-    """Draw one bar, with its time beside it.
+    """Draw one bar, with its time to the right of it.
 
     Args:
         axis: axes of the picture.

@@ -219,7 +219,7 @@ def store(file: Path, name: str, command: str, beside: str, sources: list[str]) 
         file: CSV file of the benchmark.
         name: name of the copy.
         command: command that made the file.
-        beside: what else ran on the machine.
+        beside: other programs that ran on the machine, or "nothing".
         sources: files and folders of the code that the figures measure.
 
     Returns:

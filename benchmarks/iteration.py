@@ -88,9 +88,7 @@ def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
 
 
 def main() -> None:
-    """Measure each network in a process of its own, so that peak memory is its own; write the
-    table.
-    """
+    """Measure each network in a new process, so that its peak memory is known; write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -157,8 +157,9 @@ def central_point(problem: teal.Problem) -> CentralPoint | None:
 def minimise_barrier_dual(
     program: PresolvedProgram, price: FloatArray, mu: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the primal and dual point of the central path at a barrier parameter, by a damped
-    Newton method on the dual barrier problem in the link prices y,
+    """Return the primal and dual point of the central path for a barrier parameter mu.
+
+    A damped Newton method solves the dual barrier problem in the link prices y,
 
         minimise b y - mu sum log y - sum_g (l_g + mu log(-l_g) + mu sum_q log z_q).
 

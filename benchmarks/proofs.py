@@ -51,7 +51,7 @@ _LOAD = 6  # of the gravity model, at which GEANT, UsCarrier and Kdl carry 85 to
 
 
 def run_checker(folder: Path) -> tuple[str, float, float]:
-    """Run the checker in a process of its own.
+    """Run the checker in a new process, and measure its time and memory.
 
     Args:
         folder: folder of the network, the matrix and the proof.

@@ -143,7 +143,7 @@ def remake(recipe: Recipe, data: Path, out: Path, beside: str) -> bool:
         recipe: the recipe.
         data: folder of the published files.
         out: folder of the command's results.
-        beside: what else runs on the machine, for the headers.
+        beside: other programs that run on the machine, or "nothing", for the headers.
 
     Returns:
         whether the command succeeded and made all files.

@@ -363,8 +363,8 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
 
 
 def main() -> None:
-    """Measure the service, then the echoes, each in a process of its own; run as an echo if the
-    options say so.
+    """Measure the service, then the echoes, and write the figures; with --echo or --bare-echo run
+    as that echo instead.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -404,7 +404,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for replicas in (1, 2) if options.ray else (1,):
         with service(replicas, 16 if options.overload else 256) as (address, process):
-            # The overload is a measurement of its own, of one engine.
+            # The overload alone is measured, with one engine.
             if options.overload:
                 overload(address, bodies[0], options.overload, process.pid)
                 return

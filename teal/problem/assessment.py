@@ -280,7 +280,8 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     The computation is independent of the scheme.  Without prices the bound is the trivial one: all
     routable demand at its best value, or a utilisation of 0.  An allocation that breaks a rule by
     more than 1e-6, or contains NaN, is infeasible whatever its status says; under least_cost also
-    if a demand has no path.  An allocation over paths of its own is assessed over these paths.
+    if a demand has no path.  An allocation with other paths than the problem is assessed over these
+    paths.
 
     Args:
         problem: problem of B matrices.
