@@ -2,9 +2,9 @@
 adapted weights.
 
 Each path of a demand is a flow of its own with a weight, and the weights of a demand sum to 1.
-Weighted water-filling gives these flows max-min fair rates; then every weight becomes its flow's
-share of the demand's rate, and so on.  The demand is a link of its own, which all of its paths
-cross.
+Weighted water-filling gives these flows max-min fair rates; then every weight is set to its flow's
+share of the demand's rate, and water-filling is repeated.  The demand is a virtual link that all of
+its paths cross.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _MIN_WEIGHT = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveWaterfiller:
-    """The scheme `adaptive-waterfiller`: water-filling of paths with adapted weights.
+    """The adaptive water-filler: repeated weighted water-filling of paths, whose weights follow the
+    rates.
 
     Attributes:
         iterations: number of water-fillings.
@@ -42,10 +43,10 @@ class AdaptiveWaterfiller:
     iterations: int = 10
 
     def solve(self, problem: Problem) -> Allocation:
-        """Return nearly max-min fair rates of every matrix.
+        """Allocate nearly max-min fair rates for every matrix.
 
         Raises:
-            InputError: a program that must carry all demand.
+            InputError: the objective requires that all demand is carried.
         """
         require_shedding("adaptive-waterfiller", problem.objective)
         return per_matrix(problem, self._solve)
@@ -150,7 +151,9 @@ def waterfill(
 
 
 def make(spec: Spec, model: Path | None) -> AdaptiveWaterfiller:
-    """``adaptive-waterfiller[:iterations=10]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``adaptive-waterfiller[:iterations=10]``.
+    """
     options: Any = spec.parse_options(iterations=10)
     scheme = AdaptiveWaterfiller(**options)
     if scheme.iterations < 1:

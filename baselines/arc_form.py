@@ -9,8 +9,8 @@ Gbit/s) and c the capacities:
 
 Value maximisation: max sum v x - sum cost[e] f[s, e].  least_cost: min sum cost[e] f[s, e] with
 x = demand.  Balanced programs: min theta with x = demand and sum over s of f[s, e] <= theta c[e].
-There are up to N E variables, so this is for small
-networks: a reference for tests and for bounds.
+With N nodes and E links there are up to N E variables, so this is for small networks: a reference
+for tests and for bounds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from teal.runtime.lp import solve_lp
 def optimum(problem: Problem) -> float:
     """Return the optimal objective of one matrix over all paths of the network.
 
-    The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for
-    max_concurrent_flow.  Programs that serve all demand include only demands with a live candidate
-    path; the least cost is infinite if they cannot all be carried.
+    It is the value for value maximisation, the largest utilisation theta for max_link_utilisation,
+    and 1 / max(1, theta) for max_concurrent_flow.  Programs that serve all demand include only
+    demands with a live candidate path; the least cost is infinite if they cannot all be carried.
 
     Args:
         problem: network, objective and one matrix; further matrices are ignored.
@@ -69,7 +69,11 @@ class _ArcConstraints:
 
     @classmethod
     def of(cls, problem: Problem) -> _ArcConstraints:
-        """Build the constraints of the first matrix."""
+        """Build the constraints of the first matrix.
+
+        Args:
+            problem: network, capacities and demands; further matrices are ignored.
+        """
         topology = problem.topology
         pairs = problem.paths.pairs
         num_nodes = topology.num_nodes
@@ -110,7 +114,11 @@ class _ArcConstraints:
         )
 
     def max_value(self, problem: Problem) -> float:
-        """Return the largest value of the delivered rates less the cost of the flows."""
+        """Return the maximum of the value of the delivered rates less the cost of the flows.
+
+        Args:
+            problem: costs of the links, and values and rates of the demands.
+        """
         num_links, num_flows = self.loads.shape
         demand = problem.demand[0].numpy()
         no_loads = sp.csr_array((num_links, len(demand)))
@@ -130,7 +138,12 @@ class _ArcConstraints:
         return -result.value
 
     def min_cost(self, problem: Problem, demand: FloatArray) -> float:
-        """Return the least cost of carrying the demands (D,), Gbit/s; infinite if infeasible."""
+        """Return the least cost of carrying the demands (D,), Gbit/s; infinite if infeasible.
+
+        Args:
+            problem: costs of the links.
+            demand: (D,) rates to carry, Gbit/s.
+        """
         unit = max(float(problem.link_cost.max()), 1e-300)
         result = solve_lp(
             np.tile(problem.link_cost.numpy(), self.num_sources) / unit,
@@ -143,7 +156,11 @@ class _ArcConstraints:
         return result.value * unit
 
     def min_utilisation(self, demand: FloatArray) -> float:
-        """Return the smallest maximum link utilisation for demands (D,), Gbit/s."""
+        """Return the smallest maximum link utilisation for demands (D,), Gbit/s.
+
+        Args:
+            demand: (D,) rates to carry, Gbit/s.
+        """
         num_links, num_flows = self.loads.shape
         no_theta = sp.csr_array((self.balance.shape[0], 1))
         # Variables: flows f[s, e], then theta.

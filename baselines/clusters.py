@@ -57,10 +57,9 @@ def _symmetric_capacity(topology: Topology) -> sp.csr_array:
 def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
     """Return clusters (N,) by greedy agglomeration on modularity.
 
-    The two neighbouring clusters with the largest gain are merged until ``num_clusters`` remain.
-
-    With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the
-    gain of a merger is 2 (w[i, j] - a[i] a[j]).
+    Until ``num_clusters`` remain, the two neighbouring clusters with the largest gain in modularity
+    are merged.  With w[i, j] the share of all capacity between clusters i and j, and a[i] the sum
+    of these shares at cluster i, the gain of a merger is 2 (w[i, j] - a[i] a[j]).
 
     Args:
         weight: (N, N) symmetric capacity between nodes.
@@ -99,7 +98,12 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
 
 
 def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
-    """Return for each node its neighbours, with the share of all capacity between the two."""
+    """Return for each node a dictionary from its neighbours to the share of all capacity between
+    the two nodes.
+
+    Args:
+        weight: (N, N) symmetric capacity between nodes.
+    """
     total = float(weight.sum())
     neighbours: list[dict[int, float]] = [{} for _ in range(weight.shape[0])]
     coo = weight.tocoo()
@@ -110,7 +114,9 @@ def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
 
 
 def _merge_neighbours(neighbours: list[dict[int, float]], i: int, j: int) -> None:
-    """Move the capacity shares of cluster j to cluster i, in place."""
+    """Merge cluster j into cluster i: add its capacity shares with other clusters to those of i, in
+    place.
+    """
     for k, w in neighbours[j].items():
         if k != i:
             neighbours[i][k] = neighbours[i].get(k, 0.0) + w
@@ -124,11 +130,15 @@ def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
     """Return clusters (N,) by k-means on the normalised rows of leading eigenvectors.
 
     The matrix is D^-1/2 W D^-1/2, with the capacities W (N, N) and their row sums D.
+
+    Args:
+        weight: (N, N) symmetric capacity between nodes.
+        num_clusters: number of clusters.
+        seed: seed of the start of the eigenvectors and of k-means.
     """
     num_nodes = weight.shape[0]
-    if (
-        num_clusters >= num_nodes - 1
-    ):  # one cluster per node: eigsh computes fewer than N eigenvectors
+    # eigsh computes fewer than N eigenvectors: for so many clusters every node is one.
+    if num_clusters >= num_nodes - 1:
         return np.arange(num_nodes)
     degree = np.asarray(weight.sum(1)).reshape(-1)
     scale = sp.diags_array(1 / np.sqrt(np.maximum(degree, 1e-300)))
@@ -139,15 +149,21 @@ def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
 
 
 def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
-    """Return clusters (N,) by breadth-first search from random leaders at once.
+    """Return clusters (N,) by one breadth-first search from all of ``num_clusters`` random leaders.
 
     A node that no leader reaches is a cluster by itself.
+
+    Args:
+        weight: (N, N) symmetric matrix, nonzero between neighbours.
+        num_clusters: number of leaders.
+        seed: seed of the choice of leaders.
     """
     num_nodes = weight.shape[0]
     cluster = np.full(num_nodes, -1)
     queue = np.random.default_rng(seed).choice(num_nodes, num_clusters, replace=False).tolist()
     cluster[queue] = np.arange(num_clusters)
-    for node in queue:  # the loop appends to the queue
+    # The loop appends to the queue.
+    for node in queue:
         for neighbour in weight.indices[weight.indptr[node] : weight.indptr[node + 1]].tolist():
             if cluster[neighbour] < 0:
                 cluster[neighbour] = cluster[node]

@@ -38,7 +38,7 @@ _STATUSES = {
 
 
 def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation:
-    """Solve every matrix.
+    """Solve every matrix of a problem with concave values of demands, through cvxpy.
 
     Without side conditions, splits are projected onto the capacities, since the solver keeps
     constraints only to a tolerance.
@@ -46,7 +46,7 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
     Args:
         cvxpy: the imported module.
         problem: float64 problem whose demands have a concave utility or bandwidth functions.
-        time_limit: s for each matrix; 0 for none.
+        time_limit: time limit for each matrix, s; 0 for none.
     """
     splits = torch.zeros_like(problem.even_splits)
     prices = torch.zeros_like(problem.capacity)
@@ -68,7 +68,8 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         built = time.perf_counter()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of inaccurate results, which the status reports
+                # Warnings of inaccurate results are ignored: the status reports them.
+                warnings.simplefilter("ignore")
                 program.solve(**solver_options, **time_options)
             status = _STATUSES.get(program.status, Status.FAILED)
         except cvxpy.SolverError:
@@ -76,6 +77,7 @@ def solve_concave(cvxpy: Any, problem: Problem, time_limit: float) -> Allocation
         statuses.append(status)
         build_s.append(built - begin)
         solve_s.append(time.perf_counter() - built)
+        # Splits from the shares of the columns, and link prices from the duals of the rows.
         if status.usable:
             column_shares = torch.zeros_like(column_program.live, dtype=splits.dtype)
             column_shares[column_program.live] = torch.from_numpy(np.maximum(shares.value, 0)).to(
@@ -98,11 +100,11 @@ def _program(cvxpy: Any, problem: Problem, column_program: Program) -> tuple[Any
     Args:
         cvxpy: the imported module.
         problem: problem with B = 1.
-        column_program: its program over columns and rows.
+        column_program: program of the matrix over columns and rows.
 
     Returns:
-        cvxpy problem; variable (n,), shares of the live columns; constraint (R,) of the rows,
-        relative to their limits; and the unit of the value, Gbit/s of weighted demand.
+        cvxpy problem; its variable, the shares (n,) of the live columns; its constraint of the rows
+        (R,), relative to their limits; and the unit of the objective, the sum of all weights.
     """
     # Weights of the demands, relative to their sum.
     utility = problem.utility

@@ -1,5 +1,8 @@
 """LP-all under side conditions: the linear program over rewritten columns and rows.
 
+With x[d, j] the flow of demand d on column j, v its value per Gbit/s, a[r, d, j] its coefficient in
+row r, and max_share the largest share of the demand on the column:
+
     max sum v[d, j] x[d, j]  s.t.  sum a[r, d, j] x[d, j] <= limit[r],  sum_j x[d, j] <= demand[d],
     0 <= x[d, j] <= demand[d] max_share[d, j].
 
@@ -75,11 +78,11 @@ class _ClassPrograms:
     Args:
         program: program of one matrix with J columns of each of D demands and R rows, Gbit/s.
         demand_class: (D,) class of each demand.
-        is_ordered: whether to maximise the flow of each class, while higher classes keep theirs;
-            otherwise the value.
+        is_ordered: whether to maximise the flow of each class while higher classes keep their flow;
+            otherwise the value of all demands is maximised.
 
     Attributes:
-        seconds: time of the solver so far.
+        seconds: time of the solver so far, s.
     """
 
     def __init__(self, program: Program, demand_class: Array, *, is_ordered: bool) -> None:
@@ -112,7 +115,7 @@ class _ClassPrograms:
         if isinstance(program.demand_set, Capped):
             max_share = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
         self._max_flow = max_share * demand[self._column_demand] / self._unit
-        # Flow of the last solution, and of each solved class.
+        # Flow of each solved class, and of each column in the last solution.
         self._class_flow: list[float] = []
         self._flow = np.zeros(len(self._column))
         self.seconds = 0.0
@@ -135,7 +138,12 @@ class _ClassPrograms:
         return status
 
     def program(self, class_index: int) -> LinearProgram:
-        """Return the LP of a class: its flow or value, while each higher class keeps its flow."""
+        """Return the LP of a class, which maximises its flow while each higher class keeps its
+        flow; the LP of the value if classes are not ordered.
+
+        Args:
+            class_index: index of the class, the highest first; 0 if there are no classes.
+        """
         value = (
             (self._column_class == class_index).astype(float) if self._is_ordered else self._value
         )
@@ -159,7 +167,9 @@ class _ClassPrograms:
         self._class_flow.append(float(self._flow[self._column_class == class_index].sum()))
 
     def prices(self, solution: LpSolution) -> Array:
-        """(R,) dual prices of all rows."""
+        """Return the dual prices (R,) of the rows of the program: links, then those of
+        conditions.
+        """
         return solution.dual[: len(self._limit)]
 
     def shares(self) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""The contraction of a network for NCFlow: clusters, their inner paths, the links between them."""
+"""The contraction of a network for NCFlow: its clusters, the paths inside them, and the links and
+routes between them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Cluster:
 
     @cached_property
     def pair_paths(self) -> dict[tuple[int, int], list[LinkPath]]:
-        """Paths of each pair (source, target), with node and link indices of the network."""
+        """Paths inside the cluster by pair (source, target); nodes and links are indices of the
+        network.
+        """
         pair_paths: dict[tuple[int, int], list[LinkPath]] = {}
         if self.paths is None:
             return pair_paths
@@ -53,16 +57,16 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contraction:
-    """A partition of a network into clusters.
+    """A network contracted to clusters, with the links and routes between them.
 
     Attributes:
         node_cluster: (N,) cluster index of each node.
         clusters: the clusters, by index.
-        links_between: (cluster, cluster) -> links from the first to the second, largest capacity
-            first.
-        routes: (cluster, cluster) -> up to MAX_ROUTES paths from the first to the second, as
-            cluster numbers, fewest hops first; no two of them cross the same pair of neighbouring
-            clusters.
+        links_between: by pair of clusters, the links from the first to the second, the largest
+            capacity first.
+        routes: by pair of clusters, up to MAX_ROUTES routes from the first to the second as cluster
+            indices, the fewest hops first; no two routes of a pair cross one boundary between
+            neighbouring clusters.
     """
 
     node_cluster: Array
@@ -74,7 +78,8 @@ class Contraction:
 def contract(
     topology: Topology, live: Array, num_clusters: int, method: str, seed: int, num_paths: int
 ) -> Contraction:
-    """Partition the network of the live links into approximately ``num_clusters`` clusters.
+    """Partition the network of the live links into clusters, and compute paths inside and routes
+    between them.
 
     Args:
         topology: the network.
@@ -82,7 +87,7 @@ def contract(
         num_clusters: approximate number of clusters.
         method: method of partition: modularity, spectral or leaders.
         seed: seed of the partition.
-        num_paths: K, paths for each pair of nodes of a cluster.
+        num_paths: largest number of paths for each pair of nodes of a cluster.
     """
     live_links = np.flatnonzero(live)
     if not len(live_links):
@@ -129,7 +134,7 @@ def _paths_inside(network: Topology, nodes: Array, is_inside: Array, num_paths: 
 def _links_between(
     topology: Topology, live_links: Array, node_cluster: Array
 ) -> dict[tuple[int, int], list[int]]:
-    """Return the live links from each cluster to each other one, the largest capacity first.
+    """Return the live links between clusters by pair (from, to), the largest capacity first.
 
     Args:
         topology: the network.
@@ -150,7 +155,7 @@ def _links_between(
 def _routes(
     num_clusters: int, links_between: dict[tuple[int, int], list[int]]
 ) -> dict[tuple[int, int], list[tuple[int, ...]]]:
-    """Return up to MAX_ROUTES edge-disjoint routes between each two clusters, shortest first.
+    """Return up to MAX_ROUTES edge-disjoint routes by pair of clusters, the shortest first.
 
     Args:
         num_clusters: number of clusters.

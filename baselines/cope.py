@@ -1,7 +1,9 @@
-"""The hedge ``cope``: optimal for the measured matrices, with a limit on the worst case.
+"""COPE, ``cope``: splits that are optimal for the measured matrices, with a limit on the worst case
+(Wang et al., SIGCOMM 2006).
 
-Wang et al., SIGCOMM 2006.  With r* the smallest ratio to the optimum over all traffic matrices
-(:mod:`baselines.oblivious`), COPE minimises
+With r* the smallest ratio to the optimum over all traffic matrices (:mod:`baselines.oblivious`),
+c[e] the capacity of link e, and opt(D_t) the smallest maximum utilisation of matrix D_t, COPE
+minimises
 
     max over the matrices D_t of the window of  max_e load_t[e] / c[e] / opt(D_t)
 
@@ -31,13 +33,14 @@ _OPTIMUM_GAP = 1e-3
 
 
 class Cope:
-    """The hedge `cope`: splits for the matrices of a window, within the penalty envelope.
+    """COPE: splits for the next interval that are optimal for the matrices of a window, within the
+    penalty envelope.
 
     Args:
         window: number of matrices, evenly spread over at most ``every`` x ``window`` past
             intervals.
-        penalty: at least 1; the ratio over all matrices may be this multiple of r*.
-        every: intervals from one program to the next; the splits stay in between.
+        penalty: limit of the ratio over all matrices, as a multiple of r*; at least 1.
+        every: number of intervals after which the splits are computed again.
         settings: settings of the LP solver.
     """
 
@@ -66,25 +69,31 @@ class Cope:
         return self._splits
 
     def _solve(self, program: RatioProgram, problem: Problem) -> Tensor:
-        """Splits (D, K) for the matrices of a problem."""
+        """Return the splits (D, K) with the smallest maximum ratio for the matrices of a problem,
+        under the limit on the ratio over all matrices.
+
+        Args:
+            program: program of the network.
+            problem: matrices of the window.
+        """
         optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
-        slots = problem.paths.num_paths
+        num_paths = problem.paths.num_paths
         # Rows: the utilisation of each matrix, over its optimum, is at most a further variable.
-        blocks = []
-        largest = sp.csr_array(
+        utilisation_rows = []
+        max_ratio_column = sp.csr_array(
             (np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links)))
         )
-        for demand, best in zip(problem.demand.numpy(), optimum, strict=True):
+        for demand, optimal_utilisation in zip(problem.demand.numpy(), optimum, strict=True):
             rate = np.zeros(program.width)
             rate[: len(program.paths)] = (
-                demand[program.paths // slots] / program.unit / max(best, 1e-300)
+                demand[program.paths // num_paths] / program.unit / max(optimal_utilisation, 1e-300)
             )
             utilisation = (
                 sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
             )
-            blocks.append(sp.hstack([utilisation, -largest]))
+            utilisation_rows.append(sp.hstack([utilisation, -max_ratio_column]))
         # Add this variable to the rows of the network.
-        wider = RatioProgram(
+        extended_program = RatioProgram(
             paths=program.paths,
             rows=_with_column(program.rows),
             sums=_with_column(program.sums),
@@ -94,13 +103,13 @@ class Cope:
             unit=program.unit,
         )
         # Minimise it, while the ratio over all matrices stays within its limit.
-        cost = np.zeros(wider.width)
-        envelope = np.zeros((1, wider.width))
+        cost = np.zeros(extended_program.width)
+        envelope = np.zeros((1, extended_program.width))
         cost[-1] = 1
         envelope[0, program.width - 1] = 1
-        rows = sp.vstack([*blocks, sp.csr_array(envelope)], format="csr")
+        rows = sp.vstack([*utilisation_rows, sp.csr_array(envelope)], format="csr")
         limits = np.append(np.zeros(rows.shape[0] - 1), self._limit)
-        return program.splits(wider.solve(cost, rows, limits, self._settings), problem)
+        return program.splits(extended_program.solve(cost, rows, limits, self._settings), problem)
 
 
 def _with_column(rows: sp.csr_array) -> sp.csr_array:
@@ -109,7 +118,9 @@ def _with_column(rows: sp.csr_array) -> sp.csr_array:
 
 
 def make(spec: Spec, model: Path | None) -> Cope:
-    """``cope[:window=24,penalty=1.2,every=24,solver=highs,method=auto,time-limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``cope[:window=24,penalty=1.2,every=24,solver=highs,method=auto,time-limit=0]``.
+    """
     options, settings = solver_options(spec, window=24, penalty=1.2, every=24)
     for name in ("window", "every"):
         if int(options[name]) < 1:

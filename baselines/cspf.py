@@ -29,7 +29,7 @@ SUPPORTED_OBJECTIVES = (
 
 @dataclass(frozen=True)
 class Cspf:
-    """CSPF, as described in the module.
+    """CSPF: places each demand on its first path with enough residual capacity, the largest first.
 
     Attributes:
         partial: whether rejected demands are then placed in part, on one path each.
@@ -38,7 +38,7 @@ class Cspf:
     partial: bool = False
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return unsplit allocations of every matrix: each demand is on one path, or rejected.
 
         Raises:
             InputError: the objective is not value maximisation.
@@ -47,6 +47,7 @@ class Cspf:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Place the demands of one matrix in descending order of rate."""
         order = np.argsort(-matrix.demand, kind="stable")
         residual = matrix.capacity.copy()
         flow = place_demands(matrix, order, residual, unsplittable=True, first_only=False)
@@ -57,6 +58,8 @@ class Cspf:
 
 
 def make(spec: Spec, model: Path | None) -> Cspf:
-    """``cspf[:partial=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``cspf[:partial=0]``.
+    """
     options: Any = spec.parse_options(partial=0)
     return Cspf(bool(options["partial"]))

@@ -26,10 +26,10 @@ _METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
 
 
 def import_cvxpy() -> Any:
-    """Return the module cvxpy.
+    """Import the module cvxpy, and return it.
 
     Raises:
-        SolverError: it is not installed.
+        SolverError: cvxpy is not installed.
     """
     try:
         import cvxpy
@@ -70,6 +70,7 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
         matrix_problem = problem.row(b)
         if model is None or not torch.equal(matrix_problem.capacity, problem.capacity[b - 1 : b]):
             model = _Model(cvxpy, matrix_problem)
+        # Set the demands, solve, and read splits and prices.
         model.demand.value = matrix_problem.demand[0].cpu().numpy()[model.demands]
         status, seconds = _run(cvxpy, model, settings)
         statuses.append(status)
@@ -87,7 +88,13 @@ def solve_by_cuopt(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _run(cvxpy: Any, model: _Model, settings: LpSettings) -> tuple[Status, float]:
-    """Solve a model; return its status, and the time of the solver in s."""
+    """Solve a model; return its status, and the time of the solver in s.
+
+    Args:
+        cvxpy: the imported module.
+        model: program of the network, with its demands set.
+        settings: method, time limit and threads.
+    """
     options: dict[str, Any] = {"solver_method": _METHODS[settings.method]}
     if settings.time_limit:
         options["time_limit"] = settings.time_limit
@@ -124,9 +131,8 @@ def _incidence(problem: Problem, mask: np.ndarray, paths: np.ndarray) -> sp.csr_
 
 @dataclass
 class _Model:
-    """The program of a network with the demands as parameters.
-
-    cvxpy compiles it once for many matrices.
+    """The program of a network with the demands as parameters, which cvxpy compiles once for many
+    matrices.
 
     Attributes:
         cvxpy: the imported module.

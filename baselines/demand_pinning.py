@@ -24,11 +24,16 @@ from teal.spec import Spec
 
 
 class DemandPinning(ByLargest):
-    """Demand pinning, as described in the module."""
+    """Demand pinning: small demands on their first paths, then an LP for the large demands."""
 
     name = "demand-pinning"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Place the small demands of one matrix, then solve the LP of the large ones.
+
+        If demands may be shed, small demands take at most the residual capacity, and the LP uses
+        the rest of it; otherwise they are placed in full, as a background load of the LP.
+        """
         optimised = self.optimised(matrix)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
@@ -45,5 +50,8 @@ class DemandPinning(ByLargest):
 
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:
-    """``demand-pinning[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``demand-pinning[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
+    """
     return DemandPinning.from_spec(spec)

@@ -33,15 +33,17 @@ class Ecmp:
         self._igp = Igp(metric)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix."""
+        """Route every matrix along the shortest paths of the IGP, in equal parts at every hop."""
         return ecmp_allocation(problem, self._igp.of(problem))
 
 
 class EcmpOverCandidates:
-    """ECMP over the shortest candidate paths."""
+    """ECMP over the candidate paths with the fewest links."""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix."""
+        """Divide every demand evenly over its live candidate paths with the fewest links, and scale
+        flows down to the capacities.
+        """
         begin = time.perf_counter()
         problem = problem.to(torch.float64)
         mask = problem.path_mask
@@ -52,7 +54,9 @@ class EcmpOverCandidates:
 
 
 def make(spec: Spec, model: Path | None) -> Ecmp | EcmpOverCandidates:
-    """``ecmp[:over=igp|candidates,metric=file|hops|latency|inverse-capacity]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``ecmp[:over=igp|candidates,metric=file|hops|latency|inverse-capacity]``.
+    """
     options: Any = spec.parse_options(over="igp", metric="file")
     if options["over"] not in ("igp", "candidates"):
         raise InputError(spec.text, "over", "igp or candidates", repr(options["over"]))

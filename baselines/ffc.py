@@ -1,7 +1,8 @@
 """FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of protected flows.
 
-With the reservations a[d, k] on each path, the promises (guaranteed rates) b[d], both in Gbit/s,
-and L(d, g) the paths of d that survive the failure of group g:
+With the reservations a[d, k] on path k of demand d, the promises (guaranteed rates) b[d], both in
+Gbit/s, the value v of a guaranteed Gbit/s, the capacities c[e], and L(d, g) the paths of d that
+survive the failure of group g:
 
     max sum v b
     s.t.  load[e](a) <= c[e],  b[d] <= demand[d],
@@ -36,19 +37,19 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Ffc:
-    """The scheme `ffc`: largest promises by one linear program.
+    """FFC: the largest guaranteed rates ("promises"), by one linear program.
 
     Attributes:
         settings: settings of the LP solver.
-        groups: file of groups of links that fail together (:mod:`teal.formats.groups`); "" for
-            those of the problem, or every cable if it has none.
+        groups: file of groups of links that fail together (:mod:`teal.formats.groups`); "" for the
+            groups of the problem, or every cable if it has none.
     """
 
     settings: LpSettings
     groups: str = ""
 
     def solve(self, problem: Problem) -> Allocation:
-        """Return the largest promises of every matrix.
+        """Allocate the largest guaranteed rates for every matrix.
 
         Raises:
             InputError: another objective than total_flow.
@@ -63,7 +64,7 @@ class Ffc:
 def solve_promises(
     problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings
 ) -> Allocation:
-    """Return the largest promises of every matrix, and the dual prices of links.
+    """Allocate the largest guaranteed rates for every matrix, with the dual prices of the links.
 
     Args:
         problem: problem under total_flow or weighted_flow.
@@ -81,7 +82,7 @@ def solve_promises(
 
 
 def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
-    """Solve the LP of one matrix; splits are the promises in proportion to the reservations.
+    """Solve the LP of one matrix; the flows divide each promise in proportion to the reservations.
 
     Args:
         matrix: demands, live paths and capacities.
@@ -123,9 +124,8 @@ def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) ->
 
 
 def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_array:
-    """Return the rows b[d] - sum over the surviving paths of a[d, k] <= 0.
-
-    There is one row for each demand and each distinct set of surviving paths.
+    """Return the matrix of the rows b[d] - sum over the surviving paths of a[d, k], which must be
+    at most 0: a row for each demand and each distinct set of its surviving paths.
 
     Args:
         variables: paths of the demands; reservations are the first variables, then promises.
@@ -140,6 +140,7 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
     num_rows = 0
     first_column = np.searchsorted(variables.demand_row, np.arange(num_demands))
     for row, d in enumerate(variables.demands.tolist()):
+        # Paths of the demand that are variables, and their distinct sets of survivors.
         path_columns = (
             variables.path[
                 first_column[row] : first_column[row + 1] if row + 1 < num_demands else None
@@ -158,6 +159,8 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
 
 
 def make(spec: Spec, model: Path | None) -> Ffc:
-    """``ffc[:groups=FILE,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``ffc[:groups=FILE,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    """
     options, settings = solver_options(spec, groups="")
     return Ffc(settings, str(options["groups"]))

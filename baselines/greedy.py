@@ -83,7 +83,7 @@ def place_demands(
 
 
 def first_path_flow(matrix: Matrix) -> Array:
-    """Return the flow (D, K) with each demand on its first live path, without capacities."""
+    """Return the flow (D, K) with each demand on its first live path, whatever the capacities."""
     flow = np.zeros(matrix.mask.shape)
     rows = np.flatnonzero(matrix.routable)
     flow[rows, matrix.mask[rows].argmax(1)] = matrix.demand[rows]

@@ -30,7 +30,7 @@ MAX_DUAL_SIMPLEX_VARIABLES = 50_000
 
 
 class Algorithm(NamedTuple):
-    """How HiGHS solves a program.
+    """Options of HiGHS that select its algorithm for a program.
 
     Attributes:
         solver: HiGHS option ``solver``: ``simplex`` or ``ipm``.
@@ -60,7 +60,9 @@ def fastest_algorithm(program: LinearProgram) -> Algorithm:
 
 
 def select_algorithm(program: LinearProgram, settings: LpSettings) -> Algorithm:
-    """Return the algorithm of the settings for a program; the predicted fastest for auto."""
+    """Return the algorithm that the settings name; for the method ``auto`` the one that is
+    predicted to be the fastest for the program.
+    """
     named = {
         "simplex": Algorithm("simplex", DUAL),
         "primal-simplex": Algorithm("simplex", PRIMAL),
@@ -81,10 +83,13 @@ def solve_by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array,
 
 
 class HighsModel:
-    """A program in HiGHS; the next program starts from its optimal basis.
+    """A solver of HiGHS that keeps its program: the next program starts from the optimal basis.
 
     If only right-hand sides and upper bounds differ, they alone are changed, and dual simplex
     continues from the factored basis, which stays dual feasible.
+
+    Args:
+        settings: method, presolve, crossover, threads and time limit.
     """
 
     def __init__(self, settings: LpSettings) -> None:
@@ -146,13 +151,13 @@ class HighsModel:
         self._solver.passModel(self._model(program))
 
     def _replace(self, program: LinearProgram, kept_rows: Array | None) -> None:
-        """Pass another program to the solver, with the basis of the previous one.
-
-        New rows are basic.
+        """Pass another program to the solver, with the basis of the previous one; new rows are
+        basic.
 
         Args:
-            program: the next program.
-            kept_rows: position in it of each row of the previous one; None for the same rows.
+            program: the next program. kept_rows: position in the next program of each row of the
+            previous one; None if the rows
+                are the same.
         """
         basis = self._solver.getBasis()
         if kept_rows is not None:
@@ -226,7 +231,7 @@ class HighsModel:
 
 
 def _row_bounds(program: LinearProgram) -> tuple[Array, Array]:
-    """Return lower and upper bounds of the rows: inequalities, then equations."""
+    """Return the lower and the upper bounds (m + q,) of the m inequalities and then q equations."""
     lower = np.full(len(program.b_ub), -np.inf)
     upper = program.b_ub
     if program.b_eq is None:

@@ -23,7 +23,7 @@ _MIN_RANKED_DEMAND = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class ByLargest:
-    """A scheme that optimises only the largest demands.
+    """Base class of schemes that optimise only the largest demands by an LP.
 
     The set of these demands differs from matrix to matrix, so the time to build the LP is part of
     the time of a matrix.
@@ -43,7 +43,7 @@ class ByLargest:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Allocate every matrix: the largest demands by an LP, the others by their first paths.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.
@@ -53,10 +53,11 @@ class ByLargest:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Return path flows and status of one matrix; subclasses implement it."""
         raise NotImplementedError
 
     def optimised(self, matrix: Matrix) -> Array:
-        """Return (D,) true for the demands that are optimised."""
+        """Return for each demand (D,) whether it is optimised."""
         if not self.threshold:
             return largest(matrix.demand * matrix.unit, self.alpha)
         live = matrix.capacity[matrix.capacity > 0]
@@ -64,7 +65,9 @@ class ByLargest:
 
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
-        """``NAME[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+        """Build the scheme from its specification; the options and their defaults are
+        ``NAME[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+        """
         options, settings = solver_options(spec, alpha=0.1, threshold=0.0)
         if not 0 <= options["alpha"] <= 1:
             raise InputError(spec.text, "alpha", "a share in [0, 1]", options["alpha"])
@@ -74,13 +77,12 @@ class ByLargest:
 
 
 def largest(demand: Array, alpha: float) -> Array:
-    """Return (D,) true for demands at or above the (1 - alpha) quantile.
-
-    The quantile is that of the demands above 0.001 Gbit/s.
+    """Return for each demand (D,) whether it is at or above the (1 - alpha) quantile of the demands
+    above 0.001 Gbit/s.
 
     Args:
-        demand: (D,) Gbit/s.
-        alpha: share of the demands.
+        demand: (D,) rate of each demand, Gbit/s.
+        alpha: share of the demands to select, in [0, 1].
     """
     ranked = demand[demand > _MIN_RANKED_DEMAND]
     if alpha >= 1 or not len(ranked):

@@ -125,31 +125,40 @@ class LinearProgram:
 
     @property
     def num_rows(self) -> int:
-        """Number of inequalities and equations."""
+        """Number of rows: inequalities and equations together."""
         return len(self.b_ub) + (0 if self.b_eq is None else len(self.b_eq))
 
     @property
     def upper_bounds(self) -> Array:
-        """(n,) upper bounds of the variables, infinite where there are none."""
+        """Upper bounds of the variables, (n,), infinite for a program without bounds."""
         return np.full(len(self.cost), np.inf) if self.upper is None else self.upper
 
     def cost_unit(self, units: Array) -> float:
-        """Largest coefficient of the objective with variables in ``units``; 1 if all are 0."""
+        """Return the largest absolute coefficient of the objective for variables in ``units`` (n,);
+        1 if all coefficients are 0.
+        """
         return float(np.abs(self.cost * units).max(initial=0)) or 1.0
 
 
 def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
-    """Return the rows over powers of two near their largest magnitudes, and these powers (m,)."""
+    """Divide each row by the power of two nearest to its largest absolute coefficient.
+
+    Returns:
+        the divided rows, and the powers of two (m,).
+    """
     largest = abs(matrix).max(1).toarray().reshape(-1) if matrix.nnz else np.zeros(matrix.shape[0])
     units = power_of_two(np.where(largest > 0, largest, 1.0))
     return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
 
 
 def import_solver(module: str) -> Any:
-    """Return the module of a solver.
+    """Import the Python module of a solver, and return it.
+
+    Args:
+        module: name of the module, such as ``highspy``.
 
     Raises:
-        SolverError: it is not installed.
+        SolverError: the module is not installed.
     """
     try:
         return importlib.import_module(module)
@@ -162,7 +171,8 @@ def import_solver(module: str) -> Any:
 def solver_options(
     spec: Spec, **defaults: int | float | str | bool
 ) -> tuple[dict[str, Any], LpSettings]:
-    """Return the options of a scheme, and the LpSettings among them.
+    """Parse a scheme's options; return those of the scheme by name, and the settings of its LP
+    solver.
 
     Args:
         spec: specification of the scheme.

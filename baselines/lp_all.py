@@ -58,7 +58,7 @@ _TASK_GAP = 1e-9
 
 @dataclass(frozen=True)
 class LpAll:
-    """LP-all, as described in the module.
+    """LP-all: the optimum over the candidate paths, by an LP solver.
 
     Attributes:
         solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA cuOpt is installed (not tested).
@@ -68,8 +68,9 @@ class LpAll:
         crossover: whether interior points are followed by a crossover to a vertex; without it,
             flows are projected to feasible ones.
         presolve: whether the solver may simplify a program first.
-        time_limit: s for each matrix; 0 for none.  A matrix that reaches it has no allocation.
-        threads: threads of the solver; 0 for its own choice.
+        time_limit: time limit for each matrix, s; 0 for none.  A matrix that reaches it has no
+            allocation.
+        threads: number of threads of the solver; 0 for the solver's own choice.
     """
 
     solver: str = "highs"
@@ -81,7 +82,7 @@ class LpAll:
 
     @property
     def settings(self) -> LpSettings:
-        """The settings of the LP solver.
+        """The scheme's options as validated settings of the LP solver.
 
         Raises:
             InputError: an unknown method, or a negative time limit or number of threads.
@@ -92,7 +93,7 @@ class LpAll:
         return LpSettings(**options)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve every matrix to optimality.
+        """Solve every matrix to optimality; return splits, link prices and times.
 
         Raises:
             InputError: crossover=false under least_cost, which keeps demands and capacities
@@ -109,6 +110,7 @@ class LpAll:
                 f"{objective.name} needs an exact solution",
                 "use crossover=true",
             )
+        # Concave values, then cuOpt, then HiGHS and Gurobi by the kind of program.
         if not problem.is_linear:
             return solve_concave(import_cvxpy(), problem, self.time_limit)
         is_one_program = not (objective.rules.is_sequence or problem.conditions)
@@ -134,14 +136,21 @@ class LpAll:
 
 
 def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
-    """Solve every matrix by the scaled program of :mod:`baselines.path_program`.
+    """Solve every matrix by the path-form LP with scaled variables and rows.
 
-    max_concurrent_flow is solved as max_link_utilisation, and overloaded splits are divided by it.
+    max_concurrent_flow is solved as max_link_utilisation; the splits of an overloaded matrix are
+    then divided by its largest utilisation.
+
+    Args:
+        problem: problem with one linear program, in float64.
+        settings: settings of the LP solver.
     """
+    # The equivalent problem: max_link_utilisation for max_concurrent_flow.
     original = problem
     problem = problem.solved
 
     def solve(matrix: Matrix) -> MatrixResult:
+        """Build and solve the LP of one matrix; scaling counts as building."""
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         solution = solve_program(lp.program, settings)
         build_s = lp.build_s + solution.seconds - solution.solver_s
@@ -162,12 +171,19 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
-    """Solve a sequence of programs, such as priority classes, each of them as an LP."""
+    """Solve an objective that is a sequence of programs, each program as an LP.
+
+    Args:
+        problem: problem in float64.
+        settings: settings of the LP solver.
+    """
     # Time of the solver so far, s.
     seconds = [0.0]
 
+    # Replaces PDHG as the solver of the programs; a generator that never yields, since an LP solver
+    # cannot pause.
     def solving(problem: Problem, **_: Any) -> Steps[PdhgResult]:
-        yield from ()  # an LP solver cannot pause
+        yield from ()
         solved = _solve_scaled(problem, settings)
         if not all(status.usable for status in solved.status) or solved.prices is None:
             raise SolverError(
@@ -204,7 +220,8 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
 
 
 def make(spec: Spec, model: Path | None) -> LpAll | WarmLp:
-    """``lp-all[:solver=highs|gurobi|cuopt,method=auto|simplex|primal-simplex|ipm,crossover=true,
+    """Build the scheme from its specification; the options and their defaults are
+    ``lp-all[:solver=highs|gurobi|cuopt,method=auto|simplex|primal-simplex|ipm,crossover=true,
     presolve=true,time_limit=0,threads=0,warm=false]``.
     """
     options: Any = spec.parse_options(**dataclasses.asdict(LpAll()), warm=False)

@@ -27,7 +27,8 @@ _SLACK = 1e-9
 
 
 def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
-    """Return the lexicographic optimum of every matrix, with the dual prices of every class's LP.
+    """Solve every matrix to the lexicographic optimum; the result has the prices of every class's
+    LP.
 
     Args:
         problem: problem under priority, in float64.
@@ -44,6 +45,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
         flow, prices[b], status, seconds = _solve_classes(
             matrix, problem.classes.of_demand, len(problem.classes), settings
         )
+        # Convert flows to splits.
         demand = matrix.demand[:, None]
         splits[b] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
         statuses.append(status)
@@ -72,7 +74,8 @@ def _solve_classes(
         settings: settings of the LP solver.
 
     Returns:
-        flow (D, K) of the last LP, prices (C, E) of all, the status, and the seconds of the solver.
+        flow (D, K) of the last LP, prices (C, E) of all LPs, status of the last LP, and time of the
+        solver, s.
     """
     prices = np.zeros((num_classes, len(matrix.capacity)))
     class_flow = list[float]()

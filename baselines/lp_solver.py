@@ -13,7 +13,10 @@ from teal.problem.allocation import Status
 
 
 def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
-    """Solve a program; without an optimum the status says why, and x and the multipliers are 0.
+    """Solve a linear program by the solver of the settings.
+
+    If there is no optimum, the status says why, and x and the multipliers are 0.  A program with
+    expected magnitudes of its variables (``size``) is scaled first.
 
     Raises:
         SolverError: the solver is not installed, or its licence does not cover the program.

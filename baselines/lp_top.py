@@ -1,7 +1,5 @@
-"""LP-top: an LP for the largest demands, then the others on their first paths.
-
-The others are placed up to the residual capacity.
-Teal (Xu et al., SIGCOMM 2023), section 5.1.
+"""LP-top: an LP for the largest demands, then the others on their first paths, up to the residual
+capacity (Teal: Xu et al., SIGCOMM 2023, section 5.1).
 """
 
 from __future__ import annotations
@@ -19,11 +17,16 @@ from teal.spec import Spec
 
 
 class LpTop(ByLargest):
-    """LP-top, as described in the module."""
+    """LP-top: an LP for the largest demands, then the others on their first paths."""
 
     name = "lp-top"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Solve the LP of the large demands of one matrix, then place the small ones.
+
+        If demands may be shed, small demands take at most the residual capacity; otherwise they are
+        placed in full.
+        """
         optimised = self.optimised(matrix)
         lp = path_program(matrix, optimised, matrix.capacity)
         solution = solve_program(lp.program, self.settings)
@@ -39,5 +42,7 @@ class LpTop(ByLargest):
 
 
 def make(spec: Spec, model: Path | None) -> LpTop:
-    """``lp-top[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``lp-top[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    """
     return LpTop.from_spec(spec)

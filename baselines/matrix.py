@@ -28,7 +28,7 @@ class PathArrays:
     """The paths that all matrices of a problem share, as arrays.
 
     Attributes:
-        problem: the problem that they describe.
+        problem: problem of the paths.
         path_ptr: (D K + 1,) the links of the path with index p = d K + k are
             ``path_links[path_ptr[p]:path_ptr[p + 1]]``.
         path_links: (I,) link indices of one path after the other.
@@ -58,13 +58,13 @@ class PathArrays:
 
     @property
     def objective(self) -> Objective:
-        """The objective of the problem."""
+        """The objective of the problem, with its rules."""
         return self.problem.objective
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-    """One traffic matrix of a problem.
+    """One traffic matrix of a problem, as NumPy arrays of demands, capacities and live paths.
 
     LP solvers have absolute tolerances, about 1e-7, so all rates are in a unit of the matrix in
     which the mean capacity is near 1.
@@ -85,7 +85,7 @@ class Matrix:
 
     @cached_property
     def routable(self) -> Array:
-        """(D,) true where a demand has a live path."""
+        """Whether each demand has a live path, (D,)."""
         return np.asarray(self.mask.any(1))
 
     def path_variables(self, selected: Array) -> PathVariables:
@@ -116,7 +116,11 @@ class Matrix:
         )
 
     def with_demand(self, demand: Array) -> Matrix:
-        """Return a matrix of other demands (D,), in units, on this network."""
+        """Return a matrix with other demands on this network.
+
+        Args:
+            demand: (D,) rate of each demand, in the unit of this matrix.
+        """
         return dataclasses.replace(self, demand=demand)
 
 
@@ -156,7 +160,7 @@ def sparse_ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_arr
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MatrixResult:
-    """The result of a scheme for one matrix.
+    """The result of a scheme for one matrix: path flows, link prices, status and times.
 
     Attributes:
         flow: (D, K) flow on each path, in the unit of the matrix.
@@ -164,8 +168,8 @@ class MatrixResult:
         status: status of the allocation.
         build_s: time to build the programs, s.
         solve_s: time to solve them, s; None for the measured time less ``build_s``.
-        parallel_s: s if every independent subproblem had a processor to itself; None if there are
-            no subproblems.
+        parallel_s: time if every independent subproblem had a processor to itself, s; None if there
+            are no subproblems.
     """
 
     flow: Array
@@ -177,7 +181,7 @@ class MatrixResult:
 
 
 def matrices(problem: Problem) -> Iterator[Matrix]:
-    """Yield the matrices of a problem, one after the other."""
+    """Yield each matrix of a problem as arrays, with rates in a unit near its mean capacity."""
     network = PathArrays.of(problem)
     masks, demands, capacities = (
         tensor.cpu().numpy() for tensor in (problem.path_mask, problem.demand, problem.capacity)
@@ -188,7 +192,7 @@ def matrices(problem: Problem) -> Iterator[Matrix]:
 
 
 def power_of_two(number: Any) -> Any:
-    """Return the powers of two nearest to positive numbers, in the logarithm."""
+    """Return for each positive number the power of two with the nearest logarithm."""
     return np.exp2(np.round(np.log2(number)))
 
 
@@ -242,11 +246,19 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
 
 
 def require_objective(scheme: str, objective: Objective, *supported: ObjectiveName) -> None:
-    """Raise InputError unless the objective is one that the scheme supports."""
+    """Raise InputError if the scheme does not support the objective.
+
+    Args:
+        scheme: name of the scheme, for the message.
+        objective: objective of the problem.
+        supported: objectives that the scheme supports.
+    """
     if objective.name not in supported:
         raise InputError(scheme, "objective", " or ".join(supported), objective.name)
 
 
 def heuristic_status(lp_status: Status) -> Status:
-    """Return the status of an allocation that is only in part an LP solution: never optimal."""
+    """Return the status of an allocation that contains an LP solution, from the status of the LP:
+    FEASIBLE for an optimal LP, since the allocation as a whole need not be optimal.
+    """
     return Status.FEASIBLE if lp_status is Status.OPTIMAL else lp_status

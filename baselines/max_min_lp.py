@@ -40,22 +40,25 @@ _RATE_TOLERANCE = 1e-3
 _SLACK = 1e-9
 
 
-# For each matrix a list of (level, Gbit/s a weight; prices (E,)).
+# For each matrix the levels that were found: pairs of a level (rate per weight, Gbit/s) and the
+# link prices (E,) of its program.
 _Levels = list[list[tuple[float, torch.Tensor]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class ExactMaxMin:
-    """Water-filling by linear programs.
+    """Exact max-min fairness by water-filling, in which every level is found by a few LPs.
 
     Attributes:
-        settings: of the LP solver.
+        settings: settings of the LP solver.
     """
 
     settings: LpSettings
 
     def solve(self, problem: Problem) -> Allocation:
-        """Return max-min fair rates of every matrix, with the dual prices of every level."""
+        """Allocate max-min fair rates for every matrix; the result has the prices of
+        every level.
+        """
         require_shedding("max-min-lp", problem.objective)
         levels: _Levels = []
         weight = (
@@ -146,6 +149,7 @@ class ExactMaxMin:
         best_solution: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
+            # Demands above the count-th level grow, at most to the next level.
             grows = is_open & (full_level > (full_levels[count - 1] if count else 0.0))
             max_rate = full_levels[count] if count < len(full_levels) else 0.0
             solution = level_program.raised(
@@ -154,6 +158,7 @@ class ExactMaxMin:
                 max_rate,
                 self.settings,
             )
+            # Compare the common level with the levels around it.
             seconds = seconds + solution.seconds
             level = float(solution.x[-1])
             if not solution.status.usable:
@@ -170,9 +175,8 @@ class ExactMaxMin:
 
 
 def _held_demands(solution: LpSolution, grows: Array, num_base_rows: int) -> Array:
-    """Return (n,) true for the growing demands that cannot exceed the level.
-
-    Their row has a positive dual variable.
+    """Return for each demand (n,) whether it grows but cannot exceed the level: its row has a
+    positive dual variable.
 
     Args:
         solution: solution for the level.
@@ -236,13 +240,14 @@ class _LevelProgram:
 
 @dataclasses.dataclass(frozen=True)
 class GeometricBinner:
-    """One linear program with geometric bins.
+    """Approximate max-min fairness by one LP, which fills the bins of all demands from the lowest
+    on.
 
     Attributes:
-        settings: of the LP solver.
-        ratio: a, ratio of the sizes of consecutive bins, above 1.
+        settings: settings of the LP solver.
+        ratio: ratio a of the end of a bin to the end of the previous one, above 1.
         bins: number of bins; the last one ends at the largest demand.
-        decay: e, value of a bin over that of the previous one, in (0, 1).
+        decay: value e of a Gbit/s in a bin over that in the previous bin, in (0, 1).
     """
 
     settings: LpSettings
@@ -251,16 +256,21 @@ class GeometricBinner:
     decay: float = 0.25
 
     def solve(self, problem: Problem) -> Allocation:
-        """Return nearly max-min fair rates of every matrix."""
+        """Allocate nearly max-min fair rates for every matrix."""
         require_shedding("geometric-binner", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Solve the LP of one matrix, over the flows of the paths and the parts of the demands in
+        the bins.
+        """
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         demand_incidence, demands = _demand_incidence(lp, matrix)
         demand = matrix.demand[demands]
         if not len(demand):
             return MatrixResult(np.zeros(matrix.mask.shape))
+        # Sizes of the bins, which are the differences of their ends: the largest demand times
+        # powers of the ratio.
         num_bins = self.bins
         sizes = np.diff(
             float(demand.max()) * self.ratio ** np.arange(1.0 - num_bins, 1.0), prepend=0.0
@@ -291,9 +301,15 @@ class GeometricBinner:
 
 
 def _demand_incidence(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Array]:
-    """Return the matrix (m, n) of m demands by n path variables, with 1 where a path is a demand's.
+    """Return the incidence matrix of demands and paths, and the indices of the demands.
 
-    The second result is the index (m,) of each of these demands.
+    Args:
+        lp: path-form LP with n path variables.
+        matrix: matrix of the LP.
+
+    Returns:
+        matrix (m, n) with 1 where a path belongs to a demand; indices (m,) of the m demands that
+        have a path in the LP, ascending.
     """
     variable_demand = lp.path // matrix.mask.shape[1]
     demands, row = np.unique(variable_demand, return_inverse=True)
@@ -302,13 +318,18 @@ def _demand_incidence(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Ar
 
 
 def make_exact(spec: Spec, model: Path | None) -> ExactMaxMin:
-    """``max-min-lp[:solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``max-min-lp[:solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``.
+    """
     _, settings = solver_options(spec)
     return ExactMaxMin(settings)
 
 
 def make_binner(spec: Spec, model: Path | None) -> GeometricBinner:
-    """``geometric-binner[:ratio=2,bins=12,decay=0.25,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``geometric-binner[:ratio=2,bins=12,decay=0.25,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
+    """
     options, settings = solver_options(spec, ratio=2.0, bins=12, decay=0.25)
     if not options["ratio"] > 1:
         raise InputError(spec.text, "ratio", "a number above 1", options["ratio"])

@@ -68,8 +68,8 @@ _PENALTY = 0.01
 # Largest number of demands in one LP of step 4, which covers several bundles.
 _MAX_CHUNK_DEMANDS = 20_000
 
-# (cluster, kind, bundle, key) -> flow that R2 grants to a commodity, and its paths with their
-# flows.
+# By (cluster, kind, bundle, key): the flow that the LP R2 of the cluster grants to a commodity, and
+# its paths in the cluster with the flow on each.  See Commodity for kind, bundle and key.
 _Granted = dict[tuple[int, str, int, int], tuple[float, WeightedPaths]]
 
 
@@ -90,7 +90,7 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True)
 class NcFlow:
-    """NCFlow, as described in the module.
+    """NCFlow: LPs on the contracted network and in each cluster, repeated on residual capacities.
 
     Attributes:
         clusters: approximate number of clusters; 0 for 3 floor(sqrt(N)).
@@ -111,7 +111,7 @@ class NcFlow:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix, over the candidate paths extended by NCFlow's paths.
+        """Return the splits of every matrix over the candidate paths and NCFlow's own paths.
 
         Raises:
             InputError: the objective is not total_flow.
@@ -156,8 +156,13 @@ class NcFlow:
 class _Run:
     """NCFlow on one matrix: unserved demands, residual capacities, and the flow allocated so far.
 
+    Args:
+        scheme: settings of NCFlow.
+        matrix: demands and capacities.
+        contraction: clusters of the network, their paths, and the links between them.
+
     Attributes:
-        path_flows: for each demand, path -> flow in the unit of the matrix.
+        path_flows: for each demand, the flow on each path in the unit of the matrix, by path.
         parallel_s: time if every cluster had a processor to itself, without the contraction, s.
     """
 
@@ -185,9 +190,8 @@ class _Run:
         ]
 
     def iterate(self) -> None:
-        """Iterate until little demand is unserved, little flow was added, or no capacity is left.
-
-        The number of iterations is limited as well.
+        """Repeat the four steps until less than 5% of the demand is unserved, an iteration adds
+        less than 5% of the flow, no capacity is left, or the limit of iterations is reached.
         """
         total = float(self._matrix.demand.sum())
         flow = 0.0
@@ -202,7 +206,11 @@ class _Run:
                 break
 
     def _iteration(self, iteration: int) -> float:
-        """Run steps 1 to 4 once, and return the added flow in the unit of the matrix."""
+        """Run steps 1 to 4 once, and return the added flow in the unit of the matrix.
+
+        Args:
+            iteration: number of the iteration, from 0.
+        """
         begin = time.perf_counter()
         # Steps 1 and 2: bundle flows over exposed links (R1), and the LP of each cluster (R2).
         bundles = self._bundles(iteration)
@@ -239,6 +247,9 @@ class _Run:
 
         Exposed links have residual capacity; both the links and the paths rotate with the
         iterations.
+
+        Args:
+            iteration: number of the iteration, from 0.
         """
         # Expose one link with residual capacity between each two neighbouring clusters.
         exposed: dict[tuple[int, int], int] = {}
@@ -282,6 +293,9 @@ class _Run:
     def _bundle_flow(self, bundles: list[Bundle]) -> Array:
         """Solve R1: maximise the total flow of the bundles over the exposed links.
 
+        Args:
+            bundles: bundles of the iteration.
+
         Returns:
             (bundles,) flow of each bundle.
         """
@@ -295,6 +309,7 @@ class _Run:
         ).x
 
     def _solve(self, program: LinearProgram) -> LpSolution:
+        """Solve an LP with the settings of the scheme."""
         return solve_program(program, self._scheme.settings)
 
     def _commodities(self, bundles: list[Bundle], bundle_flow: Array) -> dict[int, list[Commodity]]:
@@ -321,6 +336,7 @@ class _Run:
             pairs = self._pairs[bundle.demands]
             exit_node = int(self._link_source[links[0]])
             entry_node = int(self._link_target[links[-1]])
+            # Flow from each source to the exit, from the entry to each target, and in transit.
             for node in np.unique(pairs[:, 0]).tolist():
                 max_flow = float(unserved[pairs[:, 0] == node].sum())
                 leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], max_flow)
@@ -422,7 +438,8 @@ class _Run:
                 cluster_limits.append(sum(amounts))
             rows.append(np.full(len(variables), len(limits)))
             columns.append(variables)
-            limits.append(min(cluster_limits))  # step 3
+            # Step 3: the bundle's flow is limited by each of its clusters.
+            limits.append(min(cluster_limits))
             upper.append(self._unserved[bundle.demands])
             num_variables += len(variables)
         # Maximise the flow of all demands of the chunk.
@@ -438,15 +455,16 @@ class _Run:
     def _segments(
         self, bundle: Bundle, bundle_index: int, source: int, target: int, granted: _Granted
     ) -> list[WeightedPaths]:
-        """Return the paths of a demand in each cluster of its bundle, with its share on each.
+        """Return for each cluster of a bundle the paths of a demand in it, with the share of the
+        demand on each.
 
-        A path ends with the exposed link to the next cluster.
+        In all clusters but the last a path ends with the exposed link to the next cluster.
 
         Args:
             bundle: bundle of the demand.
-            bundle_index: its index.
-            source: source of the demand.
-            target: target of the demand.
+            bundle_index: index of the bundle.
+            source: source node of the demand.
+            target: target node of the demand.
             granted: flow and paths of each commodity in R2.
         """
         segments = []
@@ -470,7 +488,8 @@ class _Run:
 
 
 def _join_segments(segments: list[WeightedPaths]) -> WeightedPaths:
-    """Return end-to-end paths that use every path of every segment in its share.
+    """Return end-to-end paths with their shares, in which every path of every segment has its
+    share.
 
     The paths of each segment are laid side by side on [0, 1] by their shares; wherever a path ends
     in any segment, a new end-to-end path begins.  There are at most as many end-to-end paths as
@@ -502,6 +521,11 @@ def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[in
     """Divide ``indices`` into consecutive groups with a sum of sizes of at most ``max_size``.
 
     A single index with a larger size is a group.
+
+    Args:
+        indices: indices to divide, in order.
+        sizes: size of each index.
+        max_size: largest sum of the sizes of a group.
     """
     chunks: list[list[int]] = []
     available = 0
@@ -515,10 +539,12 @@ def _chunks(indices: list[int], sizes: list[int], max_size: int) -> list[list[in
 
 
 def make(spec: Spec, model: Path | None) -> NcFlow:
-    """``ncflow[:clusters=0,method=modularity|spectral|leaders,iterations=6,num_paths=4,seed=0,workers=0,solver=highs]``.
+    """Build the scheme from its specification; the options and their defaults are
+    ``ncflow[:clusters=0,method=modularity|spectral|leaders,iterations=6,num_paths=4,seed=0,
+    workers=0,solver=highs,time_limit=0]``.
 
-    ``solver`` and ``time_limit`` apply to the LPs; ``method`` is that of partition, the method of
-    the LPs is ``auto``.
+    ``solver`` and ``time_limit`` apply to the LPs; ``method`` is the method of partition.  The
+    method of the LPs is ``auto``.
     """
     options: dict[str, Any] = spec.parse_options(
         clusters=0,

@@ -34,9 +34,8 @@ class Commodity:
             PASSES.
         source: node of the cluster where the flow starts.
         target: node of the cluster where the flow ends.
-        crossing: the exposed links by which the flow enters and leaves the cluster; empty for
-            INSIDE.
-        limit: largest flow.
+        crossing: exposed links by which the flow enters and leaves the cluster; empty for INSIDE.
+        limit: largest flow, in the unit of the matrix.
     """
 
     kind: str
@@ -54,7 +53,7 @@ class ClusterFlows:
 
     Attributes:
         program: the LP.
-        commodities: in the order of the variables.
+        commodities: commodities, in the order of their variables.
         paths: for each commodity, the paths inside the cluster.
     """
 
@@ -112,6 +111,7 @@ def cluster_program(
     links, load_rows = _load_rows(commodities, paths, commodity_of, num_variables)
     bundles, bundle_rows = _bundle_rows(commodities, commodity_of, num_variables)
     max_flow_rows = _max_flow_rows(num_paths, commodity_of, num_variables)
+    # Minimise minus the total flow plus the penalty.
     program = LinearProgram(
         np.append(-np.ones(num_flows), np.full(num_max, gamma)),
         sp.vstack(

@@ -1,13 +1,14 @@
-"""The hedge ``oblivious``: splits with the least ratio to the optimum over all traffic matrices.
+"""Oblivious routing, ``oblivious``: splits with the least ratio to the optimum over all traffic
+matrices (Azar et al., STOC 2003).
 
-Azar et al., STOC 2003.  With x[d, k] the splits, a[d, e] = sum of x[d, k] over the paths of d
-through e, and opt(D) the least largest utilisation of matrix D over the same paths, the ratio is
-max over D of max_e load[e] / c[e] / opt(D).  By duality (Applegate & Cohen, SIGCOMM 2003, here over
-candidate paths), splits have a ratio of at most r if for each link e there are weights pi_e[l] >= 0
-of all links l with
+With x[d, k] the splits, c[e] the capacity of link e, a[d, e] the sum of x[d, k] over the paths of
+demand d through e, and opt(M) the smallest possible maximum utilisation of matrix M over the same
+paths, the ratio is max over M of max_e load[e] / c[e] / opt(M).  By duality (Applegate & Cohen,
+SIGCOMM 2003, here over candidate paths), splits have a ratio of at most r if for each link e there
+are weights pi_e[l] >= 0 of all links l with
 
-    sum_l c[l] pi_e[l] <= r, sum over the links l of the path of pi_e[l] >= a[d, e] / c[e]     for
-    each d, and each of its paths,
+    sum_l c[l] pi_e[l] <= r,
+    sum of pi_e[l] over the links l of path q >= a[d, e] / c[e]  for each d and each of its paths q,
 
 so that one linear program over x, pi and r finds the best splits.  It has E^2 variables and a row
 for each link that a demand can use and each path of that demand: for networks of up to some 50
@@ -41,9 +42,8 @@ _MAX_ROWS = 300_000
 class RatioProgram:
     """Linear program of the splits with the smallest ratio to the optimum over all matrices.
 
-    Variables are the splits x of the n live paths, then the weights pi_e (L,) of each of L live
-    links
-    e, then the ratio r: n + L^2 + 1 in all.
+    Variables are the splits x of the n live paths, then for each of the L live links e the weights
+    pi_e (L,) of all live links, then the ratio r: n + L^2 + 1 in all.
 
     Attributes:
         paths: (n,) path indices d K + k of the variables x.
@@ -51,7 +51,7 @@ class RatioProgram:
         sums: (demands, variables) rows that must be 1: the sum of the splits of each demand.
         loads: (L, variables) 1 where a path uses a link.
         links: (L,) indices of the live links.
-        capacity: (L,) their capacities, in units of their mean.
+        capacity: (L,) capacities of the live links, in units of their mean.
         unit: mean capacity, Gbit/s.
     """
 
@@ -65,7 +65,7 @@ class RatioProgram:
 
     @property
     def width(self) -> int:
-        """Number of variables."""
+        """Number of variables of the program."""
         return int(self.rows.shape[1])
 
     @classmethod
@@ -140,9 +140,8 @@ class RatioProgram:
 
 
 def _link_loads(problem: Problem, links: Array, width: int) -> sp.csr_array:
-    """Return the matrix (L, width) with 1 where a live path uses a live link.
-
-    Paths are the first columns.
+    """Return the matrix (L, width) with 1 where a live path uses a live link; the live paths are
+    its first columns.
 
     Args:
         problem: network, B = 1.
@@ -163,10 +162,11 @@ def _link_loads(problem: Problem, links: Array, width: int) -> sp.csr_array:
 def _cover_rows(
     problem: Problem, loads: sp.csr_array, path_demand: Array, capacity: Array
 ) -> sp.csr_array:
-    """Return the rows a[d, e] / c[e] - sum of pi_e over the links of q <= 0.
+    """Return the matrix (m, variables) of the rows a[d, e] / c[e] - sum of pi_e over the links of
+    q, which must be at most 0.
 
-    There is one for each link e that demand d can use, and each path q of d; a[d, e] is the sum of
-    the splits of d on paths over e.
+    There is a row for each demand d, each link e that it can use and each path q of d; a[d, e] is
+    the sum of the splits of d on paths over e.
 
     Args:
         problem: network, B = 1.
@@ -220,7 +220,8 @@ def _cover_rows(
 
 
 def _ratio_rows(capacity: Array, num_paths: int) -> sp.csr_array:
-    """Return the rows sum over l of c[l] pi_e[l] - r <= 0, one for each live link e.
+    """Return the matrix (L, variables) of the rows sum over l of c[l] pi_e[l] - r, one for each
+    live link e, which must be at most 0.
 
     Args:
         capacity: (L,) capacities of the live links, in units of their mean.
@@ -238,7 +239,8 @@ def _ratio_rows(capacity: Array, num_paths: int) -> sp.csr_array:
 
 
 class Oblivious:
-    """The hedge `oblivious`: splits that depend on the network alone, and are computed once.
+    """Oblivious routing: splits for the next interval that depend on the network alone, and are
+    computed once.
 
     Args:
         settings: settings of the LP solver.
@@ -253,7 +255,9 @@ class Oblivious:
         self.ratio = float("nan")
 
     def allocate(self, past: Past) -> Tensor:
-        """Return the splits (D, K), the same for every interval."""
+        """Return the splits (D, K), which are equal for all intervals; ``past`` gives
+        the network.
+        """
         if self._splits is None:
             program = RatioProgram.of(past.network)
             best = program.solve_min_ratio(self._settings)
@@ -263,5 +267,7 @@ class Oblivious:
 
 
 def make(spec: Spec, model: Path | None) -> Oblivious:
-    """``oblivious[:solver=highs,method=auto,time-limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``oblivious[:solver=highs,method=auto,time-limit=0]``.
+    """
     return Oblivious(solver_options(spec)[1])

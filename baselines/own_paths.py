@@ -15,11 +15,14 @@ from teal.problem import Problem
 def with_flows(
     problem: Problem, flows: list[list[dict[LinkPath, float]]]
 ) -> tuple[PathSet, Tensor]:
-    """Extend the candidate paths by all paths with flow; return the splits (B, D, K') over them.
+    """Extend the candidate paths by all paths with flow, and convert the flows to splits.
 
     Args:
-        problem: B matrices.
-        flows: for each matrix and demand, the flow on each path in Gbit/s.
+        problem: problem of B matrices.
+        flows: for each matrix and demand, the flow on each path in Gbit/s, by path.
+
+    Returns:
+        the extended paths, K' per demand, and the splits (B, D, K') over them.
     """
     paths = problem.paths
     num_demands = problem.paths.num_demands
@@ -33,9 +36,8 @@ def with_flows(
         [path for path in demand_paths if path not in path_columns[d]]
         for d, demand_paths in enumerate(used_paths)
     ]
-    for index in range(
-        max(map(len, new_paths_by_demand), default=0)
-    ):  # one new path per demand at a time
+    # Add one new path per demand at a time.
+    for index in range(max(map(len, new_paths_by_demand), default=0)):
         added_paths = [
             new_paths[index] if index < len(new_paths) else () for new_paths in new_paths_by_demand
         ]
@@ -44,6 +46,7 @@ def with_flows(
         paths = with_more_paths(paths, ptr, links)
     if any(new_paths_by_demand):
         path_columns = [_path_columns(paths, d) for d in range(num_demands)]
+    # Splits are flows over the rates of the demands.
     splits = np.zeros((len(flows), *paths.leaf.shape))
     rates = problem.demand.cpu().numpy()
     for b, matrix_flows in enumerate(flows):
@@ -54,7 +57,7 @@ def with_flows(
 
 
 def _path_columns(paths: PathSet, demand: int) -> dict[LinkPath, int]:
-    """Return the column k of each path of one demand."""
+    """Return the path index k of each path of one demand, by its links."""
     return {
         tuple(paths.links_of(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()
     }

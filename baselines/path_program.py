@@ -1,6 +1,7 @@
 """The path-form LP of some of the demands on given capacities, which several schemes solve.
 
-With x[d, k] the flow on path k of demand d, in the unit of the matrix:
+With x[d, k] the flow on path k of demand d, v and cost the value and the cost of a unit of flow on
+it, all in the unit of the matrix:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= capacity[e],  x >= 0.
 least_cost: min sum cost x  s.t.  sum_k x[d, k] = demand[d],  load[e] <= capacity[e],  x >= 0.
@@ -98,7 +99,7 @@ def path_program(
 
 
 class _LinkRows(NamedTuple):
-    """Capacity constraints of an LP.
+    """Capacity constraints of a path-form LP: the links with a row, and the load that is fixed.
 
     Attributes:
         links: (m,) link of each row.
@@ -121,7 +122,13 @@ def _bottleneck(variables: PathVariables, capacity: Array) -> Array:
 
 
 def _value_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows) -> LinearProgram:
-    """Build the LP of value maximisation, or of least_cost."""
+    """Build the LP of value maximisation, or of least_cost.
+
+    Args:
+        matrix: demands and values.
+        variables: n paths of the demands, the variables of the LP.
+        rows: links with a row, and capacities.
+    """
     demand_rows = variables.demand_incidence()
     demand = matrix.demand[variables.demands]
     limits = rows.capacity[rows.links]
@@ -141,6 +148,11 @@ def _balanced_program(matrix: Matrix, variables: PathVariables, rows: _LinkRows)
     """Build the LP of max_link_utilisation, with theta as the last variable.
 
     min theta  s.t.  load - theta capacity <= -background,  sum of a demand's flows = demand.
+
+    Args:
+        matrix: demands.
+        variables: n paths of the demands, the first variables of the LP.
+        rows: links with a row, capacities, and load of other demands.
     """
     num_paths = len(variables.path)
     demand = matrix.demand[variables.demands]
@@ -186,7 +198,12 @@ def _feasible_theta(
 
 
 def _max_utilisation(load: Array, capacity: Array) -> float:
-    """Return the largest load / capacity of the links with capacity."""
+    """Return the largest load / capacity over the links with a capacity above 0.
+
+    Args:
+        load: (E,) load of each link.
+        capacity: (E,) capacity of each link.
+    """
     utilisation = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0)
     return float(utilisation.max(initial=0.0))
 
@@ -199,11 +216,12 @@ def may_bind(
     background_load: Array,
     balances: bool,
 ) -> Array:
-    """Return whether (m,) each link could bind in an optimum; the others need no row.
+    """Return for each link (m,) whether its capacity could bind in an optimum; the other links need
+    no row.
 
-    A link cannot bind if all demands that can use it do not fill it; for the largest utilisation,
-    if they load it less than a lower bound on the optimum, the utilisation by demands with one
-    path.
+    A link cannot bind if even all demands that can use it together do not fill it.  If the largest
+    utilisation is minimised, it cannot bind if they load it to less than a lower bound on the
+    optimum: the largest utilisation by the demands that have one path only.
 
     Args:
         loads: (m, n) 1 where a path uses a link.
@@ -222,10 +240,10 @@ def may_bind(
 
 
 def without_overload(problem: Problem, allocation: Allocation) -> Allocation:
-    """Turn solutions of max_link_utilisation into solutions of max_concurrent_flow.
+    """Convert solutions of max_link_utilisation to solutions of max_concurrent_flow.
 
-    The splits of each overloaded matrix are divided by its largest utilisation theta: alpha =
-    min(1, 1 / theta).
+    The splits of each matrix with a largest utilisation theta above 1 are divided by theta, so that
+    the smallest served fraction is min(1, 1 / theta).
     """
     utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
     splits = allocation.splits / utilisation[:, None, None]

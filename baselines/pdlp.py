@@ -53,7 +53,7 @@ class ScaledProgram(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Solution of a scaled program.
+    """Primal and dual solution of a scaled program, with the reason why the solver stopped.
 
     Attributes:
         x: (n,) variables.
@@ -70,14 +70,14 @@ class Solved(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Pdlp:
-    """PDLP, as described in the module.
+    """PDLP of OR-Tools on the path-form LP, with its solution projected onto the capacities.
 
     Attributes:
         accuracy: relative and absolute tolerance at which the solver stops.
-        time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the
-            solution.
-        threads: threads of the solver; 0 for one on programs of up to 200,000 variables, where
-            more take longer, and all cores on larger ones.
+        time_limit: time limit for each matrix, s; 0 for none.  The iterate at the limit is used as
+            the solution.
+        threads: number of threads of the solver; 0 for one on programs of up to 200,000 variables,
+            where more take longer, and all cores on larger ones.
     """
 
     accuracy: float = 1e-4
@@ -85,7 +85,7 @@ class Pdlp:
     threads: int = 0
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return feasible splits and link prices of every matrix, near-optimal to ``accuracy``.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.
@@ -106,7 +106,7 @@ class Pdlp:
             )
 
     def run(self, program: ScaledProgram) -> Solved:
-        """Solve a scaled program in the process of OR-Tools."""
+        """Solve a scaled program in the separate process of OR-Tools."""
         threads = self.threads or default_threads(len(program.cost))
         task = _process().submit(
             pdlp_worker.solve, *program, self.accuracy, self.time_limit, threads
@@ -114,6 +114,7 @@ class Pdlp:
         return Solved(*task.result())
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Build, scale and solve the LP of one matrix; return flows and prices in its unit."""
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         program = lp.program
         num_paths = len(lp.path)
@@ -138,6 +139,7 @@ class Pdlp:
         if program.a_eq is not None and program.b_eq is not None:
             a_eq = sp.diags_array(1 / program.b_eq) @ program.a_eq @ sp.diags_array(variable_units)
             b_eq = np.ones(len(program.b_eq))
+        # Solve, and convert shares and duals back to the unit of the matrix.
         x, dual, termination, seconds = self.run(
             ScaledProgram(
                 program.cost * variable_units / cost_unit,
@@ -158,18 +160,22 @@ class Pdlp:
 
 
 def default_threads(num_variables: int) -> int:
-    """Return the number of threads with which the solver is the fastest."""
+    """Return the number of threads with which PDLP is the fastest for
+    ``num_variables`` variables.
+    """
     return 1 if num_variables <= MAX_VARIABLES_ONE_THREAD else os.cpu_count() or 1
 
 
 @lru_cache(maxsize=1)
 def _process() -> ProcessPoolExecutor:
-    """Return the process in which OR-Tools runs; it is started once."""
+    """Return the pool of one process in which OR-Tools runs; the first call starts it."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
 def make(spec: Spec, model: Path | None) -> Pdlp:
-    """``pdlp[:accuracy=0.0001,time_limit=0,threads=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``pdlp[:accuracy=0.0001,time_limit=0,threads=0]``.
+    """
     options: Any = spec.parse_options(accuracy=1e-4, time_limit=0.0, threads=0)
     scheme = Pdlp(**options)
     for option, valid, expected in (

@@ -1,4 +1,4 @@
-"""OR-Tools' PDLP, which runs in a separate process.
+"""Solve a linear program by OR-Tools' PDLP; this module runs in a separate process.
 
 OR-Tools and the HiGHS of other packages cannot be loaded into one process.  This module must not
 import anything that loads HiGHS.
@@ -35,8 +35,8 @@ def solve(
         a_eq: (q, n) rows of the equations; None for no equations.
         b_eq: (q,) right-hand sides of the equations; None for no equations.
         accuracy: relative and absolute tolerance of optimality.
-        time_limit: s; 0 for none.
-        threads: threads of the solver.
+        time_limit: time limit, s; 0 for none.
+        threads: number of threads of the solver.
 
     Returns:
         x (n,); multipliers (m,) of the inequalities; ``"optimal"``, ``"time_limit"`` or

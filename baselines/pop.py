@@ -27,13 +27,13 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Pop:
-    """POP, as described in the module.
+    """POP: independent LPs of replicas of the network, each with a part of the demands.
 
     Attributes:
-        replicas: k, number of replicas.
+        replicas: number of replicas k.
         phi: additional pieces of demands, as a share of the number of demands.
         seed: seed of the assignment to replicas.
-        workers: processes that solve LPs at the same time; 0 for one per core.
+        workers: number of processes that solve LPs at the same time; 0 for one per core.
         settings: settings of the LP solver.
     """
 
@@ -44,7 +44,7 @@ class Pop:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return for every matrix the sum of the replicas' flows as splits, and their mean prices.
 
         Raises:
             InputError: the objective is max_concurrent_flow, which is not supported.
@@ -54,12 +54,16 @@ class Pop:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Solve the LPs of the replicas of one matrix, add their flows, and average
+        their prices.
+        """
         begin = time.perf_counter()
         num_replicas = self.replicas
         replica_demands = split(matrix.demand, num_replicas, self.phi, self.seed)
         split_s = time.perf_counter() - begin
         routable = matrix.routable
         capacity = matrix.capacity / num_replicas
+        # An LP for each replica, which has 1/k of every capacity.
         lps = [
             path_program(matrix.with_demand(demand), routable, capacity)
             for demand in replica_demands
@@ -71,6 +75,7 @@ class Pop:
             (s for s in statuses if not s.usable),
             Status.OPTIMAL if num_replicas == 1 else Status.FEASIBLE,
         )
+        # Sum of the flows, mean of the prices, and the longest time of a replica.
         solved_lps = list(zip(lps, solutions, strict=True))
         return MatrixResult(
             sum((lp.flow(solution) for lp, solution in solved_lps), np.zeros(matrix.mask.shape)),
@@ -83,11 +88,12 @@ class Pop:
 
 
 def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
-    """Return the demands (k, D) of each of k replicas; over the replicas they sum to ``demand``.
+    """Divide the demands among k replicas; return (k, D) rates whose sum over the replicas is
+    ``demand``.
 
     Args:
         demand: (D,) rate of each demand.
-        replicas: k.
+        replicas: number of replicas k.
         phi: additional pieces, as a share of the number of demands above 0.
         seed: seed of the assignment.
     """
@@ -123,7 +129,10 @@ def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
 
 
 def make(spec: Spec, model: Path | None) -> Pop:
-    """``pop[:replicas=4,phi=0.25,seed=0,workers=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``pop[:replicas=4,phi=0.25,seed=0,workers=0,solver=highs|gurobi,method=auto|simplex|ipm,
+    time_limit=0]``.
+    """
     options, settings = solver_options(spec, replicas=4, phi=0.25, seed=0, workers=0)
     for option, minimum in (("replicas", 1), ("phi", 0), ("seed", 0), ("workers", 0)):
         if not options[option] >= minimum:

@@ -55,7 +55,7 @@ _MIN_CUTOFF = 1e-12
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scenarios:
-    """S failure scenarios; the first is that nothing fails.
+    """S failure scenarios; in the first one nothing fails.
 
     Attributes:
         probability: (S,) probability of each scenario.
@@ -68,13 +68,13 @@ class Scenarios:
 
 @dataclasses.dataclass(frozen=True)
 class Teavar:
-    """TEAVAR*, as described in the module.
+    """TEAVAR*: the allocation with the least conditional value at risk of the lost traffic.
 
     Attributes:
         beta: required availability, a probability.
         failure: probability that a cable is down; 0 for a random one for each cable, Weibull(0.8,
             1e-4), at most 0.5.
-        single: whether only the scenario without failures is considered: the scheme is then LP-all.
+        single: whether only the scenario without failures is considered, which gives LP-all.
         seed: seed of the random failure probabilities.
         settings: settings of the LP solver.
     """
@@ -86,7 +86,7 @@ class Teavar:
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
+        """Return for every matrix the splits with the least conditional value at risk.
 
         Raises:
             InputError: the objective is not total_flow, or the network needs too many paths or
@@ -101,6 +101,7 @@ class Teavar:
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
+        """Build and solve the LP of one matrix; the result has the reserved path flows."""
         begin = time.perf_counter()
         program, path = self._program(matrix, self.scenarios(matrix))
         build_s = time.perf_counter() - begin
@@ -110,7 +111,12 @@ class Teavar:
         return MatrixResult(flow, status=heuristic_status(solution.status), build_s=build_s)
 
     def scenarios(self, matrix: Matrix) -> Scenarios:
-        """Return the most likely scenarios of a matrix; links that have already failed stay so.
+        """Return the most likely scenarios of a matrix, in which failed links stay failed.
+
+        Their probabilities sum to at least 1 - (1 - beta) / 2, or all others are negligible.
+
+        Args:
+            matrix: network, with a capacity of 0 for failed links.
 
         Raises:
             InputError: too many scenarios are needed.
@@ -122,9 +128,10 @@ class Teavar:
             for cable in topology.cables()
             if (live := [link for link in cable if live_links[link]])
         ]
+        # Failure probability of each cable.
         rng = np.random.default_rng(self.seed)
-        drawn = np.minimum(0.5, _WEIBULL_SCALE * rng.weibull(_WEIBULL_SHAPE, len(cables)))
-        failure = np.full(len(cables), self.failure) if self.failure else drawn
+        random_failure = np.minimum(0.5, _WEIBULL_SCALE * rng.weibull(_WEIBULL_SHAPE, len(cables)))
+        failure = np.full(len(cables), self.failure) if self.failure else random_failure
         if self.single:
             failure = np.zeros(len(cables))
         demands = int((matrix.routable & (matrix.demand > 0)).sum())
@@ -147,6 +154,7 @@ class Teavar:
         Returns:
             the LP, and the path indices d K + k of its first variables, the flows.
         """
+        # Flows and losses of the demands with a live path.
         paths = matrix.path_variables(matrix.routable)
         num_scenarios = len(scenarios.probability)
         num_flows = len(paths.path)
@@ -174,6 +182,7 @@ class Teavar:
             np.full(num_scenarios, num_variables - 1),
             (num_scenarios, num_variables),
         )
+        # Rows of capacities and demands, with zeros for the variables after the flows.
         incidences = (paths.link_incidence(num_links), paths.demand_incidence())
         loads, demand_rows = (
             sp.hstack(
@@ -199,15 +208,16 @@ class Teavar:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _LossVariables:
-    """Loss variables of an LP.
+    """Loss variables of an LP with S scenarios, m demands and n paths.
 
-    The loss of a demand depends only on its set of live paths (its pattern).  Scenarios with the
-    same pattern of a demand share one loss variable.
+    The loss of a demand in a scenario depends only on its set of live paths (its pattern).  All
+    scenarios in which a demand has one pattern share one loss variable.
 
     Attributes:
-        live: (S, n) whether each path is live in a scenario.
-        index: (S m,) loss variable of each demand in each scenario.
-        demand: (losses,) demand of each loss variable, ascending.
+        live: (S, n) whether each path is live in each scenario.
+        index: (S m,) index of the loss variable of each demand in each scenario.
+        demand: (losses,) position of the demand of each loss variable among the m demands,
+            ascending.
     """
 
     live: Array
@@ -216,7 +226,7 @@ class _LossVariables:
 
     @property
     def count(self) -> int:
-        """Number of loss variables."""
+        """Number of loss variables of the LP."""
         return len(self.demand)
 
     @classmethod
@@ -238,9 +248,8 @@ class _LossVariables:
         return cls(live, index, pattern_codes >> _MAX_PATHS)
 
     def rows(self, paths: PathVariables, num_variables: int) -> sp.csr_array:
-        """Return a row for each loss: minus the flow on live paths of the demand, minus the loss.
-
-        Its shape is (losses, num_variables).
+        """Return a row for each loss variable, minus the demand's flow on live paths minus the
+        loss: a matrix (losses, num_variables).
 
         Args:
             paths: paths of the demands, whose flows are the first variables.
@@ -307,13 +316,17 @@ def most_likely_scenarios(
             for position in range(first, len(order)):
                 item = int(order[position])
                 if probability * odds[item] < cutoff:
-                    break  # the items after it are less likely to fail
+                    # The items after it are less likely to fail.
+                    break
                 stack.append((probability * float(odds[item]), (*failed, item), position + 1))
     return sorted(scenarios, key=lambda s: -s[0])
 
 
 def make(spec: Spec, model: Path | None) -> Teavar:
-    """``teavar[:beta=0.99,failure=0.004,single=0,seed=0,solver=highs|gurobi,method=auto,time_limit=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``teavar[:beta=0.99,failure=0.004,single=0,seed=0,solver=highs|gurobi,method=auto,
+    time_limit=0]``.
+    """
     options, settings = solver_options(spec, beta=0.99, failure=0.004, single=False, seed=0)
     if not 0 < options["beta"] < 1:
         raise InputError(spec.text, "beta", "a probability in (0, 1)", options["beta"])

@@ -1,9 +1,9 @@
-"""Allocations that ignore the traffic: lower references for learned schemes.
+"""Allocations that do not depend on the traffic: lower references for learned schemes.
 
 - ``shortest-path``: every demand on its live path of the fewest links, the first one at a tie;
-  traffic above the capacity of a link is dropped.  With ``refill=4`` dropped traffic then takes
-  residual capacity of its paths, as in the repair of learned schemes.
-- ``null``: no splits, and this refill: the flow that the repair alone carries.
+  traffic above the capacity of a link is dropped.  With ``refill=4`` dropped traffic is then placed
+  on the residual capacity of its paths in four rounds, as in the repair of learned schemes.
+- ``null``: splits of 0, then these rounds: the flow that the repair alone carries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _NULL_REFILL = 4
 
 
 class Uninformed:
-    """Fixed splits, projected onto the capacities and refilled.
+    """Allocator with splits that do not depend on the demands, projected onto the capacities and
+    refilled.
 
     Args:
         refill: rounds in which unserved demand takes residual capacity of its paths.
@@ -37,7 +38,7 @@ class Uninformed:
         self.is_null = is_null
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix."""
+        """Project the fixed splits of every matrix onto the capacities, and refill."""
         begin = time.perf_counter()
         problem = problem.to(torch.float64)
         is_chosen = _is_shortest(problem)
@@ -48,7 +49,9 @@ class Uninformed:
 
 
 def _is_shortest(problem: Problem) -> torch.Tensor:
-    """Return (B, D, K) true for the first of each demand's shortest live paths, by links."""
+    """Return for each path (B, D, K) whether it is its demand's live path of the fewest links, the
+    first one at a tie.
+    """
     mask = problem.path_mask
     hops = problem.ops.hops.expand_as(mask).to(problem.demand)
     live_hops = hops.masked_fill(~mask, torch.inf)
@@ -57,16 +60,21 @@ def _is_shortest(problem: Problem) -> torch.Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> Uninformed:
-    """``shortest-path[:refill=0]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``shortest-path[:refill=0]``.
+    """
     return Uninformed(**_options(spec, 0))
 
 
 def make_null(spec: Spec, model: Path | None) -> Uninformed:
-    """``null[:refill=4]``."""
+    """Build the scheme from its specification; the options and their defaults are
+    ``null[:refill=4]``.
+    """
     return Uninformed(**_options(spec, _NULL_REFILL), is_null=True)
 
 
 def _options(spec: Spec, refill: int) -> Any:
+    """Parse the option ``refill``, whose default is given; return it in a dictionary."""
     options: Any = spec.parse_options(refill=refill)
     if options["refill"] < 0:
         raise InputError(spec.text, "refill", "an integer >= 0", options["refill"])

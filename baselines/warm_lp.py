@@ -39,7 +39,7 @@ _OBJECTIVES = (
 
 
 class WarmLp:
-    """LP-all that continues from the optimal basis of the last matrix.
+    """LP-all by HiGHS, which starts each matrix from the optimal basis of the previous one.
 
     Implements :class:`teal.schemes.registry.Follower`.
 
@@ -52,14 +52,19 @@ class WarmLp:
         self._program: _NetworkProgram | None = None
 
     def follow(self, before: Problem | None) -> None:
-        """Solve the previous interval, to leave its optimal basis; None discards the basis."""
+        """Solve the problem of the previous interval, so that the next solve starts from its
+        optimal basis; None discards the basis.
+        """
         if before is None:
             self._program = None
         else:
             self.solve(before)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve the matrices one after the other, each from the basis of the previous one.
+        """Solve the matrices one after the other, each from the optimal basis of the previous one.
+
+        Args:
+            problem: problem of B matrices, such as those of successive intervals.
 
         Raises:
             InputError: the objective is not one linear program, or has side conditions.
@@ -72,21 +77,22 @@ class WarmLp:
                 "lp-all", "warm=true", f"the condition {name} is not supported", "use warm=false"
             )
         # Build the program of the network, or keep that of the last call with its basis.
+        # max_concurrent_flow is solved as max_link_utilisation.
         original = problem.to(torch.float64)
-        solved = original.solved
+        lp_problem = original.solved
         begin = time.perf_counter()
-        if self._program is None or not self._program.fits(solved):
-            self._program = _NetworkProgram(solved, self.settings)
+        if self._program is None or not self._program.fits(lp_problem):
+            self._program = _NetworkProgram(lp_problem, self.settings)
         build_s = time.perf_counter() - begin
         # Solve the matrices in turn.
-        demands = solved.demand.cpu().numpy()
-        capacities = solved.capacity.cpu().numpy()
-        masks = solved.path_mask.cpu().numpy()
+        demands = lp_problem.demand.cpu().numpy()
+        capacities = lp_problem.capacity.cpu().numpy()
+        masks = lp_problem.path_mask.cpu().numpy()
         flows = []
         prices = []
         statuses = []
         seconds = []
-        for b in range(solved.batch):
+        for b in range(lp_problem.batch):
             begin = time.perf_counter()
             flow, price, status = self._program.solve(demands[b], capacities[b], masks[b])
             flows.append(flow)
@@ -98,20 +104,24 @@ class WarmLp:
         rates = demands[..., None]
         splits = np.divide(flow, rates, out=np.zeros_like(flow), where=rates > 0)
         allocation = Allocation(
-            torch.from_numpy(splits).to(solved.demand),
-            torch.from_numpy(np.stack(prices)).to(solved.demand),
+            torch.from_numpy(splits).to(lp_problem.demand),
+            torch.from_numpy(np.stack(prices)).to(lp_problem.demand),
             tuple(statuses),
-            (build_s, *(0.0,) * (solved.batch - 1)),
+            (build_s, *(0.0,) * (lp_problem.batch - 1)),
             tuple(seconds),
         )
-        return allocation if original is solved else without_overload(solved, allocation)
+        return allocation if original is lp_problem else without_overload(lp_problem, allocation)
 
 
 class _NetworkProgram:
-    """The path-form program of all demands and paths of a network.
+    """The path-form program of all demands and paths of a network, in HiGHS.
 
-    Rates, capacities and live paths change from matrix to matrix.  It has rows for the links that
-    could bind for some matrix so far; a further link gets a new row, which is basic.
+    Rates, capacities and live paths change from matrix to matrix.  The program has rows for the
+    links that could bind for some matrix so far; a further link gets a new row, which is basic.
+
+    Args:
+        problem: network, paths and objective.
+        settings: settings of HiGHS.
     """
 
     def __init__(self, problem: Problem, settings: LpSettings) -> None:
@@ -131,8 +141,9 @@ class _NetworkProgram:
         mean = capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0
         self._unit = float(power_of_two(mean))
         self._has_row = np.zeros(len(self._used_links), bool)
-        self._units: Array | None = None  # of the variables, set by the first matrix
-        self._coefficients = capacity[:0]  # of theta
+        # Units of the variables, set by the first matrix; coefficients of theta in the link rows.
+        self._units: Array | None = None
+        self._coefficients = capacity[:0]
 
     def fits(self, problem: Problem) -> bool:
         """Return whether a problem has the paths, objective and values of this program."""
@@ -144,7 +155,7 @@ class _NetworkProgram:
         )
 
     def solve(self, demand: Array, capacity: Array, is_live: Array) -> tuple[Array, Array, Status]:
-        """Return flows (D, K), Gbit/s, prices of links (E,), and the status of a matrix.
+        """Solve one matrix; return the flows (D, K) in Gbit/s, the link prices (E,) and the status.
 
         Args:
             demand: (D,) Gbit/s.
@@ -246,7 +257,7 @@ class _NetworkProgram:
 
 
 def _all_variables(arrays: PathArrays, problem: Problem) -> PathVariables:
-    """Return all paths of a problem as variables, with failed paths and those of demands of 0."""
+    """Return all paths of a problem as variables, also failed paths and paths of demands of 0."""
     exists = problem.ops.mask.cpu().numpy()
     num_demands = len(exists)
     num_links = problem.topology.num_links

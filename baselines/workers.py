@@ -16,12 +16,11 @@ from teal.runtime.interrupts import ignore_interrupts
 def solve_all(
     programs: Sequence[LinearProgram], settings: LpSettings, workers: int = 0
 ) -> list[LpSolution]:
-    """Solve ``programs``; the solutions are in the same order.
+    """Solve independent linear programs in parallel; return the solutions in their order.
 
     Args:
-        programs: independent programs.
-        settings: settings of the LP solver.
-        workers: processes that solve at the same time; 0 for one per core, 1 for the calling
+        programs: programs to solve. settings: settings of the LP solver. workers: number of
+        processes that solve at the same time; 0 for one per core, 1 for the calling
             process only.
 
     Raises:

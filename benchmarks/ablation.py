@@ -1,14 +1,15 @@
-"""Ablation of FlowGNN: the published form, + input scaling, + nonlinearity, + feedback, the
-learners, and PDHG in place of ADMM; beside controls (untrained weights, no splits at all, shortest
-paths) and models never trained on the network.
+"""Ablation of FlowGNN: the published form, with input scaling, nonlinearity and feedback added one
+by one, the learners, and PDHG in place of ADMM; compared with controls (untrained weights, no
+splits at all, shortest paths) and models never trained on the network.
 
     python benchmarks/ablation.py --out runs/ablation [--data FOLDER] [--networks NAME ...] [--seeds 0 1 2]
 
 Gravity traffic (``--load``), 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  Every
 variant makes ``--steps`` steps of the optimiser, so that a result does not depend on the machine's
-load.  Values are shares of the optimum of PDHG, certified to 1e-4: of what the model alone carries
-(``cut``: its splits are cut to fit, not refilled and not repaired; the gap is that by its own
-prices), and with each repair.  An interrupted run continues where it stopped; ablation.csv has a
+load.  Values are shares of the optimum, which PDHG certifies to 1e-4: of the model alone (``cut``:
+its splits are reduced to the capacities and neither refilled nor repaired; the gap is certified by
+the model's prices), and after each repair.  "Refilled" means that free capacity is filled with
+unserved demand.  An interrupted run continues where it stopped; ablation.csv has a
 row per network, variant, seed and repair, ablation-summary.csv means over the seeds.
 """
 
@@ -69,7 +70,13 @@ COLUMNS = (
 
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
-    """Mean and worst share of the optimum, and mean certified gap, of a scheme on some problems."""
+    """Return mean and worst share of the optimum, and the mean certified gap, of a scheme.
+
+    Args:
+        scheme: allocator with a method ``solve``.
+        problems: problems of one matrix each.
+        optima: optimum of each problem.
+    """
     assessments = [teal.assess(problem, scheme.solve(problem)) for problem in problems]
     shares = [
         float(assessment.value[0]) / optimum
@@ -83,38 +90,47 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
 
 
 def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
-    """Mean and worst share of the optimum, and mean certified gap, of what a scheme's model carries
-    without repair: its splits are cut to fit and not refilled; under total_flow.
+    """Return mean and worst share of the optimum, and the mean certified gap, of a scheme's model
+    without repair: its splits are reduced to the capacities and not refilled.
+
+    Args:
+        scheme: scheme with a model, whose ``start`` gives splits and prices.
+        problems: problems of one matrix each, under total_flow.
+        optima: optimum of each problem, Gbit/s.
     """
-    parts = [cut_only(problem, *scheme.start(problem)) for problem in problems]
+    assessments = [cut_only(problem, *scheme.start(problem)) for problem in problems]
     shares = [
-        float(part.satisfied_demand[0] * problem.demand.sum()) / optimum
-        for part, problem, optimum in zip(parts, problems, optima, strict=True)
+        float(assessment.satisfied_demand[0] * problem.demand.sum()) / optimum
+        for assessment, problem, optimum in zip(assessments, problems, optima, strict=True)
     ]
     return (
         statistics.mean(shares),
         min(shares),
-        statistics.mean(float(part.gap[0]) for part in parts),
+        statistics.mean(float(assessment.gap[0]) for assessment in assessments),
     )
 
 
 def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """For each network and variant, % of the optimum: mean over the seeds, and the half width of
-    its 95% interval.
+    """Return a row for each network and variant: % of the optimum after each repair, the mean over
+    the seeds with the half width of its 95% confidence interval.
+
+    Args:
+        rows: rows of ablation.csv.
     """
     lines: dict[tuple[str, str], dict[str, str]] = {}
-    for key in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
-        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
+    for case in dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows):
+        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == case]
         shares = [100 * float(row["of_optimum"]) for row in group]
         count = len(group)
-        line = lines.setdefault(key[:2], {"network": key[0], "variant": key[1]})
-        half = (
+        line = lines.setdefault(case[:2], {"network": case[0], "variant": case[1]})
+        # Student's t interval of the mean.
+        half_width = (
             f" ± {stats.t.ppf(0.975, count - 1) * statistics.stdev(shares) / count**0.5:.1f}"
             if count > 1
             else ""
         )
-        line[key[2]] = f"{statistics.mean(shares):.1f}{half}"
-        if key[2] == "cut":
+        line[case[2]] = f"{statistics.mean(shares):.1f}{half_width}"
+        if case[2] == "cut":
             line["cut_gap"] = (
                 f"{100 * statistics.mean(float(row['certified_gap']) for row in group):.1f}%"
             )
@@ -122,10 +138,11 @@ def summarised(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 class Results:
-    """Rows of ablation.csv, with those of an interrupted run; each new row is stored at once.
+    """The rows of ablation.csv, including those of an interrupted run; each new row is stored at
+    once.
 
     Args:
-        file: ablation.csv.
+        file: path of ablation.csv, which need not exist.
     """
 
     def __init__(self, file: Path) -> None:
@@ -134,11 +151,11 @@ class Results:
         self._earlier = {(row["network"], row["variant"], row["seed"]) for row in self.rows}
 
     def has(self, network: str, variant: str, seed: int) -> bool:
-        """Return whether the interrupted run has measured a variant."""
+        """Return whether the interrupted run has measured a variant with a seed."""
         return (network, variant, str(seed)) in self._earlier
 
     def record(self, *values: object) -> None:
-        """Print and store one row of :data:`COLUMNS`."""
+        """Print one row, the values of :data:`COLUMNS` in order, and write ablation.csv again."""
         self.rows.append(dict(zip(COLUMNS, map(str, values), strict=True)))
         print(*(f"{v:.4f}" if isinstance(v, float) else v for v in values), sep="  ", flush=True)
         with self._file.open("w", newline="") as stream:
@@ -148,7 +165,8 @@ class Results:
 
 
 class Network:
-    """A network with traffic, test problems, and the optimum of each.
+    """A network with generated traffic, its split into training and test matrices, up to 8 problems
+    of test matrices, and the optimum of each (Gbit/s).
 
     Args:
         name: name in the table.
@@ -169,23 +187,30 @@ class Network:
             teal.Problem.create(topology, paths, teal.Objective(), self.traffic.read([row]))
             for row in spread(self.split.test, 8)
         ]
-        # Midpoint of value and certified bound.
+        # The optimum is estimated by the midpoint of value and certified bound.
         solutions = [
             teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in self.problems
         ]
         self.optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
 
     def measured(self, scheme: Any) -> tuple[float, float, float]:
-        """Return the figures of a scheme (:func:`measured`)."""
+        """Return a scheme's mean and worst share of the optimum, and its mean certified gap."""
         return measured(scheme, self.problems, self.optima)
 
     def cut_only(self, scheme: Any) -> tuple[float, float, float]:
-        """Return the figures of a scheme's model without repair (:func:`alone`)."""
+        """Return mean and worst share of the optimum, and mean certified gap, of a scheme's model
+        without repair.
+        """
         return alone(scheme, self.problems, self.optima)
 
 
 def measure_untrained(network: Network, results: Results) -> None:
-    """Measure shipped models and controls, which are not trained on the network."""
+    """Measure the shipped models and the controls on a network, and record their rows.
+
+    Args:
+        network: network on which none of them was trained.
+        results: receives the rows.
+    """
     for variant, scheme_name in {**SHIPPED, **CONTROLS}.items():
         if results.has(network.name, variant, 0):
             continue
@@ -199,7 +224,15 @@ def measure_untrained(network: Network, results: Results) -> None:
 def train_and_measure(
     network: Network, variant: str, seed: int, num_steps: int, results: Results
 ) -> None:
-    """Measure a variant of FlowGNN before and after its training, with each repair."""
+    """Measure a variant of FlowGNN before and after its training, with each repair.
+
+    Args:
+        network: network and traffic of the training.
+        variant: key of :data:`MODELS`.
+        seed: seed of the training.
+        num_steps: number of optimiser steps.
+        results: receives the rows.
+    """
     print(f"{network.name}, {variant}, seed {seed}: training", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(

@@ -1,18 +1,21 @@
-"""Availability: promises and their gaps, and what measuring takes: the table of docs/availability.md.
+"""Measure bandwidth guarantees, their gaps and the time of measuring availability, for the table of
+docs/availability.md.
 
     python benchmarks/availability.py --data FOLDER --out runs/availability.csv [NETWORK ...]
 
-FOLDER holds the files that data/README.md names.  Every cable is up in 99.9% of the time.  Promises
-count all failures; measured are all states with at most two cables down, on UsCarrier one.
+FOLDER holds the files that data/README.md names.  Every cable is up in 99.9% of the time.
+Guarantees count all failures; availability is measured over all states with at most two cables
+down, on UsCarrier one.
 
     python benchmarks/availability.py --tail --data FOLDER --out runs/tail-loss.csv [NETWORK ...]
 
-The CVaR of the largest loss over the same states, at most a minute each, of demands without a path
-too, or not.
+This computes the conditional value at risk (CVaR) of the largest loss over the same states, with
+the losses of disconnected demands and without them, in at most a minute each.
 
     python benchmarks/availability.py --expand --data FOLDER --out runs/expansion.csv
 
-The least capacity to buy for the demands of one matrix at loads and availabilities.
+This computes the least capacity to buy for the demands of one matrix, at several loads and
+availabilities.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ from teal_availability import (
 from teal_availability.measure import measure
 from teal_availability.routing import Igp, PathSplits, Routing, Solved, Tunnels, default_splits
 
-NETWORKS = {  # topology and the largest number of cables down at once
+# Topology, and the largest number of cables that are down at once.
+NETWORKS = {
     "B4": ("b4", 2),
     "IBM": ("topohub:topozoo/Ibm", 2),
     "ATT": ("topohub:topozoo/AttMpls", 2),
@@ -51,11 +55,11 @@ NETWORKS = {  # topology and the largest number of cables down at once
     "UsCarrier": ("topologies/UsCarrier.json", 1),
 }
 AVAILABILITY = 0.999
-EXPANSIONS = ((1.0, 0.9999), (3.0, 0.999), (3.0, 0.9999))  # load and availability
+EXPANSIONS = ((1.0, 0.9999), (3.0, 0.999), (3.0, 0.9999))  # load of the traffic, and availability
 
 
 def main() -> int:
-    """Write the table."""
+    """Measure the networks; write the table that the options ask for, after each network."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,6 +69,7 @@ def main() -> int:
     parser.add_argument("--expand", action="store_true", help="the capacity to buy")
     parser.add_argument("--out", type=Path, default=Path("runs/availability.csv"))
     options = parser.parse_args()
+    # Rows of each network; the table is stored again after each.
     rows = []
     for network in options.networks:
         name, max_failed_components = NETWORKS[network]
@@ -77,14 +82,14 @@ def main() -> int:
                 {"network": network} | row for row in _tail_rows(topology, max_failed_components)
             ]
         else:
-            rows.append({"network": network} | _row(topology, max_failed_components))
+            rows.append({"network": network} | _guarantee_row(topology, max_failed_components))
         pd.DataFrame(rows).to_csv(options.out, index=False)
         print(pd.DataFrame(rows[-1:]).T.to_string(), flush=True)
     return 0
 
 
 def _problem(topology: teal.Topology) -> teal.Problem:
-    """The matrix of a network and four maximally disjoint paths a demand."""
+    """Return the total-flow problem of a gravity matrix over four maximally disjoint paths each."""
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=1", topology)
     method = teal.PathMethod.MAXIMALLY_DISJOINT
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=4, method=method)
@@ -92,17 +97,23 @@ def _problem(topology: teal.Topology) -> teal.Problem:
 
 
 def _tail_rows(topology: teal.Topology, max_failed_components: int) -> Iterator[dict[str, object]]:
-    """The CVaR of the largest loss, with and without demands that are cut."""
+    """Yield the row of a network's smallest CVaR of the largest loss, with disconnected demands and
+    without them.
+
+    Args:
+        topology: the network.
+        max_failed_components: largest number of cables that are down at once.
+    """
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
     states = most_probable_states(components.unavailability, 0.0, max_failed_components)
-    patterns = survival_probabilities(problem, components)
+    survival_states = survival_probabilities(problem, components)
     effects = merge_states(problem, components, states)
     for counts_disconnected in (True, False):
         begin = time.perf_counter()
         result = guarantee_min_cvar(
             problem,
-            patterns,
+            survival_states,
             effects,
             AVAILABILITY,
             seconds=60,
@@ -120,7 +131,9 @@ def _tail_rows(topology: teal.Topology, max_failed_components: int) -> Iterator[
 
 
 def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
-    """The least capacity to buy, for each load and availability."""
+    """Yield a row for each load and availability: the least cost of the added capacity, absolute
+    and relative to half of the network's capacity, with its gap and time.
+    """
     for load, availability in EXPANSIONS:
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         requests = peak_requests(topology, traffic, availability)
@@ -138,7 +151,14 @@ def _expansion_rows(topology: teal.Topology) -> Iterator[dict[str, object]]:
         }
 
 
-def _row(topology: teal.Topology, max_failed_components: int) -> dict[str, float]:
+def _guarantee_row(topology: teal.Topology, max_failed_components: int) -> dict[str, float]:
+    """Return the row of a network: the least guaranteed loss and the largest common fraction with
+    their gaps and times, and the measured availability of three routings.
+
+    Args:
+        topology: the network.
+        max_failed_components: largest number of cables that are down at once.
+    """
     problem = _problem(topology)
     components = components_of(topology, cable_availability=0.999)
     states = most_probable_states(components.unavailability, 0.0, max_failed_components)
@@ -148,32 +168,35 @@ def _row(topology: teal.Topology, max_failed_components: int) -> dict[str, float
         "cables": len(components),
         "states": len(states),
     }
+    # The least loss that can be guaranteed; the time includes the path-survival states.
     begin = time.perf_counter()
-    patterns = survival_probabilities(problem, components)
-    loss = guarantee_min_loss(problem, patterns)
+    survival_states = survival_probabilities(problem, components)
+    loss = guarantee_min_loss(problem, survival_states)
     row |= {
         "least_loss": loss.value,
         "least_loss_gap": loss.gap,
         "least_loss_s": time.perf_counter() - begin,
     }
     begin = time.perf_counter()
-    patterns = survival_probabilities(problem, components)
-    with contextlib.suppress(teal.InputError):  # more patterns than its program takes
-        share = guarantee_common_fraction(problem, patterns, AVAILABILITY)
+    survival_states = survival_probabilities(problem, components)
+    # The call raises InputError if there are too many path-survival states for its program.
+    with contextlib.suppress(teal.InputError):
+        fraction = guarantee_common_fraction(problem, survival_states, AVAILABILITY)
         row |= {
-            "common_share": share.value,
-            "common_share_gap": share.gap,
+            "common_share": fraction.value,
+            "common_share_gap": fraction.gap,
             "common_share_s": time.perf_counter() - begin,
-            "left_out": int(share.left_out.sum()),
+            "left_out": int(fraction.left_out.sum()),
         }
+    # Availability of shortest paths, of tunnels with fixed splits, and of a new optimum per state.
     routings: dict[str, Callable[[], Routing]] = {
         "igp": lambda: Igp(problem, "hops"),
         "tunnels": lambda: Tunnels(problem, PathSplits.from_candidate_paths(problem.paths, splits)),
         "solved": lambda: Solved(problem, 1e-3),
     }
-    for name, make in routings.items():
+    for name, make_routing in routings.items():
         begin = time.perf_counter()
-        result = measure(name, [make()], [problem], components, states)
+        result = measure(name, [make_routing()], [problem], components, states)
         row |= {
             name: float(result.mean.low),
             f"{name}_at_most": float(result.mean.high),

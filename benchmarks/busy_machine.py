@@ -1,11 +1,12 @@
-"""The solve of UsCarrier to a certified 1%, alone and beside processes that never rest.
+"""Measure the solve of UsCarrier to a certified 1% while busy processes run on the machine.
 
     python benchmarks/busy_machine.py --data FOLDER [--loops 0,2,4,8] [--repeats 25] [--rounds 2]
 
-FOLDER holds UsCarrier.json.  Printed are medians in ms, in turns: "usual" with libgomp's own waits
-(300,000 repetitions of a test before a thread sleeps), "brief" with Teal's (see
-teal/runtime/openmp.py), "torch first" with Teal's where torch was imported before Teal.  Each
-measurement is a process of its own; the loops are processes too.
+FOLDER holds UsCarrier.json.  The script prints median times in ms, measured in turn for three
+settings of OpenMP: "usual" with libgomp's default (a waiting thread spins 300,000 times before it
+sleeps), "brief" with Teal's spin count (teal/runtime/openmp.py), and "torch first" with Teal's
+where torch was imported before Teal.  Each measurement is a process of its own, and so is each busy
+loop.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ from pathlib import Path
 
 from public_data import published
 
-USUAL_SPIN_COUNT = "300000"  # of libgomp
+USUAL_SPIN_COUNT = "300000"  # libgomp's default of GOMP_SPINCOUNT
 
 
 def measure(file: Path, repeats: int) -> float:
-    """Median time of a solve in this process, ms."""
+    """Return the median time of a solve to 1% in this process, ms.
+
+    Args:
+        file: topology.
+        repeats: number of timed solves.
+    """
     import teal
 
     topology = teal.load_topology(str(file))
@@ -41,7 +47,14 @@ def measure(file: Path, repeats: int) -> float:
 
 
 def measured(setting: str, file: Path, loops: int, repeats: int) -> float:
-    """The same in a process of its own, beside endless loops."""
+    """Return the median time of a solve in a new process, ms, while busy loops run.
+
+    Args:
+        setting: "usual", "brief" or "torch first", as in the module docstring.
+        file: topology.
+        loops: number of processes that run an endless loop.
+        repeats: number of timed solves.
+    """
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     if setting == "usual":
@@ -68,12 +81,12 @@ def measured(setting: str, file: Path, loops: int, repeats: int) -> float:
 
 
 def show(file: str, repeats: int) -> None:
-    """Print :func:`measure`."""
+    """Print the median time of a solve to 1%, ms; the entry point of the measuring process."""
     print(measure(Path(file), repeats))
 
 
 def main() -> None:
-    """Print a table."""
+    """Print a table of the median times by round, OpenMP setting and number of busy loops."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--data", type=Path, required=True, help="folder of the files that data/README.md names"

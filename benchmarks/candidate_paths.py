@@ -1,11 +1,11 @@
-"""What candidate paths cost: 4 edge-disjoint ones and chosen ones beside the optimum over all paths
-of the network.
+"""Measure the loss by candidate paths: 4 edge-disjoint paths per demand, and chosen paths, against
+the optimum over all paths of the network.
 
     python benchmarks/candidate_paths.py --data FOLDER [--schemes price-gnn,pop:replicas=16,ncflow] [NETWORK ...]
 
 FOLDER holds the files that data/README.md names.  Paths are chosen for the training part (the first
-70% of the matrices); losses are those of matrices of the last fifth, against a bound over all paths
-that column generation proves to 0.1%.  A network with one matrix has it for both.
+70% of the matrices); losses are measured on matrices of the last fifth, against a bound over all
+paths that column generation proves to 0.1%.  The only matrix of a network serves for both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from teal.solvers.columns import improve
 
 GENERATED = "gravity:seed=1,count=40,load=4"
 SNDLIB = "sndlib/directed-{}.tgz"
-# Topology and traffic of each network, and what all demands are multiplied by under total_flow.
+# Topology and traffic of each network, and the factor of all demands under total_flow.
 NETWORKS = {
     "b4": ("b4", "gravity:seed=1,count=40,load=8", 1.0),
     "abilene": ("sndlib/abilene.xml", SNDLIB.format("abilene-zhang-5min-over-6months-ALL"), 3.0),
@@ -46,13 +46,13 @@ NETWORKS = {
     "kdl": ("topologies/Kdl.json", "gravity:seed=0,count=3,load=6", 1.0),
     "asn": ("topologies/ASN2k.json", "gravity:seed=0,count=1,load=6", 1.0),
 }
-TESTED = 10  # unseen matrices of a network, at most
-MANY_SLOTS = 1_000_000  # path slots from which on one unseen matrix is enough
-TIMED = 5  # solves of each path set whose median counts, in turns
+TESTED = 10  # largest number of unseen matrices of a network
+MANY_SLOTS = 1_000_000  # with more path slots (D x K), one unseen matrix is tested to save time
+TIMED = 5  # timed solves over each path set
 
 
 def main() -> None:
-    """Print a row for each network and objective."""
+    """Print a row of losses, times and path counts for each network and objective."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -83,13 +83,13 @@ def main() -> None:
 def chosen_paths(
     topology: teal.Topology, few: teal.PathSet, objective: teal.Objective, matrices: FloatArray
 ) -> tuple[teal.PathSet, float]:
-    """Return the paths chosen for training matrices (T, D), and the seconds that takes.
+    """Return the paths chosen for training matrices, and the time of the choice, s.
 
     Args:
         topology: network.
         few: four paths a demand, to which paths are added.
         objective: objective of the choice.
-        matrices: training matrices, Gbit/s.
+        matrices: training matrices, (T, D) Gbit/s.
     """
     problem = teal.Problem.create(topology, few, objective, matrices[matrices.sum(1) > 0])
     teal.solve(problem, gap=0.01)  # compile before the clock starts
@@ -101,7 +101,9 @@ def chosen_paths(
 
 
 def solve_time_ratio(chosen: teal.Problem, few: teal.Problem) -> float:
-    """Return the median time of a solve over chosen paths, over that of four paths, in turn."""
+    """Return the median time of a solve of the first matrix over chosen paths, divided by the
+    median time over four paths; the two are timed in turn.
+    """
     chosen_s: list[float] = []
     few_s: list[float] = []
     for _ in range(TIMED):
@@ -113,7 +115,14 @@ def solve_time_ratio(chosen: teal.Problem, few: teal.Problem) -> float:
 
 
 def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> None:
-    """Print a row of the table for a network and an objective, and a row for each scheme."""
+    """Print a row of the table for a network and an objective, and a row for each scheme.
+
+    Args:
+        name: key of :data:`NETWORKS`.
+        objective_name: name of the objective.
+        data: folder of the published files.
+        schemes: names of schemes whose share of the optimum over all paths is printed.
+    """
     topology_name, traffic_name, scale = NETWORKS[name]
     topology = teal.load_topology(
         published(data, topology_name) if "/" in topology_name else topology_name
@@ -146,7 +155,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     losses = " | ".join(
         f"{100 * loss.mean():.2f}%, {100 * loss.max():.2f}%"
         for loss in (
-            lost_of(problem, teal.solve(problem, gap=3e-4).value, bounds)
+            relative_losses(problem, teal.solve(problem, gap=3e-4).value, bounds)
             for problem in (few_problem, chosen_problem)
         )
     )
@@ -159,7 +168,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     )
     for scheme in schemes:
         few_share, chosen_share = (
-            100 - 100 * lost_of(problem, solved_by(scheme, problem), bounds).mean()
+            100 - 100 * relative_losses(problem, scheme_values(scheme, problem), bounds).mean()
             for problem in (few_problem, chosen_problem)
         )
         print(
@@ -168,15 +177,21 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
         )
 
 
-def lost_of(problem: teal.Problem, value: torch.Tensor, bounds: torch.Tensor) -> FloatArray:
-    """(B,) share by which values are worse than bounds: of the flow, or of the utilisation."""
+def relative_losses(problem: teal.Problem, value: torch.Tensor, bounds: torch.Tensor) -> FloatArray:
+    """Return the relative losses (B,): the share of the bound by which each value is worse.
+
+    Args:
+        problem: problem whose objective says whether values should be large or small.
+        value: values of allocations, (B,).
+        bounds: bounds over all paths, (B,).
+    """
     if problem.objective.rules.sense > 0:
         return np.asarray(1 - value / bounds)
     return np.asarray(value / bounds - 1)
 
 
-def solved_by(scheme: str, problem: teal.Problem) -> torch.Tensor:
-    """(B,) values of a scheme, a matrix at a time."""
+def scheme_values(scheme: str, problem: teal.Problem) -> torch.Tensor:
+    """Return the values (B,) of a scheme's allocations, which it computes one matrix at a time."""
     allocator = teal.make_scheme(scheme)
     values = []
     for row in range(problem.batch):

@@ -1,12 +1,12 @@
-"""A closed loop over byte counters alone: the service estimates each interval's matrix and
-allocates for the next one.
+"""Run a closed loop over byte counters: the service estimates each interval's matrix from them and
+allocates for the next interval.
 
     python benchmarks/counter_loop.py TOPOLOGY TRAFFIC [--first 2016] [--intervals 288] [--history 0] [--faults 0]
 
-Every interval is carried by the splits that the service gave for it; their counters, with 1% noise,
-are all that it is told (after --history measured matrices, if any).  Realised is the largest
-utilisation over the optimum of the interval. With --faults N every N-th interval has half of its
-links' counters at zero: noticed means an alarm.
+The traffic of every interval takes the splits that the service gave for it; the resulting counters,
+with 1% noise, are its only input (after --history measured matrices, if any).  Realised is the
+largest utilisation over the optimum of the interval.  With --faults N, half of the link counters of
+every N-th interval are zero; a fault is noticed if the service raises an alarm.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def main() -> None:
 
 
 class Loop:
-    """The network and its traffic, and what the loop has measured so far.
+    """The network and its traffic, the splits in use, and the results of the loop so far.
 
     Args:
         options: options of the command line.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
+        # Every fault_period-th interval has faulty counters; 0 for none.
         self.fault_period: int = options.faults
         self.history: int = options.history
         self.topology = load_topology(options.topology, options.default_capacity)
@@ -81,8 +82,8 @@ class Loop:
         return compute_paths(self.topology, pairs, num_paths=4), series
 
     def realise(self, matrix: FloatArray) -> None:
-        """Carry a matrix (D,) by the current splits: record its largest utilisation over the
-        optimum.
+        """Route a matrix (D,), Gbit/s, by the current splits; record its largest link utilisation
+        divided by the optimum.
         """
         interval = self.problem.with_demand(matrix[None])
         utilisation = interval.utilisation(torch.from_numpy(self.splits)[None])
@@ -90,12 +91,12 @@ class Loop:
         self.ratios.append(float(utilisation.amax()) / optimum)
 
     def count(self, matrix: FloatArray, *, is_faulty: bool) -> tuple[Records, Records]:
-        """Return the rates that links and nodes count while the current splits carry a matrix, with
-        noise.
+        """Return the counters of links and of nodes while the current splits route a matrix, as
+        records for the service; rates are in Gbit/s and have 1% noise.
 
         Args:
-            matrix: (D,) Gbit/s.
-            is_faulty: half of the links' counters read 0.
+            matrix: demands, (D,) Gbit/s.
+            is_faulty: whether half of the link counters read 0.
         """
         names = self.topology.node_names
         num_links = self.topology.num_links
@@ -109,7 +110,7 @@ class Loop:
         sent_rates, received_rates, ingress, egress = np.split(
             rates, np.cumsum([num_links, num_links, num_nodes])
         )
-        ends = zip(self.topology.link_source, self.topology.link_target, strict=True)
+        link_ends = zip(self.topology.link_source, self.topology.link_target, strict=True)
         links = [
             {
                 "source": names[source],
@@ -117,7 +118,7 @@ class Loop:
                 "sent": float(sent_rates[e]),
                 "received": float(received_rates[e]),
             }
-            for e, (source, target) in enumerate(ends)
+            for e, (source, target) in enumerate(link_ends)
         ]
         nodes = [
             {"node": names[n], "ingress": float(ingress[n]), "egress": float(egress[n])}
@@ -126,13 +127,13 @@ class Loop:
         return links, nodes
 
     def record_alarm(self, *, is_faulty: bool, is_alarm: bool) -> None:
-        """Count faults that raised an alarm, and alarms without a fault."""
+        """Update the numbers of faults, of faults with an alarm, and of alarms without a fault."""
         self.num_faults += is_faulty
         self.num_noticed_faults += is_faulty and is_alarm
         self.num_false_alarms += is_alarm and not is_faulty
 
     def summary(self) -> str:
-        """Return the line that the benchmark prints."""
+        """Return the line that the benchmark prints: realised utilisation, faults and alarms."""
         ratios = np.array(self.ratios[len(self.ratios) // 3 :])
         return (
             f"{self.topology.name}: realised / optimum mean {ratios.mean():.4f}, p95 "
@@ -154,25 +155,26 @@ async def _run(options: argparse.Namespace, folder: Path) -> None:
         await client.wait_ready("net")
         if loop.history:
             await client.measure("net", loop.series[: loop.history], begin, 300)
-            loop.splits = await _next(client)
+            loop.splits = await _splits_for_next_interval(client)
         for number, matrix in enumerate(loop.series[loop.history :]):
             loop.realise(matrix)
             # Every fault_period-th interval has faulty counters.
             period = loop.fault_period
             is_faulty = bool(period) and number % period == period - 1
             links, nodes = loop.count(matrix, is_faulty=is_faulty)
+            # Before the first allocation the service's routing is the IGP's.
             routing = "allocation" if number or loop.history else "igp"
             time = begin + np.timedelta64(300 * (loop.history + number), "s")
             answer = await client.measure_counters("net", time, links, nodes, routing=routing)
             assert answer.counted is not None
             loop.record_alarm(is_faulty=is_faulty, is_alarm=answer.counted["alarm"])
             if answer.matrices:
-                loop.splits = await _next(client)
+                loop.splits = await _splits_for_next_interval(client)
     print(loop.summary())
 
 
-async def _next(client: AsyncClient) -> FloatArray:
-    """Return the splits (D, K) that the service gives for the next interval."""
+async def _splits_for_next_interval(client: AsyncClient) -> FloatArray:
+    """Request an allocation for the next interval; return its splits (D, K)."""
     allocation = await client.allocate_next("net", deadline_ms=600_000)
     assert allocation.splits is not None
     return np.asarray(allocation.splits[0], np.float64)

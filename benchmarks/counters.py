@@ -1,13 +1,13 @@
-"""Matrices from counters, intervals, routing on estimates, repair and alarms, on measured series,
-with seeds.
+"""Evaluate what `teal_ip.counters` computes from link counters, on measured traffic series:
+estimated matrices and their intervals, routing on the estimates, repair of wrong counters, alarms.
 
     python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,repaired,persistent]
 
-The first share of the matrices is the history, the rest is tested.  Counters are the loads of
-shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean
-over intervals; 90% intervals are counted by demands and by volume, and on working days and weekends
-apart; realised is the largest utilisation of splits for the estimate, under the true matrix, over
-the optimum (4 edge-disjoint paths).
+The first share of the matrices (``--history``) is the history, the rest is tested.  Counters are
+the loads of shortest paths by hops, each with 1% noise.  NMAE is sum abs(estimate - truth) / sum
+truth, the mean over intervals; the coverage of the 90% intervals is counted by demands and by
+volume, and on working days and weekends apart; realised is the largest utilisation of splits for
+the estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
 """
 
 from __future__ import annotations
@@ -36,23 +36,32 @@ from teal_ip.counters.worst_load import worst_load
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
 
 _NOISE = 0.01
-_TRIALS = 100  # runs of intervals with one fault each, for the share of alarms
+_TRIALS = 100  # repetitions of a lasting fault, from which the share of alarms is estimated
 _PARTS = "estimate,routing,flows,repair,repaired,alarm,persistent,worst"
 
 
 class Case(NamedTuple):
-    """A network, its shortest paths' measurement matrix, and its matrices."""
+    """A network with counters under shortest-path routing, and a series of its traffic.
+
+    Attributes:
+        topology: the network.
+        pairs: source and target of each demand, (D, 2) node indices.
+        measurements: contribution of each demand to each counter, (M, D).
+        history: matrices that are known, (H, D) Gbit/s.
+        test: later matrices, which are estimated, (T, D) Gbit/s.
+        is_weekend: whether a test matrix is of a Saturday or Sunday, (T,).
+    """
 
     topology: Topology
     pairs: IntArray
     measurements: sp.csr_array
     history: FloatArray
     test: FloatArray
-    is_weekend: BoolArray  # of each test matrix
+    is_weekend: BoolArray
 
 
 def main() -> None:
-    """See the module."""
+    """Read the traffic series, and run the parts of the evaluation that the options name."""
     parser = series_parser(__doc__)
     parser.add_argument("--history", type=float, default=0.6)
     parser.add_argument("--parts", default=_PARTS)
@@ -65,13 +74,13 @@ def main() -> None:
     matrices = traffic.read(slice(None))
     has_traffic = matrices.sum(1) > 0
     matrices = matrices[has_traffic]
-    weekday = (
-        traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3
-    ) % 7  # 0 is Monday
+    # Days since 1970-01-01, a Thursday; 0 is Monday.
+    weekday = (traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3) % 7
     cut = round(options.history * len(matrices))
     measurements = ecmp_measurements(
         EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs
     )
+    # Counters are the loads of shortest paths by hops.
     case = Case(
         topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5
     )
@@ -80,99 +89,112 @@ def main() -> None:
     )
     for part in options.parts.split(","):
         if part == "alarm":
-            _alarm(case, options.clean)
+            _evaluate_alarms(case, options.clean)
         else:
             {
-                "estimate": _estimate,
-                "routing": _routing,
-                "flows": _flows,
-                "repair": _repair,
-                "repaired": _repaired,
-                "persistent": _persistent,
-                "worst": _worst,
+                "estimate": _evaluate_estimates,
+                "routing": _evaluate_routing,
+                "flows": _evaluate_measured_flows,
+                "repair": _evaluate_repair,
+                "repaired": _evaluate_repaired_estimates,
+                "persistent": _evaluate_lasting_faults,
+                "worst": _evaluate_worst_load,
             }[part](case)
 
 
-def _counted(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:
+def _noisy_counters(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return the counters (M,) of a matrix (D,) in Gbit/s, each with 1% of Gaussian noise."""
     return case.measurements @ matrix * (1 + _NOISE * rng.normal(size=case.measurements.shape[0]))
 
 
-def _estimator(case: Case, history: FloatArray | None) -> Estimator:
+def _calibrated_estimator(case: Case, history: FloatArray | None) -> Estimator:
+    """Return an estimator for the case's routing, calibrated on a history (H, D) or on none."""
     estimator = Estimator(case.pairs, case.topology.num_nodes, history=history)
     estimator.route(case.measurements)
     estimator.calibrate()
     return estimator
 
 
-def _estimate(case: Case) -> None:
+def _evaluate_estimates(case: Case) -> None:
+    """Print the error of estimated matrices and the coverage and width of their 90% intervals, with
+    the history and without.
+    """
     for name, history in (("with history", case.history), ("cold", None)):
-        estimator = _estimator(case, history)
+        estimator = _calibrated_estimator(case, history)
         rng = np.random.default_rng(0)
         rows = []
         for truth in case.test:
-            counters = _counted(case, truth, rng)
+            counters = _noisy_counters(case, truth, rng)
             begin = time.perf_counter()
             estimated = estimator.estimate(counters)
             seconds = time.perf_counter() - begin
-            is_held = (truth >= estimated.lower) & (truth <= estimated.upper)
+            is_covered = (truth >= estimated.lower) & (truth <= estimated.upper)
             width = (estimated.upper - estimated.lower).sum() / truth.sum()
-            volume = truth[is_held].sum() / truth.sum()
+            volume_coverage = truth[is_covered].sum() / truth.sum()
             rows.append(
                 (
                     np.abs(estimated.matrix - truth).sum() / truth.sum(),
-                    is_held.mean(),
-                    volume,
+                    is_covered.mean(),
+                    volume_coverage,
                     width,
                     seconds,
                 )
             )
-        error, holds, volume, width, seconds = np.array(rows).T
+        # One value for each test matrix.
+        error, demand_coverage, volume_coverage, width, seconds = np.array(rows).T
         text = f"estimate, {name}: NMAE {error.mean():.4f}, {1e3 * np.median(seconds):.1f} ms"
         if history is not None:
-            for kind, covered in (("demands", holds), ("volume", volume)):
-                sixths = min(part.mean() for part in np.array_split(covered, 6))
-                text += f"; 90% intervals hold {covered.mean():.3f} of the {kind}, worst sixth {sixths:.3f}"
+            for kind, coverage in (("demands", demand_coverage), ("volume", volume_coverage)):
+                worst_sixth = min(part.mean() for part in np.array_split(coverage, 6))
+                text += f"; 90% intervals hold {coverage.mean():.3f} of the {kind}, worst sixth {worst_sixth:.3f}"
             text += f"; width {width.mean():.3f}"
         print(text, flush=True)
-        for days, of_kind in (("working days", ~case.is_weekend), ("weekends", case.is_weekend)):
-            if history is not None and of_kind.any():
+        for days, is_of_days in (("working days", ~case.is_weekend), ("weekends", case.is_weekend)):
+            if history is not None and is_of_days.any():
                 print(
-                    f"  {days}: NMAE {error[of_kind].mean():.4f}, {holds[of_kind].mean():.3f} of the demands, "
-                    f"{volume[of_kind].mean():.3f} of the volume, width {width[of_kind].mean():.3f}",
+                    f"  {days}: NMAE {error[is_of_days].mean():.4f}, {demand_coverage[is_of_days].mean():.3f} of the demands, "
+                    f"{volume_coverage[is_of_days].mean():.3f} of the volume, width {width[is_of_days].mean():.3f}",
                     flush=True,
                 )
 
 
-def _routing(case: Case) -> None:
+def _evaluate_routing(case: Case) -> None:
+    """Print the largest utilisation under the true matrix, over its optimum, of splits for the
+    estimate, for the estimate with 29 past residuals added, and for the previous matrix.
+    """
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
-    estimator = _estimator(case, case.history)
+    estimator = _calibrated_estimator(case, case.history)
     rng = np.random.default_rng(0)
-    rows = set(np.linspace(0, len(case.test) - 1, 60).astype(int).tolist())
+    # Splits are computed for 60 of the test matrices; the estimator runs on all of them in turn.
+    evaluated_rows = set(np.linspace(0, len(case.test) - 1, 60).astype(int).tolist())
     ratios: dict[str, list[float]] = {
         "estimate": [],
         "estimate and 29 residuals": [],
         "matrix before": [],
     }
     for number, truth in enumerate(case.test):
-        estimated = estimator.estimate(_counted(case, truth, rng))
-        if number not in rows:
+        estimated = estimator.estimate(_noisy_counters(case, truth, rng))
+        if number not in evaluated_rows:
             continue
+        # The smallest possible maximum utilisation for the true matrix.
         problem = Problem.create(
             case.topology, paths, Objective("max_link_utilisation"), truth[None]
         )
         optimum = float(solve(problem, gap=1e-3).value)
-        before = case.test[max(0, number - 1)]
-        several = problem.with_demand(torch.from_numpy(estimator.scenarios(estimated.matrix, 30)))
+        # Splits for the estimate, for 30 scenarios around it, and for the previous matrix.
+        previous_matrix = case.test[max(0, number - 1)]
+        scenarios = problem.with_demand(torch.from_numpy(estimator.scenarios(estimated.matrix, 30)))
         splits = {
             "estimate": solve(problem.with_demand(estimated.matrix[None]), gap=1e-3).splits[0],
             "estimate and 29 residuals": solve_scenarios(
-                several, gap=1e-2, max_iterations=3000
+                scenarios, gap=1e-2, max_iterations=3000
             ).splits,
-            "matrix before": solve(problem.with_demand(before[None]), gap=1e-3).splits[0],
+            "matrix before": solve(problem.with_demand(previous_matrix[None]), gap=1e-3).splits[0],
         }
-        for name, of_name in splits.items():
+        # Utilisation that each of them realises under the true matrix.
+        for name, split_ratios in splits.items():
             ratios[name].append(
-                float(problem.utilisation(of_name[None].to(problem.demand)).amax()) / optimum
+                float(problem.utilisation(split_ratios[None].to(problem.demand)).amax()) / optimum
             )
     for name, values in ratios.items():
         print(
@@ -180,22 +202,31 @@ def _routing(case: Case) -> None:
         )
 
 
-def _flows(case: Case) -> None:
-    """A tenth of the pairs measured: those with the largest residuals' variance."""
-    estimator = _estimator(case, case.history)
+def _evaluate_measured_flows(case: Case) -> None:
+    """Print the error of estimates if the rates of a tenth of the demands are measured, too: those
+    whose estimates had the largest residuals in the history.
+    """
+    estimator = _calibrated_estimator(case, case.history)
     rng = np.random.default_rng(0)
     errors = []
     assert estimator.residuals is not None
-    chosen = np.argsort(-(estimator.residuals**2).sum(0))[: len(case.pairs) // 10]
+    measured_demands = np.argsort(-(estimator.residuals**2).sum(0))[: len(case.pairs) // 10]
     for truth in case.test[:: max(1, len(case.test) // 100)]:
         flows = np.full(len(truth), np.nan)
-        flows[chosen] = truth[chosen] * (1 + _NOISE * rng.normal(size=len(chosen)))
-        estimated = estimator.estimate(_counted(case, truth, rng), flows=np.maximum(flows, 0.0))
+        flows[measured_demands] = truth[measured_demands] * (
+            1 + _NOISE * rng.normal(size=len(measured_demands))
+        )
+        estimated = estimator.estimate(
+            _noisy_counters(case, truth, rng), flows=np.maximum(flows, 0.0)
+        )
         errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
     print(f"a tenth of the pairs measured: NMAE {np.mean(errors):.4f}")
 
 
-def _repair(case: Case) -> None:
+def _evaluate_repair(case: Case) -> None:
+    """Print how many link loads are right to 5% after the repair of counters of which a tenth or
+    three tenths are wrong, and how many right counters are blamed.
+    """
     checker = Checker(case.topology, case.pairs, case.measurements)
     links = case.topology.num_links
     for share in (0.1, 0.3):
@@ -204,8 +235,10 @@ def _repair(case: Case) -> None:
         for _ in range(40):
             truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
             values = case.measurements @ truth
+            # Counters at the senders, at the receivers and at the border, as they should be.
             clean = np.concatenate([values[:links], values])
             counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
+            # The matrix that the operator assumes, with 2% noise.
             believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             begin = time.perf_counter()
             fixed = repair(case.topology, counters, case.measurements @ believed)
@@ -225,34 +258,46 @@ def _repair(case: Case) -> None:
         )
 
 
-def _alarm(case: Case, clean: int) -> None:
+def _evaluate_alarms(case: Case, num_clean: int) -> None:
+    """Print the number of false alarms, and the share of alarms where the assumed matrix lacks 5%
+    of the traffic, with none, a tenth and three tenths of the counters wrong.
+
+    Args:
+        case: network and traffic.
+        num_clean: number of intervals without a fault in the matrix.
+    """
     checker = Checker(case.topology, case.pairs, case.measurements)
     checker.calibrate(case.history)
     for share in (0.0, 0.1, 0.3):
         rng = np.random.default_rng(2)
-        raised = []
-        false = 0
-        for _ in range(clean):
+        alarms = []
+        num_false_alarms = 0
+        for _ in range(num_clean):
             truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
-            false += checker.check(counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))).alarm
+            num_false_alarms += checker.check(
+                counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))
+            ).alarm
+        # 100 intervals in which whole demands are missing in the assumed matrix.
         for _ in range(100):
             truth, wrong_truth = (case.test[rng.integers(len(case.test))] for _ in range(2))
             counters = checker.corrupted_counters(truth, wrong_truth, share, rng)
             believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
             order = rng.permutation(len(truth))
-            gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
-            believed[order[:gone]] = 0.0
-            raised.append(checker.check(counters, believed).alarm)
+            num_missing = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
+            believed[order[:num_missing]] = 0.0
+            alarms.append(checker.check(counters, believed).alarm)
         print(
-            f"alarm, {100 * share:.0f}% of the counters wrong: {false} of {clean} clean intervals, "
-            f"{np.mean(raised):.2f} of those where 5% of the traffic is missing",
+            f"alarm, {100 * share:.0f}% of the counters wrong: {num_false_alarms} of {num_clean} clean intervals, "
+            f"{np.mean(alarms):.2f} of those where 5% of the traffic is missing",
             flush=True,
         )
 
 
-def _persistent(case: Case) -> None:
-    """Faults that last: some of the traffic is missing in the matrix, in so many intervals."""
+def _evaluate_lasting_faults(case: Case) -> None:
+    """Print the share of alarms for faults that last: the assumed matrix lacks 0 to 3% of the
+    traffic in 1, 4 or 16 successive intervals, and the check uses all of them.
+    """
     for window in (1, 4, 16):
         checker = Checker(case.topology, case.pairs, case.measurements, window=window)
         checker.calibrate(case.history)
@@ -262,18 +307,21 @@ def _persistent(case: Case) -> None:
                 rng = np.random.default_rng(3)
                 alarms = 0
                 for _ in range(_TRIALS):
+                    # The same demands are missing in every interval of the window.
                     order = rng.permutation(len(case.pairs))
                     for _ in range(window):
                         truth, wrong_truth = (
                             case.test[rng.integers(len(case.test))] for _ in range(2)
                         )
                         believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
-                        gone = np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
-                        believed[order[: gone if missing else 0]] = 0.0
-                        last = checker.check(
+                        num_missing = (
+                            np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
+                        )
+                        believed[order[: num_missing if missing else 0]] = 0.0
+                        result = checker.check(
                             checker.corrupted_counters(truth, wrong_truth, share, rng), believed
                         )
-                    alarms += last.alarm
+                    alarms += result.alarm
                 texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
             print(
                 f"window {window}, {100 * share:.0f}% of the counters wrong: share of alarms with "
@@ -282,14 +330,16 @@ def _persistent(case: Case) -> None:
             )
 
 
-def _repaired(case: Case) -> None:
-    """Estimates from counters of which some are wrong, as `teal estimate` makes them."""
+def _evaluate_repaired_estimates(case: Case) -> None:
+    """Print the error of estimates from counters of which some are wrong, with the repair of `teal
+    estimate` and without.
+    """
     checker = Checker(case.topology, case.pairs, case.measurements)
-    for share, (known_share, history) in itertools.product(
+    for share, (knowledge, history) in itertools.product(
         (0.0, 0.1, 0.3), (("history", case.history), ("nothing", None))
     ):
         for is_repaired in (False, True):
-            estimator = _estimator(case, history)
+            estimator = _calibrated_estimator(case, history)
             rng = np.random.default_rng(4)
             errors = []
             for number, truth in enumerate(case.test):
@@ -301,41 +351,50 @@ def _repaired(case: Case) -> None:
                 errors.append(np.abs(estimated.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"
             print(
-                f"estimate, {known_share} known, {100 * share:.0f}% of the counters wrong, {name}: "
+                f"estimate, {knowledge} known, {100 * share:.0f}% of the counters wrong, {name}: "
                 f"NMAE {np.mean(errors):.4f}",
                 flush=True,
             )
 
 
-def _worst(case: Case) -> None:
+def _evaluate_worst_load(case: Case) -> None:
+    """Print the largest utilisation that splits for the estimate can have under a matrix that
+    explains the counters: under all such matrices, and under those near the estimate.
+    """
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
-    estimator = _estimator(case, case.history)
+    estimator = _calibrated_estimator(case, case.history)
     rng = np.random.default_rng(0)
     truth = case.test[len(case.test) // 2]
     assert estimator.residuals is not None
-    ball = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
-    counters = _counted(case, truth, rng)
+    # The 90% quantile of the estimator's past errors, as shares of the traffic, bounds the near
+    # ones.
+    radius = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
+    counters = _noisy_counters(case, truth, rng)
     estimated = estimator.estimate(counters)
+    # Splits for the estimate, and the optimum of the true matrix.
     problem = Problem.create(
         case.topology, paths, Objective("max_link_utilisation"), estimated.matrix[None]
     )
     splits = solve(problem, gap=1e-3).splits[0]
     optimum = float(solve(problem.with_demand(truth[None]), gap=1e-3).value)
     links = case.topology.num_links
-    shares = sp.csr_array(path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links])
-    for name, near in (
+    # (E, D) share of each demand on each link.
+    link_shares = sp.csr_array(
+        path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links]
+    )
+    for name, centre in (
         ("all matrices", None),
-        (f"those within {ball:.3f} of the estimate", estimated.matrix),
+        (f"those within {radius:.3f} of the estimate", estimated.matrix),
     ):
         begin = time.perf_counter()
         worst = worst_load(
-            shares,
+            link_shares,
             case.topology.capacity,
             case.measurements,
             counters,
             tolerance=0.03,
-            near=near,
-            ball=None if near is None else ball,
+            near=centre,
+            ball=None if centre is None else radius,
         )
         seconds = time.perf_counter() - begin
         print(

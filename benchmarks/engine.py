@@ -1,4 +1,5 @@
-"""Teal beside LP solvers: seconds to a certified gap, cold and from the solution of the matrix before.
+"""Compare Teal with LP solvers: seconds to a certified gap, cold and warm (from the solution of the
+previous matrix).
 
     python benchmarks/engine.py --data FOLDER [--networks b4,geant,UsCarrier,Kdl,ASN] [--limit 60] \
         --out runs/engine
@@ -9,10 +10,11 @@ timed call on each of the others, the median (:func:`timing.time_series`).  PDLP
 own, since OR-Tools and HiGHS cannot be loaded into one; its clock runs there.  Each solver may use
 all cores; HiGHS's simplex and IPX use one.
 
-Of solvers that need a model the time of the solver alone is compared (``solver_s``), without the
-building of the model; of Teal the whole call.  The gap of every allocation is certified by the same
-arithmetic (:func:`teal.problem.assessment.assess`) from the splits and prices that the solver gives.
-A solver is measured in several settings, and the fastest one that reaches a gap counts for it.
+A solver that needs a model is compared by the time of the solver alone (``solver_s``), without
+building the model; Teal by the time of the whole call.  The gap of every allocation is certified by
+the same arithmetic (:func:`teal.problem.assessment.assess`) from the splits and prices that the
+solver gives.  Each solver is measured in several settings; the fastest one that reaches a gap
+counts.
 
 OUT/engine.csv has a row for each network, solver and setting; OUT/engine-summary.csv the fastest
 setting of each solver, and ratios of solver to Teal; OUT/engine.png shows gap against time,
@@ -37,6 +39,7 @@ from timing import NOT_RUN, Solve, State, time_series
 
 import teal
 
+# Name: source of the topology, and load of the gravity traffic.
 NETWORKS = {
     "b4": ("b4", 6),
     "geant": ("topohub:sndlib/geant", 4),
@@ -61,12 +64,12 @@ class Party:
     """A solver in one setting.
 
     Attributes:
-        solver: its name.
-        setting: its options.
+        solver: name of the solver.
+        setting: options of the solver, as text.
         start: :data:`COLD` or :data:`WARM`.
-        make: makes the function that is timed.
-        max_columns: of the path-form program; it is not run on larger ones.
-        target: gap at which it stops; NaN for the solver's own tolerance.
+        make: returns a new function that solves a problem of one matrix, which is timed.
+        max_columns: largest number of columns (paths) of a program on which the solver is run.
+        target: relative gap at which Teal stops; NaN for a solver that stops at its own tolerance.
     """
 
     solver: str
@@ -79,7 +82,20 @@ class Party:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A row of engine.csv."""
+    """A row of engine.csv: one solver in one setting on one network.
+
+    Attributes:
+        network: key of :data:`NETWORKS`.
+        solver: name of the solver.
+        setting: options of the solver, as text.
+        start: :data:`COLD` or :data:`WARM`.
+        target: relative gap at which Teal stops; NaN for other solvers.
+        seconds: median time of a whole call, s.
+        solver_s: median time of the solver alone, without building its model, s.
+        gap: largest certified gap of the allocations.
+        calls: number of timed calls.
+        state: :class:`timing.State` of the calls.
+    """
 
     network: str
     solver: str
@@ -94,10 +110,15 @@ class Measured:
 
 
 def parties(limit: float) -> Iterator[Party]:
-    """All solvers in all settings."""
+    """Yield all solvers in all settings that are compared.
+
+    Args:
+        limit: time limit of a solver, s.
+    """
     for target in TARGETS:
         yield Party("Teal", "", COLD, lambda t=target: peers.teal_cold(t, limit), target=target)  # type: ignore[misc]
         yield Party("Teal", "", WARM, lambda t=target: peers.teal_warm(t, limit), target=target)  # type: ignore[misc]
+    # Simplex and interior-point methods of HiGHS and Gurobi.
     for solver in ("highs", "gurobi"):
         for method, presolve, crossover, size in (
             ("primal-simplex", False, True, MAX_COLUMNS_SIMPLEX),
@@ -141,7 +162,13 @@ def parties(limit: float) -> Iterator[Party]:
 
 
 def load(name: str, data: Path, matrices: int) -> teal.Problem:
-    """The problem of ``matrices`` consecutive matrices."""
+    """Return the total-flow problem of consecutive gravity matrices of a network.
+
+    Args:
+        name: key of :data:`NETWORKS`.
+        data: folder of the published files.
+        matrices: number of matrices, the batch size of the problem.
+    """
     source, traffic_load = NETWORKS[name]
     is_file = source.endswith(".json")
     topology = teal.load_topology(str(published(data, source)) if is_file else source)
@@ -153,22 +180,28 @@ def load(name: str, data: Path, matrices: int) -> teal.Problem:
 def measure(
     name: str, data: Path, limit: float, solvers: Sequence[str]
 ) -> tuple[teal.Problem, list[Measured]]:
-    """Every party on one network, one after the other in this process.
+    """Measure the solvers on one network, one after the other in this process.
 
     Args:
-        name: of the network.
+        name: key of :data:`NETWORKS`.
         data: folder of the published files.
-        limit: of each solver, s.
-        solvers: to measure; none for all.
+        limit: time limit of each solver, s.
+        solvers: names of the solvers to measure; empty for all.
+
+    Returns:
+        the problem of the network, and a row for each solver and setting.
     """
+    # One problem for each matrix of the series.
     problem = load(name, data, NUM_MATRICES)
-    _ = problem.paths.packed  # made once for a network, as in a service
+    # Pack the paths before the timing, as a service does once for a network.
+    _ = problem.paths.packed
     rows = [problem.row(number) for number in range(problem.batch)]
     columns = int(problem.paths.mask.sum())
     measured = []
     for party in parties(limit):
         if solvers and party.solver not in solvers:
             continue
+        # Programs that are too large for a solver are not run.
         timing = NOT_RUN
         if columns <= party.max_columns:
             timing = time_series(party.make(), rows)
@@ -191,10 +224,14 @@ def measure(
 
 
 def cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
-    """Cell of a table, and the fastest of some rows.
+    """Return the time of the fastest row as the text of a table cell, and this row.
 
-    The cell is a number of seconds, ``>LIMIT`` where all that were run were stopped, or ``not
-    run``.
+    The text is the solver's seconds; ``>LIMIT`` if no row is solved and some were stopped at the
+    time limit; or ``not run``.  Without a solved row the row is None.
+
+    Args:
+        rows: measured settings.
+        limit: time limit of a solver, s.
     """
     solved = [row for row in rows if row.state == State.SOLVED]
     if solved:
@@ -205,8 +242,14 @@ def cell(rows: Sequence[Measured], limit: float) -> tuple[str, Measured | None]:
 
 
 def ratio(peer_text: str, teal_text: str) -> str:
-    """Cell of a ratio of two cells: a number, ``>NUMBER`` where the other solver was stopped, ``not
-    run`` where either was not run or Teal was stopped.
+    """Return the ratio of another solver's time to Teal's as the text of a table cell.
+
+    The text is ``>NUMBER`` if the other solver was stopped, and ``not run`` if one of the two was
+    not run or Teal was stopped.
+
+    Args:
+        peer_text: cell of the other solver's time (:func:`cell`).
+        teal_text: cell of Teal's time.
     """
     if teal_text.startswith(">") or "not run" in (teal_text, peer_text):
         return "not run"
@@ -216,7 +259,14 @@ def ratio(peer_text: str, teal_text: str) -> str:
 
 
 def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> dict[str, Any]:
-    """A row of engine-summary.csv: each solver in its fastest setting, and ratios to Teal."""
+    """Return a row of engine-summary.csv: the time of each solver in its fastest setting, and the
+    ratios of these times to Teal's.
+
+    Args:
+        problem: problem of the network.
+        rows: all measurements on the network.
+        limit: time limit of a solver, s.
+    """
     line: dict[str, Any] = {
         "network": rows[0].network,
         "demands": problem.paths.num_demands,
@@ -224,41 +274,52 @@ def summary(problem: teal.Problem, rows: Sequence[Measured], limit: float) -> di
         "columns": int(problem.paths.mask.sum()),
     }
     for start in (COLD, WARM):
-        of_start = [row for row in rows if row.start == start]
-        peer_rows = [row for row in of_start if row.solver != "Teal"]
-        exact = [row for row in peer_rows if row.solver == "HiGHS" and _may_be_exact(row)]
+        rows_of_start = [row for row in rows if row.start == start]
+        peer_rows = [row for row in rows_of_start if row.solver != "Teal"]
+        exact_rows = [row for row in peer_rows if row.solver == "HiGHS" and _may_be_exact(row)]
         for target in TARGETS:
             name = f"{start} to {target:g}"
             teal_text, _ = cell(
-                [r for r in of_start if r.solver == "Teal" and r.target == target], limit
+                [r for r in rows_of_start if r.solver == "Teal" and r.target == target], limit
             )
-            # Those that were stopped stay: they say that nobody reached the gap by the limit.
-            reaching = [row for row in peer_rows if row.gap <= target or row.state != State.SOLVED]
-            text, fastest = cell(reaching, limit)
+            # Stopped rows stay: if no solver reached the gap, the cell says ">LIMIT".
+            rows_at_target = [
+                row for row in peer_rows if row.gap <= target or row.state != State.SOLVED
+            ]
+            text, fastest = cell(rows_at_target, limit)
             line[f"Teal {name}"] = teal_text
             line[f"other {name}"] = text
             line[f"other {name}, which"] = f"{fastest.solver}, {fastest.setting}" if fastest else ""
             line[f"other over Teal {name}"] = ratio(text, teal_text)
-            line[f"HiGHS over Teal {name}"] = ratio(cell(exact, limit)[0], teal_text)
-        line[f"HiGHS {start}, exact"] = cell(exact, limit)[0]
+            line[f"HiGHS over Teal {name}"] = ratio(cell(exact_rows, limit)[0], teal_text)
+        line[f"HiGHS {start}, exact"] = cell(exact_rows, limit)[0]
         for solver in ("HiGHS", "Gurobi", "Clarabel", "PDLP"):
-            of_solver = [row for row in peer_rows if row.solver == solver]
-            if of_solver:
-                text, fastest = cell(of_solver, limit)
+            solver_rows = [row for row in peer_rows if row.solver == solver]
+            if solver_rows:
+                text, fastest = cell(solver_rows, limit)
                 line[f"{solver} {start}"] = text
                 line[f"{solver} {start}, setting"] = fastest.setting if fastest else ""
     return line
 
 
 def _may_be_exact(row: Measured) -> bool:
-    """Whether a solution is exact, or none was found by the limit."""
+    """Whether the row may count for an exact solver: its gap is at most :data:`EXACT_GAP`, or it
+    has no solution.
+    """
     return row.gap <= EXACT_GAP or row.state != State.SOLVED
 
 
 def write(
     out: Path, rows: Sequence[Measured], lines: Sequence[dict[str, Any]], limit: float
 ) -> None:
-    """Write both tables and both pictures."""
+    """Write engine.csv and engine-summary.csv, and draw engine.png and overview.png.
+
+    Args:
+        out: folder of the files.
+        rows: rows of engine.csv.
+        lines: rows of engine-summary.csv.
+        limit: time limit of a solver, s.
+    """
     out.mkdir(parents=True, exist_ok=True)
     with (out / "engine.csv").open("w", newline="", encoding="utf-8") as stream:
         names = [field.name for field in dataclasses.fields(Measured)]
@@ -273,7 +334,11 @@ def write(
 
 
 def read(out: Path) -> list[Measured]:
-    """The rows of OUT/engine.csv."""
+    """Return the rows of OUT/engine.csv, which a former run has written.
+
+    Args:
+        out: folder of engine.csv.
+    """
     with (out / "engine.csv").open(encoding="utf-8") as stream:
         lines = list(csv.DictReader(line for line in stream if not line.startswith("# ")))
     return [
@@ -294,7 +359,7 @@ def read(out: Path) -> list[Measured]:
 
 
 def main() -> None:
-    """Measure the networks; write tables and pictures."""
+    """Measure the solvers on the networks, or read earlier rows; write tables and pictures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -313,15 +378,16 @@ def main() -> None:
     rows: list[Measured] = []
     lines: list[dict[str, Any]] = []
     for name in options.networks.split(","):
-        of_network = [row for row in stored_rows if row.network == name]
+        network_rows = [row for row in stored_rows if row.network == name]
+        # Measured rows replace the stored ones of the same solvers.
         if options.redraw:
             problem = load(name, options.data, 1)
         else:
-            of_network = [row for row in of_network if row.solver not in options.solvers]
+            network_rows = [row for row in network_rows if row.solver not in options.solvers]
             problem, measured = measure(name, options.data, options.limit, options.solvers)
-            of_network += measured
-        rows += of_network
-        lines.append(summary(problem, of_network, options.limit))
+            network_rows += measured
+        rows += network_rows
+        lines.append(summary(problem, network_rows, options.limit))
         write(options.out, rows, lines, options.limit)
     print(options.out / "engine.csv", options.out / "engine-summary.csv")
 

@@ -1,4 +1,4 @@
-"""Pictures of :mod:`engine`: gap against time, and the time of each solver as bars."""
+"""Draw the pictures of :mod:`engine`: gap against time, and the time of each solver as bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from timing import State
 
-_MIN_GAP = 1e-8  # smaller gaps are drawn here
+_MIN_GAP = 1e-8  # smaller gaps are drawn at this height
 _MARKERS = {"HiGHS": "^", "Gurobi": "v", "Clarabel": "s", "PDLP": "D"}
 # Bars of the overview: column of engine-summary.csv, label, colour.
 _BARS = (
@@ -23,31 +23,32 @@ _BARS = (
 
 
 def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
-    """Plot the certified gap against time: a panel for each network, Teal as lines, each setting
-    of another solver as a mark, filled where it started warm.
+    """Plot certified gap against time in a panel for each network: Teal as lines, each setting of
+    another solver as a mark, which is filled for a warm start.
 
     Args:
-        file: PNG.
-        rows: :class:`engine.Measured`.
+        file: PNG file to write.
+        rows: :class:`engine.Measured` of all networks.
     """
     names = list(dict.fromkeys(row.network for row in rows))
     num_columns = min(3, len(names))
-    num_lines = math.ceil(len(names) / num_columns)
-    figure = Figure(figsize=(4.6 * num_columns, 3.6 * num_lines), layout="constrained")
+    num_panel_rows = math.ceil(len(names) / num_columns)
+    figure = Figure(figsize=(4.6 * num_columns, 3.6 * num_panel_rows), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(num_lines, num_columns, squeeze=False)
+    panels = figure.subplots(num_panel_rows, num_columns, squeeze=False)
     handles: dict[str, Any] = {}
     for axis, name in zip(panels.flat, names, strict=False):
         network_rows = [row for row in rows if row.network == name]
         handles |= _plot_network(axis, [row for row in network_rows if row.state == State.SOLVED])
-        late = [row for row in network_rows if row.state == State.STOPPED]
-        stopped = ", ".join(dict.fromkeys(row.solver for row in late))
+        stopped_rows = [row for row in network_rows if row.state == State.STOPPED]
+        stopped = ", ".join(dict.fromkeys(row.solver for row in stopped_rows))
         title = f"{name} (stopped: {stopped})" if stopped else name
         axis.set(xscale="log", yscale="log", title=title, xlabel="seconds", ylabel="certified gap")
-        # Whole decades.
+        # The time axis has whole decades.
         low, high = axis.get_xlim()
         axis.set_xlim(10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high)))
         axis.grid(alpha=0.3)
+    # Remove the unused panels.
     for axis in list(panels.flat)[len(names) :]:
         axis.remove()
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8)
@@ -55,7 +56,12 @@ def gap_against_time(file: Path, rows: Sequence[Any]) -> None:
 
 
 def _plot_network(axis: Any, solved: Sequence[Any]) -> dict[str, Any]:
-    """Plot the solved rows of one network; return the artists by their label in the legend."""
+    """Plot the solved rows of one network; return the artists by their label in the legend.
+
+    Args:
+        axis: axes of the panel.
+        solved: :class:`engine.Measured` rows of the network that were solved.
+    """
     handles: dict[str, Any] = {}
     for start, colour in (("cold", "C0"), ("warm", "C1")):
         teal_rows = [row for row in solved if row.solver == "Teal" and row.start == start]
@@ -82,13 +88,13 @@ def _plot_network(axis: Any, solved: Sequence[Any]) -> dict[str, Any]:
 def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> None:
     """Draw the time of each solver on each network as a bar.
 
-    A solver that was stopped has a hatched bar that ends at the limit; one that was not run has
-    these words in the place of a bar.
+    A solver that was stopped has a hatched bar that ends at the limit; for a solver that was not
+    run the words "not run" replace the bar.
 
     Args:
-        file: PNG.
-        lines: of engine-summary.csv.
-        limit: of each solver, s.
+        file: PNG file to write.
+        lines: rows of engine-summary.csv.
+        limit: time limit of each solver, s.
     """
     figure = Figure(figsize=(9, 1.1 + 0.75 * len(lines)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -101,6 +107,7 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
     )
     axis_start = shortest / 2
     for number, (column, label, colour) in enumerate(_BARS):
+        # An invisible bar makes the entry of the legend.
         axis.barh([math.nan], [math.nan], color=colour, label=label)
         for row, line in enumerate(lines):
             text = str(line.get(column) or "not run")
@@ -118,7 +125,7 @@ def overview(file: Path, lines: Sequence[Mapping[str, Any]], limit: float) -> No
 def _draw_bar(
     axis: Any, height: float, text: str, colour: str, axis_start: float, limit: float
 ) -> None:
-    """Draw one bar, with its time beside it.
+    """Draw one bar, with its time to the right of it.
 
     Args:
         axis: axes of the picture.
@@ -147,6 +154,7 @@ def _draw_bar(
 
 
 def _is_number(text: Any) -> bool:
+    """Whether a cell is a finite number, and not ">LIMIT", "not run" or empty."""
     try:
         return math.isfinite(float(text))
     except ValueError:
@@ -154,4 +162,5 @@ def _is_number(text: Any) -> bool:
 
 
 def _time_text(seconds: float) -> str:
+    """Return a time with two significant digits, in ms below 0.1 s."""
     return f"{1e3 * seconds:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"

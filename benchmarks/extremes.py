@@ -1,4 +1,4 @@
-"""Certificates and gaps on random networks whose magnitudes span 15 decades.
+"""Verify certificates and gaps on random networks whose magnitudes span 15 decades.
 
     python -m benchmarks.extremes --out OUT [--problems 1000] [--gap 1e-4] [--oracle]
 
@@ -25,7 +25,7 @@ from tests.extremes import check
 
 
 def main() -> None:
-    """Run the benchmark."""
+    """Solve and verify the random problems; write their rows and print the counts of faults."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -38,6 +38,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
+    # Rows of all problems, and counts of each kind of fault.
     counts: Counter[str] = Counter()
     rows = []
     for seed in range(arguments.first, arguments.first + arguments.problems):
@@ -54,6 +55,7 @@ def main() -> None:
     for key in [key for key, flag in rows[0].items() if isinstance(flag, bool)]:
         print(f"{key:>22} {counts[key]:6}")
     print("above the gap, by kind and objective:")
+    # Problems that ended above the target gap.
     for (kind, objective), count in sorted(
         Counter((r["kind"], r["objective"]) for r in rows if r["above_gap"]).items()
     ):

@@ -1,15 +1,15 @@
-"""Few segment routing policies that stay as they are under every single cable's failure: found, and
-proved.
+"""Search for few segment routing policies that stay in place under every single cable failure, and
+bound what any such policies can reach.
 
     python benchmarks/few_policies.py --out runs/few-policies [--network germany50 ...] [--matrices 1] [--data FOLDER]
 
 For each network of SNDlib (through the package topohub, 100 Gbit/s a link, gravity traffic at 90%
 of what hop counts carry) the largest utilisation over all failures: of shortest paths, of any
-number of policies, of at most N, and the fewest policies within 1% of the least; each with its
-bound, and the seconds of the whole search.  The policies steer single demands, or all traffic that
-crosses their router (transit).  With --data, a folder of Geant2012.graph and Geant2012.0000.demands
-(data/README.md gives the source), the same for REPETITA's Geant2012 as published: its metrics, one
-matrix, without failures.
+number of policies, and of at most N policies; and the smallest number of policies within 1% of the
+least utilisation; each with its bound, and the seconds of the whole search.  The policies steer
+single demands, or all traffic that crosses their router (transit).  With --data, a folder of
+Geant2012.graph and Geant2012.0000.demands (data/README.md gives the source), the same for
+REPETITA's Geant2012 as published: its metrics, one matrix, without failures.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from teal_ip.segments.few import Few
 from teal_ip.segments.static_lists import static_lists
 
 NETWORKS = ("abilene", "nobel-germany", "nobel-eu", "cost266", "geant", "germany50")
-MOST = (1, 2, 3, 5, 10)
-GAP = 1e-3
+POLICY_LIMITS = (1, 2, 3, 5, 10)
+GAP = 1e-3  # relative gap of the search
 
 
 def cases(
@@ -83,8 +83,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/few-policies"))
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in MOST}
+    few = {"within 1%": Few(within=0.01)} | {f"at most {n}": Few(at_most=n) for n in POLICY_LIMITS}
     for name, dags, pairs, demand in cases(options):
+        # Text of the limit, limit on the policies, and whether they steer all traffic that crosses
+        # their router.
         questions = [
             ("any", None, False),
             *((text, limit, transit) for transit in (False, True) for text, limit in few.items()),
@@ -96,6 +98,7 @@ def main() -> None:
             except teal.InputError as error:
                 print(name, text, error)
                 continue
+            # Row of the question and its answer.
             seconds = time.perf_counter() - begin
             question = {
                 "network": name,

@@ -51,13 +51,18 @@ Row = dict[str, str]
 
 
 def pages() -> list[Path]:
-    """The files that may hold figures."""
+    """Return the Markdown pages that may have figures: those in the root and below docs/."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def read(name: str) -> tuple[Row, list[Row]]:
-    """Header and rows of a stored file; one row for each group of figures if it has a row for each
-    figure.
+    """Return the header and the rows of a stored file, by key and by column.
+
+    If the file has the columns ``measure`` and ``value``, its rows are grouped by the remaining
+    columns: each group is returned as one row, with the values of its measures as columns.
+
+    Args:
+        name: name of the file in docs/figures.
     """
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
@@ -75,13 +80,18 @@ def read(name: str) -> tuple[Row, list[Row]]:
 
 
 def fill(text: str) -> str:
-    """A page with its tables and numbers as the stored files have them.
+    """Return a page with its tables, numbers and header lines filled from the stored files.
+
+    Args:
+        text: text of the page.
 
     Raises:
-        ValueError: if a file has no such column, or not one row for a number.
+        ValueError: if a mark cannot be read, no row meets its conditions, a column is missing, or
+            more than one row meets the conditions of a number.
     """
 
-    def filled(matched: re.Match[str]) -> str:
+    def filled_mark(matched: re.Match[str]) -> str:
+        """Return the opening comment, the new content and the closing comment of one mark."""
         parts = [part.strip() for part in matched["spec"].split("|")]
         if matched["kind"] == "header":
             return f"{matched['open']}{read(parts[0])[0][parts[1]]}{matched['close']}"
@@ -100,6 +110,7 @@ def fill(text: str) -> str:
             if len(cells) != 1:
                 raise ValueError(f"{matched['spec']}: {len(cells)} rows in place of one")
             return f"{matched['open']}{', '.join(cells[0])}{matched['close']}"
+        # A table: headings, a line of dashes, and the rows.
         table = [[heading for _, _, heading in columns], *cells]
         if matched["transposed"]:
             table = [list(row) for row in zip(*table, strict=True)]
@@ -108,11 +119,16 @@ def fill(text: str) -> str:
             [matched["open"], *("| " + " | ".join(row) + " |" for row in table), matched["close"]]
         )
 
-    return _MARK.sub(filled, text)
+    return _MARK.sub(filled_mark, text)
 
 
 def _column(text: str, spec: str) -> tuple[str, str, str]:
-    """Name, format and heading of a column."""
+    """Return the name, the format and the heading of a column.
+
+    Args:
+        text: column of a mark, ``NAME:FORMAT "HEADING"``; format and heading may be missing.
+        spec: text of the mark, for the message.
+    """
     matched = _COLUMN.match(text)
     if not matched:
         raise ValueError(f'{spec}: expected COLUMN:FORMAT "HEADING", ...')
@@ -121,11 +137,18 @@ def _column(text: str, spec: str) -> tuple[str, str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas that are not in quotation marks."""
+    """Split a text at its commas, except for those in quotation marks."""
     return re.findall(r'(?:"[^"]*"|[^,"])+', text)
 
 
 def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
+    """Return the rows that meet all conditions.
+
+    Args:
+        rows: rows by column.
+        conditions: ``COLUMN=VALUE, ...``, where ``A/B`` allows several values unless quoted.
+        spec: text of the mark, for the message.
+    """
     for condition in filter(None, map(str.strip, _split(conditions))):
         column, _, values = condition.partition("=")
         if rows and not any(column in row for row in rows):
@@ -138,10 +161,18 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
 
 
 def _text(value: str, form: str) -> str:
+    """Return a stored value as the text of a cell, in one of the formats of the
+    module docstring.
+
+    Args:
+        value: value as stored; empty for none.
+        form: format, such as ``time`` or ``percent1``; empty for none.
+    """
     if form == "code":
         return f"`{value}`"
     if not form or not value:
         return value or "-"
+    # A time limit: no decimals.
     if value.startswith(">"):
         bound = re.sub(r"\.0+(?!\d)", "", _text(value[1:], form))
         return f"> {bound}"
@@ -159,6 +190,7 @@ def _text(value: str, form: str) -> str:
         form = "time"
         number = number / 1000
     if form == "time":
+        # The first unit in which the number is below 1000.
         unit, scale = next(
             (u, s)
             for u, s in (("us", 1e6), ("ms", 1e3), ("s", 1.0))
@@ -173,7 +205,7 @@ def _text(value: str, form: str) -> str:
 
 
 def _digits(number: float, digits: int) -> str:
-    """A number with so many significant digits, without an exponent."""
+    """Return a number with ``digits`` significant digits and commas, without an exponent."""
     if not number:
         return "0"
     places = digits - 1 - math.floor(math.log10(abs(number)))
@@ -181,14 +213,17 @@ def _digits(number: float, digits: int) -> str:
 
 
 def store(file: Path, name: str, command: str, beside: str, sources: list[str]) -> Path:
-    """Copy a benchmark's CSV file into ``docs/figures`` behind a header; the path of the copy.
+    """Copy a benchmark's CSV file into ``docs/figures``, with a header that says how it was made.
 
     Args:
-        file: of the benchmark.
-        name: of the copy.
-        command: that made it.
-        beside: what else ran on the machine.
+        file: CSV file of the benchmark.
+        name: name of the copy.
+        command: command that made the file.
+        beside: other programs that ran on the machine, or "nothing".
         sources: files and folders of the code that the figures measure.
+
+    Returns:
+        path of the copy.
     """
     header = {
         "command": command,
@@ -201,15 +236,18 @@ def store(file: Path, name: str, command: str, beside: str, sources: list[str]) 
     lines = file.read_text(encoding="utf-8").splitlines()
     body = [line for line in lines if not line.startswith("# ")]
     out = FOLDER / name
-    head = [f"# {key}: {header[key]}" for key in KEYS]
-    out.write_text("\n".join([*head, *body, ""]), encoding="utf-8")
+    header_lines = [f"# {key}: {header[key]}" for key in KEYS]
+    out.write_text("\n".join([*header_lines, *body, ""]), encoding="utf-8")
     return out
 
 
 def _machine() -> str:
-    info = Path("/proc/cpuinfo")
+    """Return the number and kind of the cores, the memory and the Python version, as one text."""
+    cpu_info = Path("/proc/cpuinfo")
     names = (
-        re.findall(r"^model name\s*: (.*)$", info.read_text(), flags=re.M) if info.is_file() else []
+        re.findall(r"^model name\s*: (.*)$", cpu_info.read_text(), flags=re.M)
+        if cpu_info.is_file()
+        else []
     )
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     processor = names[0] if names else platform.processor() or platform.machine()
@@ -219,14 +257,21 @@ def _machine() -> str:
 
 
 def git(*words: str) -> str:
-    """Output of a git command in this checkout."""
+    """Return the output of a git command in this checkout; ``words`` are its arguments."""
     return subprocess.run(
         ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True
     ).stdout
 
 
 def fill_pages(*, is_check: bool = False) -> bool:
-    """Fill the pages from the stored figures, or check them; whether any differs."""
+    """Fill the pages from the stored figures, and print those that differed.
+
+    Args:
+        is_check: compare only, and write nothing.
+
+    Returns:
+        whether any page differed.
+    """
     differs = False
     for page in pages():
         text = page.read_text(encoding="utf-8")
@@ -241,7 +286,7 @@ def fill_pages(*, is_check: bool = False) -> bool:
 
 
 def main() -> int:
-    """Fill the pages, or check them."""
+    """Fill the pages, or check them with --check; return 1 if a checked page differs, else 0."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,5 +1,5 @@
-"""Matrices and the worst failure from counters of an ISP's network, against the traffic behind
-them, over seeds.
+"""Compare the matrices and the worst failure that Teal estimates from an ISP's counters with the
+true traffic, over several seeds.
 
     python -m benchmarks.first_afternoon --out docs/figures/first-afternoon.csv
 
@@ -25,12 +25,19 @@ from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate_command import run_simulate
 from tests import isp
 
-COUNTER_ERROR = 0.02  # as polls are missing, rates of intervals of different lengths are compared
+# Relative error of the counters: where polls are missing, counters of intervals of different
+# lengths are compared.
+COUNTER_ERROR = 0.02
 
 
 def measure(seed: int) -> dict[str, Any]:
-    """One network."""
+    """Estimate and simulate one network; return its row of the table, by column.
+
+    Args:
+        seed: seed of the network, the traffic and the faults of the counters.
+    """
     with tempfile.TemporaryDirectory() as folder:
+        # The commands read and write files of the present folder.
         os.chdir(folder)
         inputs = isp.write(Path(folder), seed)
         files: dict[str, Any] = {"topology": "links.csv", "routers": Path("routers.csv")}
@@ -48,6 +55,7 @@ def measure(seed: int) -> dict[str, Any]:
         topology = teal.load_topology("links.csv", routers="routers.csv")
         estimated_traffic = teal.load_traffic("est/matrices.npz", topology)
         row: dict[str, Any] = {"seed": seed, "nmae": isp.error(inputs, topology, estimated_traffic)}
+        # The worst failure of a cable under the estimated and under the true matrices.
         for name, traffic in (("estimated", "est/matrices.npz"), ("true", "truth.csv")):
             config = SimulateConfig(**files, traffic=traffic, failures=("cables",))
             result = run_simulate(config, lambda _: None)
@@ -57,7 +65,7 @@ def measure(seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure the networks of all seeds, and write a row for each to the CSV file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=10)

@@ -1,5 +1,5 @@
-"""What a newcomer waits for: the first solve, the demo and the tests, each from a fresh clone with
-an empty home.
+"""Measure the first solve, the demo and the tests of a newcomer, each from a fresh clone with an
+empty home.
 
     python benchmarks/first_start.py [--steps solve,demo,test,again,ci] [--out runs/first-start.csv]
 
@@ -37,7 +37,13 @@ COMMANDS = {
 
 
 class Checkout:
-    """A clone, and a home for it, which another clone may share."""
+    """A fresh clone of the repository, and its home folder.
+
+    Args:
+        folder: parent of the clone and the home.
+        name: name of the clone's folder.
+        home: name of the home's folder; two clones with one name share it.
+    """
 
     def __init__(self, folder: Path, name: str, home: str) -> None:
         self.clone = folder / name
@@ -46,7 +52,13 @@ class Checkout:
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.clone)], check=True)
 
     def seconds(self, command: list[str], log: Path) -> float:
-        """Wall time of a command; its output goes to a file."""
+        """Run a command in the clone; return its wall time, s.
+
+        Args:
+            command: command line.
+            log: file for its output.
+        """
+        # Without settings of Teal and Numba or folders of caches.
         environment = {
             key: value
             for key, value in os.environ.items()
@@ -78,7 +90,7 @@ def measure(step: str, folder: Path, logs: Path) -> tuple[object, ...]:
         logs: folder of the outputs.
 
     Returns:
-        row of the table, without the commit.
+        row of the table, without its last column, the commit.
     """
     home = "home-test" if step == "again" else f"home-{step}"
     checkout = Checkout(folder, step, home)
@@ -93,7 +105,9 @@ def measure(step: str, folder: Path, logs: Path) -> tuple[object, ...]:
 
 
 def main() -> None:
-    """Measure all steps, and write the table."""
+    """Measure the steps of the options, each in a fresh clone, and write their rows to the CSV
+    file.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", default="solve,demo,test,again")
     parser.add_argument("--out", type=Path, default=Path("runs/first-start.csv"))

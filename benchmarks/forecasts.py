@@ -1,5 +1,5 @@
-"""A forecaster that is trained through the optimisation, beside one trained on its error and beside
-the hedges.
+"""Compare a forecaster trained through the optimisation with one trained on its error, and with
+the allocators of ``teal next-interval`` (hedges).
 
     python benchmarks/forecasts.py --data FOLDER --out FILE.csv [--carried 0.85] [--intervals 200] [--steps 400]
 
@@ -9,8 +9,9 @@ factor[d], with phi and factor fitted by Adam on random matrices of the first 70
 error of the rates, or on what arrives of the next matrix under ``teal.smooth_splits`` of the
 forecast.  Both then allocate for the first matrices of the rest, by the smooth splits and by the
 optimum of the forecast, beside the optimum of the last matrix, ``residual144`` and ``mixture``; the
-measure is that of ``teal next-interval`` under total_flow.  A row of FILE.csv is a series and a
-hedge: the mean over the seeds of the fit, the lowest mean of a seed, and the worst interval of all.
+measure is that of ``teal next-interval`` under total_flow: what an allocation carries of the
+optimum of the interval.  FILE.csv has a row for each series and hedge: the mean over the seeds of
+the fit, the lowest mean of a seed, and the worst interval of all.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ SERIES = {
     "Abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),
     "GEANT": ("geant.xml", "directed-geant-uhlig-15min-over-4months-ALL.tgz"),
 }
-WINDOW = 12
-WARM_UP = 100
-SEED = ", seed "
-TEMPERATURE = 0.02  # of the smooth splits, over the value of a Gbit/s
-BATCH = 16
-LEARNING_RATE = 0.02
+WINDOW = 12  # matrices from which the next one is forecast
+WARM_UP = 100  # intervals before the first measured one, in which hedges learn
+SEED = ", seed "  # between the name of a hedge and the seed of its fit
+TEMPERATURE = 0.02  # temperature of the smooth splits, over the value of a Gbit/s
+BATCH = 16  # matrices of a step of the fit
+LEARNING_RATE = 0.02  # of Adam
 
 
 class Forecaster(nn.Module):
-    """The forecast of the module."""
+    """Forecast of each demand: a mean of its newest and its average rate, times a factor.
+
+    Args:
+        demands: number of demands, D; each has a weight phi of the newest rate, and a factor.
+    """
 
     def __init__(self, demands: int) -> None:
         super().__init__()
@@ -52,7 +57,11 @@ class Forecaster(nn.Module):
         self.double()
 
     def forward(self, past_rates: Tensor) -> Tensor:
-        """(B, WINDOW, D) Gbit/s, oldest first -> (B, D)."""
+        """Return the forecast of the next matrix, (B, D) Gbit/s.
+
+        Args:
+            past_rates: last matrices, oldest first, (B, WINDOW, D) Gbit/s.
+        """
         phi = torch.sigmoid(self.logit_phi)
         return (phi * past_rates[:, -1] + (1 - phi) * past_rates.mean(1)) * self.log_factor.exp()
 
@@ -61,17 +70,22 @@ Allocate = Callable[[teal.Problem], Tensor]
 
 
 def smooth(forecast: teal.Problem) -> Tensor:
-    """Splits of the program with entropy."""
+    """Return the smooth splits (B, D, K) of a problem: the optimum with an entropy term."""
     return teal.smooth_splits(forecast, forecast.demand, temperature=TEMPERATURE)
 
 
 def optimum(forecast: teal.Problem) -> Tensor:
-    """Splits of the optimum."""
+    """Return the optimal splits (B, D, K) of a problem, to a gap of 0.1%."""
     return teal.solve(forecast, gap=1e-3).splits
 
 
 class ForecastHedge:
-    """A hedge that allocates for a forecast."""
+    """Allocator for the next interval: forecasts its matrix, and allocates for the forecast.
+
+    Args:
+        model: the forecaster.
+        allocate: gives the splits of the problem with the forecast demand.
+    """
 
     def __init__(self, model: Forecaster, allocate: Allocate) -> None:
         self.model = model
@@ -79,29 +93,38 @@ class ForecastHedge:
 
     @torch.no_grad()
     def allocate(self, past: teal.Past) -> Tensor:
-        """(D, K)."""
-        training_rates = torch.from_numpy(
+        """Return the splits (D, K) for the interval after the known matrices."""
+        last_rates = torch.from_numpy(
             past.traffic.read(np.arange(past.num_known - WINDOW, past.num_known))
         )
-        return self.allocate_for(past.network.with_demand(self.model(training_rates[None])))[0]
+        return self.allocate_for(past.network.with_demand(self.model(last_rates[None])))[0]
 
 
 def fitted(
     network: teal.Problem, demand: Tensor, through: bool, steps: int, seed: int
 ) -> Forecaster:
-    """A forecaster fitted on matrices (T, D)."""
+    """Return a forecaster fitted to matrices by Adam.
+
+    Args:
+        network: problem of the network and its paths.
+        demand: matrices of the training, (T, D) Gbit/s.
+        through: maximise what arrives under the forecast's smooth splits, through their gradient;
+            otherwise minimise the relative squared error of the forecast.
+        steps: number of optimiser steps.
+        seed: seed of the choice of matrices.
+    """
     rng = np.random.default_rng(seed)
     model = Forecaster(demand.shape[1])
     adam = torch.optim.Adam(model.parameters(), LEARNING_RATE)
     for _ in range(steps):
         rows = rng.choice(np.arange(WINDOW, len(demand)), BATCH, replace=False)
         forecast = model(torch.stack([demand[row - WINDOW : row] for row in rows]))
-        true = demand[rows]
+        next_demand = demand[rows]
         if through:
             splits = teal.smooth_splits(network, forecast, temperature=TEMPERATURE)
-            loss = -reward(network.with_demand(true), splits).mean()
+            loss = -reward(network.with_demand(next_demand), splits).mean()
         else:
-            loss = ((forecast - true).square().sum(1) / true.square().sum(1)).mean()
+            loss = ((forecast - next_demand).square().sum(1) / next_demand.square().sum(1)).mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -109,7 +132,7 @@ def fitted(
 
 
 def main() -> None:
-    """Measure, and write a row a series and hedge."""
+    """Measure all hedges on both series, and write a row for each series and hedge."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -135,7 +158,14 @@ def main() -> None:
 def measured(
     series: str, network: Path, matrices: Path, options: argparse.Namespace
 ) -> list[dict[str, object]]:
-    """The rows of a series."""
+    """Measure all hedges on a series; return a row of the table for each.
+
+    Args:
+        series: name of the series.
+        network: file of the topology.
+        matrices: file of the traffic.
+        options: options of the command line.
+    """
     topology = teal.load_topology(network)
     traffic = teal.load_traffic(str(matrices), topology)
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -154,6 +184,7 @@ def measured(
         "residual144": teal.make_hedge("residual144"),
         "mixture": teal.make_hedge("mixture"),
     }
+    # Two forecasters for each seed, each with both allocations.
     for seed in range(options.seeds):
         for trained, through in (("squared error", False), ("what arrives", True)):
             model = fitted(base, training_rates, through, options.steps, seed)
@@ -161,21 +192,27 @@ def measured(
                 hedges[f"forecast fitted on {trained}, {name}{SEED}{seed}"] = ForecastHedge(
                     model, allocate
                 )
+    # Measure on the matrices after the training part.
     first = len(split.train)
     ratios: dict[str, list[float]] = {name: [] for name in hedges}
     stop = min(first + options.intervals, traffic.num_matrices)
     intervals = NextInterval(instance, hedges, lookback=1000).run(range(first, stop), WARM_UP)
     for row in (row for rows in intervals for row in rows):
         ratios[row.scheme].append(row.ratio)
-    seeds: dict[str, list[list[float]]] = {}
+    # Join the seeds of each hedge.
+    ratios_of_hedge: dict[str, list[list[float]]] = {}
     for name, values in ratios.items():
-        seeds.setdefault(name.partition(SEED)[0], []).append(values)
-    return [row_of(series, name, values) for name, values in seeds.items()]
+        ratios_of_hedge.setdefault(name.partition(SEED)[0], []).append(values)
+    return [row_of(series, name, values) for name, values in ratios_of_hedge.items()]
 
 
 def row_of(series: str, hedge: str, seeds: list[list[float]]) -> dict[str, object]:
-    """The row of a hedge, from what it carried of the optimum in each interval, a list for each
-    seed.
+    """Return and print the row of a hedge on a series.
+
+    Args:
+        series: name of the series.
+        hedge: name of the hedge.
+        seeds: for each seed, the share of the optimum that arrived in each interval.
     """
     means = [float(np.mean(values)) for values in seeds]
     row: dict[str, object] = {

@@ -1,12 +1,12 @@
-"""Checks and times of the GPU backend in one call of a few minutes; results as a table and a CSV
-file.
+"""Check and time the GPU backend in one call of a few minutes; print a table and write a CSV file.
 
     python benchmarks/gpu.py --data FOLDER --out gpu.csv
 
 FOLDER holds UsCarrier.json, Kdl.json, ASN2k.json and geant.xml (data/README.md says where to get
 them).  Needs torch with a GPU, torch-geometric, numba with numba-cuda, and their dependencies; no
-solver, no Ray.  PDLP is timed beside it where mpax with jax, or ortools, is installed.  Times are medians by device events after warm-up; those marked "wall" include the
-host and end with a synchronisation.  If a part fails, its error is printed and the other parts run.
+solver, no Ray.  PDLP is timed for comparison where mpax with jax, or ortools, is installed.  Times
+are medians by device events after warm-up; those marked "wall" include the host and end with a
+synchronisation.  If a part fails, its error is printed and the other parts run.
 """
 
 from __future__ import annotations
@@ -42,18 +42,20 @@ from teal.solvers.pdhg.plain import PlainEngine
 NETWORKS = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 LOAD = 6  # load of the gravity traffic, as in benchmarks/engine.py
 DEVICE = torch.device("cuda")
-# Settings of the trainings that are timed: the model of earlier figures, those of today.
+# Settings of `teal train` whose steps are timed: first the small FlowGNN of earlier figures, then
+# the defaults, the learner COMA and the model PriceGNN.
 TRAININGS: tuple[dict[str, Any], ...] = (
     {"from_": "none:form=feedback,layers=6,width=8"},
     {},
     {"learner": "coma"},
     {"model": "price"},
 )
+# Part, measure, value, unit, and the value that is aimed at (empty for none).
 Row = tuple[str, str, float, str, str]
 
 
 class Report:
-    """The results so far: rows of part, measure, value, unit and the value aimed at.
+    """Collects the measured rows, and runs the parts of the benchmark until its time is up.
 
     Args:
         seconds: time after which no further part starts, s.
@@ -64,12 +66,25 @@ class Report:
         self._stop = time.perf_counter() + seconds
 
     def add(self, part: str, measure: str, value: float, unit: str, aim: str = "") -> None:
-        """Add a row and print it at once, so that an interrupted run has shown it."""
+        """Add a row and print it at once, so that an interrupted run has printed it.
+
+        Args:
+            part: group of the measurement, such as "cold".
+            measure: description of the measured quantity.
+            value: measured value, in ``unit``.
+            unit: unit of ``value``; empty for a ratio or a count.
+            aim: value that the project aims at, as text; empty for none.
+        """
         self.rows.append((part, measure, value, unit, aim))
         print(f"{part:10s} {measure:58s} {value:12.5g} {unit:6s} {aim}", flush=True)
 
     def run(self, name: str, work: Callable[[], None]) -> None:
-        """Run one part; a failure becomes a row."""
+        """Run one part of the benchmark unless the time is up; record a failure as a row.
+
+        Args:
+            name: name of the part in the output.
+            work: measures, and adds its rows to this report.
+        """
         if time.perf_counter() > self._stop:
             print(f"{name}: left out, the time is up", flush=True)
             return
@@ -79,16 +94,21 @@ class Report:
         except Exception:  # the other parts run even if one fails
             traceback.print_exc()
             self.add(name, "FAILED (see above)", float("nan"), "")
-        with contextlib.suppress(
-            RuntimeError
-        ):  # after a failure on the device these calls may fail too
+        # Free the memory of this part.  After a failure on the device these calls may fail, too.
+        with contextlib.suppress(RuntimeError):
             gc.collect()
             torch.cuda.empty_cache()
         print(f"# {name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 
 def by_events(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
-    """Median time of a call on the device, ms."""
+    """Return the median time that a call takes on the device, ms, measured by device events.
+
+    Args:
+        call: what is timed.
+        repeats: number of timed calls.
+        warm_up: number of calls before these.
+    """
     for _ in range(warm_up):
         call()
     times = []
@@ -103,7 +123,13 @@ def by_events(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -
 
 
 def by_clock(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> float:
-    """Median time of a call including the host, ms."""
+    """Return the median wall-clock time of a call in ms, host and device together.
+
+    Args:
+        call: what is timed.
+        repeats: number of timed calls.
+        warm_up: number of calls before these.
+    """
     times = []
     for repeat in range(warm_up + repeats):
         torch.cuda.synchronize()
@@ -116,15 +142,29 @@ def by_clock(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> 
 
 
 def copy_bandwidth() -> float:
-    """Memory bandwidth of a large copy, read and written bytes per s."""
+    """Return the GPU's memory bandwidth, measured by a copy of 2 GiB: bytes read
+    and written per s.
+    """
+    # 2^29 float32 numbers.
     a = torch.rand(1 << 29, device=DEVICE)
     b = torch.empty_like(a)
     return 2 * a.numel() * 4 / (by_events(lambda: b.copy_(a), 10) / 1e3)
 
 
-@functools.cache  # paths of UsCarrier take longer than a part
+# Cached, since the search for the paths of UsCarrier takes longer than a part of the benchmark.
+@functools.cache
 def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]:
-    """The problem of ``matrices`` consecutive matrices, and these."""
+    """Return the total-flow problem of consecutive gravity matrices of a network, and its traffic.
+
+    Args:
+        data: folder of the published files.
+        name: key of :data:`NETWORKS`.
+        matrices: number of matrices, the batch size of the problem.
+        device: torch device of the problem.
+
+    Returns:
+        a :class:`teal.Problem` and a :class:`teal.TrafficMatrices`.
+    """
     topology = teal.load_topology(str(published(data, NETWORKS[name])))
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
@@ -135,17 +175,17 @@ def loaded(data: Path, name: str, matrices: int, device: str) -> tuple[Any, Any]
 
 
 def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
-    """The problem of ``matrices`` consecutive matrices."""
+    """Return the total-flow problem of ``matrices`` consecutive gravity matrices of a network."""
     return loaded(data, name, matrices, device)[0]
 
 
 def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
-    """Fewest bytes that one iteration must move for ``batch`` matrices, each input read and each
+    """Return the fewest bytes that one PDHG iteration must move, with each input read and each
     output written once.
 
-    Per matrix: the point of the splits read and written, their anchor read, the demands read, the
-    flow of each trie node written and read.  Once for all matrices: indices of the trie, h, ends
-    and counts of paths, trie nodes of each link.
+    Per matrix: the current splits read and written, the splits of the last restart (anchor) read,
+    the demands read, the flow of each trie node written and read.  Once for all matrices: indices
+    of the trie, one factor per demand, ends and counts of paths, and the trie nodes of each link.
 
     Args:
         paths: path set.
@@ -162,7 +202,9 @@ def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
 
 
 def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest absolute difference divided by the largest absolute expected value."""
+    """Return the largest absolute difference of two tensors of one shape, relative to the largest
+    absolute expected value.
+    """
     expected = expected.to(actual.device, torch.float64)
     return float(
         (actual.to(torch.float64) - expected).abs().max() / expected.abs().max().clamp(min=1e-300)
@@ -170,9 +212,20 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check(report: Report, problem: Any, name: str) -> None:
-    """Compare the path operations with the level-by-level torch backend in float64."""
+    """Report the errors of the GPU's path operations in float32 and float64, and whether
+    ``link_sum`` repeats bit by bit.
+
+    The reference is the torch backend, which works level by level of the path trie, in float64, on
+    random inputs of 2 matrices with 3 features.
+
+    Args:
+        report: receives the rows.
+        problem: problem on the GPU, for its network and paths.
+        name: name of the network in the rows.
+    """
     ops = problem.ops
     plain = make_path_ops(problem.paths, DEVICE, "torch")
+    # Random inputs, and the results of the reference.
     generator = torch.Generator(DEVICE).manual_seed(0)
     links = torch.rand(
         2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64
@@ -183,30 +236,44 @@ def check(report: Report, problem: Any, name: str) -> None:
     sums = plain.path_sum(links)
     loads = plain.link_sum(flows)
     maxima = plain.path_max(links[..., 0])[0]
+    # Errors of the GPU's operations in both types.
     for dtype in (torch.float32, torch.float64):
-        x = links.to(dtype)
-        f = flows.to(dtype)
-        kind = str(dtype)[6:]
+        link_values = links.to(dtype)
+        path_values = flows.to(dtype)
+        dtype_name = str(dtype)[6:]
         report.add(
             "check",
-            f"{name} path_sum {kind}, error against float64",
-            relative(ops.path_sum(x), sums),
+            f"{name} path_sum {dtype_name}, error against float64",
+            relative(ops.path_sum(link_values), sums),
             "",
         )
-        report.add("check", f"{name} link_sum {kind}", relative(ops.link_sum(f), loads), "")
         report.add(
-            "check", f"{name} path_max {kind}", relative(ops.path_max(x[..., 0])[0], maxima), ""
+            "check", f"{name} link_sum {dtype_name}", relative(ops.link_sum(path_values), loads), ""
         )
-        repeats = torch.equal(ops.link_sum(f), ops.link_sum(f))
-        report.add("check", f"{name} link_sum {kind} repeats bit by bit", float(repeats), "")
+        report.add(
+            "check",
+            f"{name} path_max {dtype_name}",
+            relative(ops.path_max(link_values[..., 0])[0], maxima),
+            "",
+        )
+        repeats = torch.equal(ops.link_sum(path_values), ops.link_sum(path_values))
+        report.add("check", f"{name} link_sum {dtype_name} repeats bit by bit", float(repeats), "")
 
 
 def check_engine(report: Report, problem: Any, name: str) -> None:
-    """Compare the bounds of 25 iterations, restarts included, with those of the plain engine."""
+    """Report the largest relative difference between the dual bounds of the GPU engine and those
+    of the reference engine, over 25 iterations with restarts.
+
+    Args:
+        report: receives the rows, one for float64 and one for float32.
+        problem: problem on the GPU.
+        name: name of the network in the rows.
+    """
     reference = dataclasses.replace(problem, ops=make_path_ops(problem.paths, DEVICE, "torch"))
     for dtype in (torch.float64, torch.float32):
         engine = CudaEngine(problem, None, dtype)
         plain = PlainEngine(reference, None, torch.float64)
+        # 25 iterations in five calls; each call gives the bounds at its end.
         error = max(
             relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10)
         )
@@ -214,7 +281,14 @@ def check_engine(report: Report, problem: Any, name: str) -> None:
 
 
 def operations(report: Report, problem: Any, name: str) -> None:
-    """Time the path operations for one matrix and one feature."""
+    """Report the device times of path_sum, link_sum and path_max for one matrix and one feature,
+    and of path_sum in torch's level-by-level backend.
+
+    Args:
+        report: receives the rows.
+        problem: problem on the GPU, for its network and paths.
+        name: name of the network in the rows.
+    """
     ops = problem.ops
     links = torch.rand(1, problem.topology.num_links, device=DEVICE)
     flows = torch.rand(1, *ops.mask.shape, device=DEVICE)
@@ -234,13 +308,23 @@ def operations(report: Report, problem: Any, name: str) -> None:
 
 
 def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: str) -> None:
-    """Time a recorded iteration per matrix; compare it with the bandwidth, and memory with its
-    estimate.
+    """Report the time of a PDHG iteration in a CUDA graph, per matrix, and the memory it needs.
+
+    The time is also given relative to the least time that the memory bandwidth allows; the peak of
+    torch's memory beside the estimate of :func:`bytes_needed`.
+
+    Args:
+        report: receives the rows.
+        problem: problem on the GPU.
+        name: name of the network in the rows.
+        bandwidth: memory bandwidth of the GPU, bytes per s.
+        aim: time per matrix that is aimed at, as text.
     """
     allocated_before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     engine = CudaEngine(problem, None, torch.float32)
     batch = problem.batch
+    # Record the CUDA graphs.
     engine.advance(2)
     engine.check(1)
     buffers = engine._recorded.buffers
@@ -261,8 +345,16 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
 
 
 def cold(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time solves to certified gaps, cold and warm; problem, kernels and graphs are on the device
-    already.
+    """Report wall times, iterations and gaps of cold solves to 5%, 1% and 0.1%, and the time of a
+    warm-started solve to 1%.
+
+    The problem is on the device and the kernels and graphs are made before the timing.
+
+    Args:
+        report: receives the rows.
+        problem: problem of one matrix on the GPU.
+        name: name of the network in the rows.
+        aim: time of the cold solve to 1% that is aimed at, as text.
     """
     for gap in (0.05, 0.01, 0.001):
         solution = teal.solve(problem, gap=gap)
@@ -270,6 +362,7 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
         report.add("cold", f"{name} to {gap:g} (wall)", time_ms, "ms", aim if gap == 0.01 else "")
         report.add("cold", f"{name} to {gap:g}: iterations", solution.iterations, "")
         report.add("cold", f"{name} to {gap:g}: certified gap", float(solution.gap.max()), "")
+    # Warm start from the solution for the unchanged demands.
     moved = problem.with_demand(problem.demand * torch.exp(0.1 * torch.randn_like(problem.demand)))
     warm = teal.solve(problem, gap=0.005)
     time_ms = by_clock(lambda: teal.solve(moved, gap=0.01, warm_start=warm))
@@ -277,7 +370,13 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
 
 
 def on_cpu(report: Report, problem: Any, name: str) -> None:
-    """Time the same solves on all cores of the machine's CPU."""
+    """Report wall times of cold solves to 1% and 0.1% on all cores of the machine's CPU.
+
+    Args:
+        report: receives the rows.
+        problem: problem of one matrix on the CPU.
+        name: name of the network in the rows.
+    """
     for gap in (0.01, 0.001):
         time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
         report.add(
@@ -286,38 +385,62 @@ def on_cpu(report: Report, problem: Any, name: str) -> None:
 
 
 def passes(report: Report, problem: Any, name: str, aim: str) -> None:
-    """Time the recorded passes of models, the program copied in and the results out, and the whole
-    scheme: the pass, ADMM, projection and bounds.
+    """Report wall times of the forward passes of three models, and of the whole scheme ``teal``.
+
+    A pass is a CUDA graph; its time includes copying the problem in and the splits out.  The scheme
+    adds ADMM, the projection onto the capacities and the bounds.
+
+    Args:
+        report: receives the rows.
+        problem: problem of one matrix on the GPU.
+        name: name of the network in the rows.
+        aim: time of a pass that is aimed at, as text.
     """
     from teal.nn.checkpoint import new_flow_model
     from teal.nn.flow_gnn_config import FEEDBACK, FlowGnnConfig
     from teal.schemes.flow_gnn import FlowGnnScheme
 
-    of_k = FlowGnnScheme(new_flow_model(FlowGnnConfig(problem.paths.num_paths, form=FEEDBACK)))
-    of_k.model.to(DEVICE)
-    shipped: Any = teal.make_scheme("teal")
-    price: Any = teal.make_scheme("price-gnn")
-    for kind, scheme in (("FlowGNN of K", of_k), ("FlowGNN", shipped), ("PriceGNN", price)):
+    fixed_paths_scheme = FlowGnnScheme(
+        new_flow_model(FlowGnnConfig(problem.paths.num_paths, form=FEEDBACK))
+    )
+    fixed_paths_scheme.model.to(DEVICE)
+    universal_scheme: Any = teal.make_scheme("teal")
+    price_scheme: Any = teal.make_scheme("price-gnn")
+    for kind, scheme in (
+        ("FlowGNN of K", fixed_paths_scheme),
+        ("FlowGNN", universal_scheme),
+        ("PriceGNN", price_scheme),
+    ):
         time_ms = by_clock(lambda scheme=scheme: scheme.start(problem), 20)  # type: ignore[misc]
         report.add("models", f"recorded pass of {kind}, {name} (wall)", time_ms, "ms", aim)
-    time_ms = by_clock(lambda: shipped.solve(problem), 20)
+    time_ms = by_clock(lambda: universal_scheme.solve(problem), 20)
     report.add("models", f"scheme teal with ADMM, {name} (wall)", time_ms, "ms")
 
 
 def bulk(
     report: Report, topology: teal.Topology, device: str, aim: str = "", matrices: int = 1000
 ) -> None:
-    """Time many matrices that are solved at once, to certified gaps of 1%."""
+    """Report how many matrices per second one solve certifies to 1%, and the largest gap of all.
+
+    Args:
+        report: receives the rows.
+        topology: network of the gravity traffic.
+        device: "cuda" or "cpu".
+        aim: rate that is aimed at, as text.
+        matrices: number of matrices of the solve.
+    """
     traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     problem = teal.Problem.create(
         topology, paths, teal.Objective(), traffic.read(slice(None)), device=device
     )
-    for _ in range(2):  # compiles, records
+    # The first solves compile kernels and record CUDA graphs.
+    for _ in range(2):
         teal.solve(problem, gap=0.01)
     begin = time.perf_counter()
     result = teal.solve(problem, gap=0.01)
-    widest = float(result.gap.max())  # read from the device, which has then finished
+    # The transfer to the host waits until the device has finished.
+    widest = float(result.gap.max())
     rate = matrices / (time.perf_counter() - begin)
     where = "GPU" if device == "cuda" else f"{torch.get_num_threads()} threads"
     name = f"{topology.name}, {matrices} matrices to 0.01, {where}"
@@ -326,14 +449,22 @@ def bulk(
 
 
 def training(report: Report, data: Path, name: str, settings: dict[str, Any], aim: str) -> None:
-    """Time optimiser steps of `teal train` on batches of 20 matrices, which are read meanwhile."""
+    """Report the wall time and peak memory of a step of `teal train` with batches of 20 matrices.
+
+    Args:
+        report: receives the rows.
+        data: folder of the published files.
+        name: key of :data:`NETWORKS`.
+        settings: settings of the training that differ from the defaults.
+        aim: time of a step that is aimed at, as text.
+    """
     from teal.learning.settings import TrainConfig
     from teal.learning.train import Trainer
 
     problem, traffic = loaded(data, name, 64, "cuda")
     nowhere = {"topology": "-", "traffic": "-", "out": Path("never-written")}
     config = TrainConfig(**nowhere, batch_size=20, **settings)  # type: ignore[arg-type]
-    before = torch.cuda.memory_allocated()
+    allocated_before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     trainer = Trainer(problem.row(0), traffic, traffic.split(), config)
 
@@ -341,18 +472,28 @@ def training(report: Report, data: Path, name: str, settings: dict[str, Any], ai
         trainer.one_step()
         trainer.state.step += 1
 
-    # The same numbers of rounds of PriceGNN in each step: others are recorded one by one.
+    # Fix the number of rounds of PriceGNN, which is random in training: every new number would
+    # record another CUDA graph.
     rounds = "teal.learning.pretrain_price_gnn.random_rounds"
     with patch(rounds, lambda _, usual: usual):
         time_ms = by_clock(step, 12, warm_up=6)
-    peak = torch.cuda.max_memory_allocated() - before
+    peak = torch.cuda.max_memory_allocated() - allocated_before
     kind = ", ".join(f"{key.strip('_')} {value}" for key, value in settings.items()) or "defaults"
     report.add("training", f"step, {name}, batch 20, {kind} (wall)", time_ms, "ms", aim)
     report.add("training", f"step, {name}, batch 20, {kind}: peak", peak / 2**30, "GiB")
 
 
 def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None:
-    """Time PDLP on the same program, on the GPU and on the CPU, where these are installed."""
+    """Report the time and gap of two implementations of PDLP: MPAX on the GPU, OR-Tools on the CPU.
+
+    An implementation that is not installed is skipped.
+
+    Args:
+        report: receives the rows.
+        data: folder of the published files.
+        name: key of :data:`NETWORKS`.
+        accuracy: relative tolerance of PDLP.
+    """
     from gpu_peer import Mpax
 
     from baselines.pdlp import Pdlp
@@ -372,7 +513,7 @@ def peers(report: Report, data: Path, name: str, accuracy: float = 1e-3) -> None
 
 
 class Problems:
-    """Problems of the published networks on the GPU, each loaded once.
+    """Cache of the problems of the published networks on the GPU.
 
     Args:
         data: folder of the published files.
@@ -383,8 +524,14 @@ class Problems:
         self._loaded: dict[tuple[str, int], Any] = {}
 
     def get(self, name: str, batch: int = 1) -> Any:
-        """Return the problem of a network; several matrices are the first one with log-normal noise
-        if that is loaded.
+        """Return the problem of a network with ``batch`` matrices.
+
+        If the problem of one matrix is cached, the batch repeats that matrix with log-normal noise;
+        otherwise consecutive matrices are loaded.
+
+        Args:
+            name: key of :data:`NETWORKS`.
+            batch: number of matrices.
         """
         key = name, batch
         if key not in self._loaded:
@@ -398,23 +545,25 @@ class Problems:
         return self._loaded[key]
 
     def drop(self, name: str, batch: int) -> None:
-        """Free the memory of a problem."""
+        """Remove a problem from the cache, so that its memory on the GPU can be freed."""
         self._loaded.pop((name, batch), None)
 
 
+# Name of a part of the benchmark, and the function that runs it.
 Part = tuple[str, Callable[[], None]]
 
 
 def network_parts(
     report: Report, problems: Problems, data: Path, bandwidth: float
 ) -> Iterator[Part]:
-    """Yield the measurements on UsCarrier, Kdl and ASN, the most important first.
+    """Yield name and function of each measurement on UsCarrier, Kdl and ASN, the most important
+    first.
 
     Args:
         report: receives the rows.
-        problems: the problems on the GPU.
+        problems: cache of the problems on the GPU.
         data: folder of the published files.
-        bandwidth: bytes a second of a copy on the GPU.
+        bandwidth: memory bandwidth of the GPU, bytes per s.
     """
 
     def iterate(name: str, batch: int, aim: str) -> Callable[[], None]:
@@ -432,6 +581,7 @@ def network_parts(
     def solve_on_cpu(name: str) -> Callable[[], None]:
         return lambda: on_cpu(report, load(data, name, 1, "cpu"), name)
 
+    # Aims are in ms: the time that a part must reach, and the time to aim at.
     yield "check UsCarrier", compare("UsCarrier")
     yield "check engine", compare_engine("UsCarrier")
     yield "check Kdl", compare("Kdl")
@@ -439,6 +589,7 @@ def network_parts(
     yield "Kdl cold", solve_cold("Kdl", "must 7, aim 5")
     yield "Kdl batch", iterate("Kdl", 32, "must 0.1, aim 0.03")
     yield "passes", lambda: passes(report, problems.get("Kdl"), "Kdl", "must 4, aim 2")
+    # Free the batch for the trainings.
     problems.drop("Kdl", 32)
     for number, settings in enumerate(TRAININGS):
         yield (
@@ -458,7 +609,14 @@ def network_parts(
 
 
 def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
-    """Yield the solves of many matrices, on the GPU and, of the smaller networks, on the CPU."""
+    """Yield name and function of each solve of 1000 matrices: B4 and GEANT on GPU and CPU,
+    UsCarrier on the GPU only.
+
+    Args:
+        report: receives the rows.
+        data: folder of the published files.
+    """
+    # Name: source of the topology, and the matrices per second to reach on the GPU.
     sources = {
         "B4": ("b4", ""),
         "GEANT": (str(published(data, "sndlib/geant.xml")), "must 20000"),
@@ -472,7 +630,7 @@ def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
 
 
 def main() -> None:
-    """Run all parts, then write the rows."""
+    """Run all parts of the benchmark on the GPU, then write their rows to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -488,7 +646,8 @@ def main() -> None:
         sys.exit("benchmarks/gpu.py: torch sees no GPU (torch.cuda.is_available() is false)")
     cuda.require()
     torch.manual_seed(0)
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # JAX, the peer, would take the memory
+    # By default JAX, which runs MPAX, reserves most of the GPU's memory.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     report = Report(options.seconds)
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("torch", "numba", "numba-cuda")

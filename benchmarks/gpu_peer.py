@@ -21,18 +21,21 @@ class Mpax(Pdlp):
     """MPAX's r2HPDHG, the algorithm of cuPDLPx, on the device that JAX chooses."""
 
     def check(self) -> None:
-        """Check that the solver is there (:meth:`baselines.pdlp.Pdlp.check`)."""
+        """Raise SolverError if mpax or jax is not installed."""
         if any(importlib.util.find_spec(name) is None for name in ("mpax", "jax")):
             raise SolverError("mpax: it is not installed: pip install mpax jax")
 
     def run(self, program: ScaledProgram) -> Solved:
-        """The solution of a program; the time is that of a second solve, which compiles nothing."""
+        """Solve a linear program twice; return the solution, with the time of the second solve,
+        which compiles nothing.
+        """
         import jax
         from jax.experimental import sparse
         from mpax import create_lp, r2HPDHG
         from mpax.utils import TerminationStatus
 
         jax.config.update("jax_enable_x64", True)
+        # MPAX's form: minimise c x subject to A x = b, G x >= h and x >= 0.
         count = len(program.cost)
         nothing = sp.csr_array((0, count))
         a_eq = nothing if program.a_eq is None else program.a_eq

@@ -1,5 +1,5 @@
-"""Models for any network on networks that they have not seen: share of the optimum, and relative
-error of the bound.
+"""Measure the models for any network on held-out networks: their share of the optimum, and the
+relative error of their bound.
 
     python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--seeds 1] [--first-seed 0] [--data FOLDER] [--large]
         [--networks NAME ...] [--objective NAME] [--out FILE.csv]
@@ -36,7 +36,7 @@ from teal.network.disturbances import flash_crowd
 from teal.runtime.storage import model_folder
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
-BROUGHT = {"teal": "flow", "price-gnn": "universal"}  # model of a scheme that Teal brings
+BROUGHT = {"teal": "flow", "price-gnn": "universal"}  # scheme: its model in the package
 ZOO = ("topozoo", "sndlib")
 LARGE = 1000  # nodes; from this size on, traffic is not scaled and the optimum is certified to 1e-3
 MIDDLE = 100  # nodes; larger networks of caida and gabriel are excluded
@@ -71,45 +71,73 @@ SUMMARY_COLUMNS = (
 def cases(
     topology: Any, paths: Any, traffic: Any, rng: np.random.Generator, objective: str = "total_flow"
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (kind of matrix, problem) of one network; see the module."""
+    """Yield a problem of one matrix for each of :data:`KINDS`: scaled, with a flash crowd, with
+    failed links, and with a burst.
+
+    Args:
+        topology: the network.
+        paths: candidate paths of its demands.
+        traffic: at least two matrices.
+        rng: random generator of the scale and the changes.
+        objective: objective of the problems; the demands' weights are 1, 2 or 4.
+
+    Yields:
+        the kind of matrix, and the problem.
+    """
     weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
     share = float(rng.uniform(*SHARES))
+    # Scale the demand so that the optimum satisfies this share of it.
     factor = 1.0
     if topology.num_nodes < LARGE:
         factor = calibration_factor(topology, paths, traffic, np.arange(3), share)
     demand = traffic.read([1]) * factor
-    crowd = flash_crowd(demand, rng)
-    failed = topology.capacity.copy()
+    crowd_demand = flash_crowd(demand, rng)
+    # 1 to 5% of the links fail; one of the largest tenth of the demands is 10 times as large.
+    failed_capacity = topology.capacity.copy()
     links = topology.num_links
-    failed[rng.choice(links, max(1, round(rng.uniform(0.01, 0.05) * links)), replace=False)] = 0
-    burst = demand.copy()
-    burst[0, rng.choice(np.argsort(demand[0])[-max(1, paths.num_demands // 10) :])] *= 10
-    rates_of = {"flash crowd": crowd, "burst": burst}
+    failed_capacity[
+        rng.choice(links, max(1, round(rng.uniform(0.01, 0.05) * links)), replace=False)
+    ] = 0
+    burst_demand = demand.copy()
+    burst_demand[0, rng.choice(np.argsort(demand[0])[-max(1, paths.num_demands // 10) :])] *= 10
+    demand_of_kind = {"flash crowd": crowd_demand, "burst": burst_demand}
     for kind in KINDS:
-        rates = rates_of.get(kind, demand)
-        capacity = failed if kind == "failures" else topology.capacity
+        kind_demand = demand_of_kind.get(kind, demand)
+        capacity = failed_capacity if kind == "failures" else topology.capacity
         program = teal.Objective(teal.ObjectiveName(objective))
         yield (
             kind,
-            teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight),
+            teal.Problem.create(
+                topology, paths, program, kind_demand, capacity=capacity, weight=weight
+            ),
         )
 
 
 def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
     """Yield a row of :data:`COLUMNS` for each kind of matrix of one network.
 
-    The share of the optimum, the same of the model's splits cut to fit, the error of the bound
-    relative to the optimum, the certified gap, and the time of the scheme in s.
+    A row has the network's name and size, the kind, the scheme's share of the optimum, the share
+    that its model's splits carry without refilling, the error of the bound relative to the optimum,
+    the certified gap, and the time of the scheme in s.
+
+    Args:
+        scheme: allocator with a model.
+        name: source of the topology.
+        seed: seed of the traffic and its changes.
+        objective: objective of the problems.
     """
     topology = teal.load_topology(name)
-    large = topology.num_nodes >= LARGE
-    traffic = teal.load_traffic(f"gravity:seed={seed},count=3,load={4 if large else 1}", topology)
+    is_large = topology.num_nodes >= LARGE
+    traffic = teal.load_traffic(
+        f"gravity:seed={seed},count=3,load={4 if is_large else 1}", topology
+    )
     paths = teal.compute_paths(topology, traffic.pairs)
     # Compile the kernels before the timing.
     scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))
     for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed), objective):
-        exact = teal.solve(problem, gap=1e-3 if large else 1e-4, max_iterations=5000)
+        exact = teal.solve(problem, gap=1e-3 if is_large else 1e-4, max_iterations=5000)
         optimum = float((exact.value + exact.bound)[0]) / 2
+        # Free the exact solution, which is large for a large network.
         del exact
         begin = time.perf_counter()
         allocation = scheme.solve(problem)
@@ -118,6 +146,7 @@ def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
         share = float(assessment.value[0]) / optimum
         bound_error = float(assessment.bound[0]) / optimum - 1
         cut = float("nan")
+        # For an objective to minimise the share is optimum / value.
         if problem.objective.rules.sense < 0:
             share = 1 / share
             bound_error = -bound_error
@@ -190,7 +219,7 @@ def network_groups(options: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def check_not_trained_on(options: argparse.Namespace) -> None:
-    """Assert that the model's card lists all held-out networks as held out from its training."""
+    """Assert that, by its model card, the model was trained on none of the held-out networks."""
     folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
     card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     is_held_out = set(card["held_out"]) >= set(topohub_pool().held_out)
@@ -198,7 +227,7 @@ def check_not_trained_on(options: argparse.Namespace) -> None:
 
 
 def measure_groups(options: argparse.Namespace) -> dict[str, list[Row]]:
-    """Return the rows of each group of networks, with a progress bar."""
+    """Measure all networks with a progress bar; return the rows of :data:`COLUMNS` by group."""
     scheme = teal.make_scheme(options.scheme, options.model)
     groups = network_groups(options)
     rows: dict[str, list[Row]] = {}
@@ -216,6 +245,10 @@ def measure_groups(options: argparse.Namespace) -> dict[str, list[Row]]:
 def summarise(scheme: str, rows_of_group: dict[str, list[Row]]) -> list[tuple[object, ...]]:
     """Return a row of :data:`SUMMARY_COLUMNS` for each group and kind of matrix: means, the worst
     shares, and the median time.
+
+    Args:
+        scheme: name of the scheme, for the first column.
+        rows_of_group: rows of :data:`COLUMNS` by group of networks.
     """
     summary: list[tuple[object, ...]] = []
     for group, rows in rows_of_group.items():
@@ -242,7 +275,7 @@ def summarise(scheme: str, rows_of_group: dict[str, list[Row]]) -> list[tuple[ob
 
 
 def main() -> None:
-    """Measure all networks, print a table, write a row per matrix."""
+    """Measure all networks, print the summary, and write the rows and the summary as CSV files."""
     options = parse_options()
     check_not_trained_on(options)
     rows = measure_groups(options)

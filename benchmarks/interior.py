@@ -1,21 +1,21 @@
-"""Interior points beside PDHG: times to certified gaps, on networks of 4 to 2,000 nodes.
+"""Compare interior points with PDHG: times to certified gaps, on networks of 4 to 2,000 nodes.
 
     python benchmarks/interior.py --out OUT [--data FOLDER] [--most 150]
 
 FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json, which are left out without it.  OUT/interior.csv
 has a row for each network, objective, load and gap: the size of the program, and seconds and
-iterations of both engines, medians of warm calls of `teal.solve`.  Networks of more than --most
-nodes are left out.  A row says which engine `teal.solve` asks for.
+iterations of both engines, medians of repeated calls of `teal.solve`.  Networks of more than --most
+nodes are left out.  The column ``asked`` names the engine that `teal.solve` selects.
 
     python benchmarks/interior.py --columns --out OUT [--data FOLDER] [--most 150]
 
-OUT/interior-columns.csv: the same of column generation over all paths, to 0.1%, by the
-interior-point master and by rounds of PDHG.
+OUT/interior-columns.csv has the times of column generation over all paths, to 0.1%, with the
+interior-point master program and with rounds of PDHG.
 
     python benchmarks/interior.py --programs --out OUT [--data FOLDER]
 
-OUT/interior-programs.csv: the same of fair shares, max-min fairness, limits on churn and promises,
-by what `teal.solve` asks and by PDHG alone.
+OUT/interior-programs.csv has the times and gaps of programs with fair shares, max-min fairness,
+limits on churn and protection, by the engine that `teal.solve` selects and by PDHG.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from public_data import published
 from timing import median_s
 
+# Source of each topology, and load of its gravity traffic.
 NETWORKS = (
     ("b4", 6),
     ("b4", 2),
@@ -97,12 +98,19 @@ COLUMNS = (
 
 
 def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
-    """Return median seconds, iterations and certified gap of a solve by one engine."""
+    """Return the median seconds, the iterations and the certified gap of a solve.
+
+    Args:
+        problem: problem of one matrix.
+        gap: relative gap to reach.
+        engine: engine of `teal.solve`.
+    """
     import teal
 
     def solve() -> Any:
         return teal.solve(problem, gap=gap, engine=engine, deadline=_LIMIT_S)
 
+    # The first solve may compile kernels; a long one is not repeated.
     result = solve()
     seconds = result.solve_s if result.solve_s > 2 else median_s(solve, 5)
     return seconds, result.iterations, float(result.gap[0])
@@ -120,7 +128,13 @@ COLUMN_GAP = 1e-3
 
 
 def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) -> None:
-    """Write interior-columns.csv: column generation by both engines."""
+    """Write interior-columns.csv: median seconds of column generation to 0.1% by both engines.
+
+    Args:
+        networks: source of each topology, and load of its gravity traffic.
+        max_nodes: number of nodes above which a network is left out.
+        out: folder of the table.
+    """
     import teal
     from teal.solvers.columns import improve
     from teal.solvers.interior.all_paths import is_faster
@@ -136,6 +150,7 @@ def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
             traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
             paths = teal.compute_paths(topology, traffic.pairs)
             for objective in OBJECTIVES:
+                # Times of the interior-point master program and of rounds of PDHG.
                 problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
                 row = [topology.name, objective, load, int(paths.mask.sum())]
                 for engine in ("interior", "pdhg"):
@@ -156,7 +171,13 @@ PROGRAMS = ("proportional_fair", "alpha_fair:alpha=2", "max_min", "churn of 30%"
 
 
 def program_of(name: str, topology: Any, traffic: Any) -> Any:
-    """The problem of one of :data:`PROGRAMS`."""
+    """Return the problem of one of :data:`PROGRAMS` for the first matrix of a network's traffic.
+
+    Args:
+        name: one of :data:`PROGRAMS`.
+        topology: network.
+        traffic: matrices, of which the first is used.
+    """
     import teal
 
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -170,23 +191,30 @@ def program_of(name: str, topology: Any, traffic: Any) -> Any:
 
 
 def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
-    """Write interior-programs.csv."""
+    """Write interior-programs.csv: seconds, iterations and gap of each program of each network, by
+    the engine that `teal.solve` selects and by PDHG.
+
+    Args:
+        networks: source of each topology, and load of its gravity traffic.
+        out: folder of the table.
+    """
     import teal
 
     with (out / "interior-programs.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
-        of_engines = (
+        engine_columns = (
             f"{engine}_{figure}"
             for engine in ("asked", "pdhg")
             for figure in ("s", "iterations", "gap")
         )
-        writer.writerow(("network", "program", "load", "target", *of_engines))
+        writer.writerow(("network", "program", "load", "target", *engine_columns))
         for name, load in networks:
             topology = teal.load_topology(name)
             traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
             for program in PROGRAMS:
                 problem = program_of(program, topology, traffic)
-                pdhg = "plain" if program == "promises" else "fused"  # which takes no bundles
+                # The fused engine does not support protection.
+                pdhg = "plain" if program == "promises" else "fused"
                 for gap in (1e-2, 1e-4):
                     row = [topology.name, program, load, gap]
                     for engine in ("auto", pdhg):
@@ -197,7 +225,14 @@ def measure_programs(networks: list[tuple[str, int]], out: Path) -> None:
 
 
 def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) -> None:
-    """Write interior.csv: both engines on each network, objective and gap."""
+    """Write interior.csv: size, seconds, iterations and gap of both engines on each network,
+    objective and gap.
+
+    Args:
+        networks: source of each topology, and load of its gravity traffic.
+        max_nodes: number of nodes above which a network is left out.
+        out: folder of the table.
+    """
     import teal
     from teal.solvers.interior.engine import FirstProgram, is_faster
 
@@ -223,7 +258,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
 
 
 def main() -> None:
-    """Measure what the options name, network by network."""
+    """Write interior.csv and its summary, or the table that --columns or --programs asks for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -256,7 +291,12 @@ def main() -> None:
 
 
 def summarise(out: Path) -> None:
-    """Write how often the engine that is asked is nearly the faster one."""
+    """Write interior-summary.csv: the share of cases in which the selected engine takes at most 1.2
+    times the time of the faster one, and the mean of this ratio.
+
+    Args:
+        out: folder of interior.csv.
+    """
     with (out / "interior.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     ratios = [

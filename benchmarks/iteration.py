@@ -1,4 +1,4 @@
-"""One iteration of PDHG beside plain memory traffic and a sparse product.
+"""Compare the time of one PDHG iteration with a memory copy and with a sparse matrix product.
 
     python benchmarks/iteration.py --data FOLDER [--networks b4,geant,UsCarrier,Kdl,ASN] \
         --out runs/iteration.csv
@@ -35,7 +35,12 @@ _BATCH = 16
 
 
 def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
-    """Yield (measure, value, unit) of one network."""
+    """Yield the figures of one network, each as (measure, value, unit).
+
+    Args:
+        name: key of :data:`engine.NETWORKS`.
+        data: folder of the published files.
+    """
     source, load = NETWORKS[name]
     is_file = source.endswith(".json")
     topology = teal.load_topology(str(published(data, source)) if is_file else source)
@@ -52,7 +57,8 @@ def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
     yield "demands", paths.num_demands, ""
     yield "trie nodes", paths.trie.num_nodes, ""
-    # An iteration beside a copy of the bytes that it must move.
+    # An iteration, and a copy of the bytes that it must move: trie indices, 12 bytes a path for
+    # splits and anchor, 9 bytes a demand.
     single = FusedEngine(problem.row(0), None, torch.float32)
     iteration = median_s(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
@@ -64,7 +70,7 @@ def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     yield "bytes of an iteration", moved, ""
     yield "copy", copy, "s"
     yield "copy / iteration", copy / iteration, ""
-    # Beside a product with the explicit incidence matrix.
+    # The product of the explicit incidence matrix with one feature of the links.
     rows, columns = paths.incidences()
     index = torch.stack([torch.from_numpy(rows), torch.from_numpy(columns)])
     shape = paths.leaf.size, paths.num_links
@@ -82,7 +88,7 @@ def measure(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
 
 
 def main() -> None:
-    """Measure each network in a process of its own, for its memory; write the table."""
+    """Measure each network in a new process, so that its peak memory is known; write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -93,6 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/iteration.csv"))
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    # A process for one network prints its rows as JSON.
     if options.part:
         for row in measure(options.part, options.data):
             print(json.dumps(row), flush=True)

@@ -1,5 +1,5 @@
-"""Small requests beside a request that asks for much: does each get its answer by its deadline and
-a slice?
+"""Send small requests while a large one is repeated: is each small request answered within its
+deadline and 500 ms (SLICE_MS)?
 
     python benchmarks/large_requests.py --data FOLDER [--requests 500] [--large max_min,protect,...] [--deadline-ms 300]
 
@@ -46,6 +46,8 @@ from service import arrow, free_port
 
 import teal
 
+# A small request is late if it takes longer than its deadline by more than this: the time for which
+# the service may compute for the large request before it turns to the small one.
 SLICE_MS = 500.0
 CONNECTIONS = {"counters": 16}  # of a large request, where it is more than one
 SMALL_EVERY = 10  # requests between two changes of a link, next intervals and /healthz
@@ -57,7 +59,7 @@ START_S = 900.0  # limit for the start of the service, with the compilation of i
 
 @contextlib.contextmanager
 def running() -> Iterator[str]:
-    """The address of a service with two tokens."""
+    """Run `teal serve` with the two tokens during the block; yield its address."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder) / "tokens"
         port = free_port()
@@ -84,15 +86,25 @@ def running() -> Iterator[str]:
 
 
 def client(url: str, token: str) -> httpx.Client:
-    """A client with one of the tokens."""
+    """Return an HTTP client of the service at ``url`` that sends this token."""
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=300.0)
 
 
 def register(http: httpx.Client, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Register a network and wait until it is ready; its description."""
+    """Register a network and wait until it is ready.
+
+    Args:
+        http: client of the service.
+        name: name under which the service registers the network.
+        body: request in JSON, with the topology.
+
+    Returns:
+        the service's description of the network.
+    """
     end = time.monotonic() + START_S
     while True:
-        with contextlib.suppress(httpx.TransportError):  # the service is not there yet
+        # Before the service listens, the request fails.
+        with contextlib.suppress(httpx.TransportError):
             http.put(f"/v1/networks/{name}", json=body)
             break
         time.sleep(0.2)
@@ -103,19 +115,19 @@ def register(http: httpx.Client, name: str, body: dict[str, Any]) -> dict[str, A
 
 
 def node_link(file: Path) -> dict[str, Any]:
-    """A network as the service takes it."""
+    """Return the network of a file as node-link JSON, which the service accepts."""
     from teal.formats.node_link import topology_to_node_link
 
     return dict(topology_to_node_link(teal.load_topology(str(file))))
 
 
 def moment(number: int) -> str:
-    """A time of a measurement, the later the larger the number."""
+    """Return the time of measurement ``number``, one a minute, in ISO 8601 (UTC)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BEGIN + 60 * number))
 
 
 class LargeRequests:
-    """Large requests to the network "us", each repeated by a client of its own.
+    """Sends the large requests, most of them to UsCarrier, which is registered as "us".
 
     Args:
         http: client of the service.
@@ -129,13 +141,17 @@ class LargeRequests:
         self._links = info["links"]
         self._pairs = [(a, b) for a in self._nodes for b in self._nodes if a != b]
         rng = np.random.default_rng(0)
-        # (256, D) Gbit/s.
+        # Demands of 256 matrices, (256, D) Gbit/s, log-normal with median 0.2.
         self._rates = rng.lognormal(0, 1, (256, len(self._pairs))) * 0.2
         self._kdl = node_link(published(data, "Kdl.json"))
 
     def by_name(self) -> dict[str, Callable[[int], None]]:
-        """Return the function that sends each request; its argument counts the repetitions."""
+        """Return, by the name of a large request, the function that sends it once.
+
+        The function is called with the number of the repetition, from 0.
+        """
         first = self._rates[:1]
+        # 10, 30 and 60% of the demand in three priority classes.
         by_class = np.repeat(first, 3, axis=0) * np.array([[0.1], [0.3], [0.6]])
         return {
             "max_min": self._allocation("objective=max_min&gap=1e-9", arrow(first)),
@@ -151,7 +167,12 @@ class LargeRequests:
         }
 
     def _allocation(self, options: str, body: bytes) -> Callable[[int], None]:
-        """Return a function that allocates matrices in Arrow's format."""
+        """Return a function that requests allocations in Arrow's format.
+
+        Args:
+            options: query of the request's address.
+            body: matrices in Arrow's format.
+        """
         address = f"/v1/networks/us/allocations?deadline_ms=60000&{options}"
         headers = {"Content-Type": ARROW, "Accept": ARROW}
 
@@ -161,7 +182,7 @@ class LargeRequests:
         return send
 
     def _allocate_by_name(self, number: int) -> None:
-        """Allocate 20,000 demands that are given and answered by name."""
+        """Request an allocation of 20,000 demands in JSON, with the names of their nodes."""
         rates = self._rates[number % 256]
         demands = [
             {"source": a, "target": b, "rate": float(rate)}
@@ -170,7 +191,7 @@ class LargeRequests:
         self._http.post("/v1/networks/us/allocations", json={"demands": demands, "gap": 0.05})
 
     def _replace_network(self, number: int) -> None:
-        """Register Kdl with other path settings than before, and delete it five seconds later."""
+        """Register Kdl with path settings that change at every call; delete it 5 s later."""
         body = {
             "topology": self._kdl,
             "num_paths": 2 + number % 3,
@@ -181,14 +202,14 @@ class LargeRequests:
         self._http.delete("/v1/networks/kdl")
 
     def _measure(self, number: int) -> None:
-        """Send a measured matrix, which begins an allocation for the next interval."""
+        """Send a measured matrix, after which the service allocates for the next interval."""
         row = number % 256
         address = f"/v1/networks/us/measurements?time={moment(number)}"
         body = arrow(self._rates[row : row + 1])
         self._http.post(address, content=body, headers={"Content-Type": ARROW})
 
     def _send_counters(self, number: int) -> None:
-        """Send counters of all links, of which half contradict those of the other end."""
+        """Send counters of all links; half of the links receive a fifth of what is sent on them."""
         rng = np.random.default_rng(number)
         sent_rates = rng.uniform(10, 20, len(self._links))
         received_rates = sent_rates * rng.choice([0.2, 1.0], len(self._links))
@@ -210,7 +231,7 @@ class LargeRequests:
         self._http.post("/v1/networks/us/measurements", json=body)
 
     def _change_links(self, number: int) -> None:
-        """Change the capacity of every other cable."""
+        """Change the capacities of half of the cables."""
         cables = {tuple(sorted((link["source"], link["target"]))) for link in self._links}
         changes = [
             {"source": a, "target": b, "capacity": 10.0 + number % 2}
@@ -219,7 +240,8 @@ class LargeRequests:
         self._http.patch("/v1/networks/us/links", json={"links": changes})
 
     def _allocate_next_interval(self, number: int) -> None:
-        """Change a link, and allocate for the next interval."""
+        """Change the capacity of a link, and request an allocation for the next interval."""
+        # A forecast needs a measured matrix.
         if number == 0:
             self._measure(0)
         change = {
@@ -234,9 +256,15 @@ class LargeRequests:
 
 @contextlib.contextmanager
 def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[None]:
-    """Repeat a request on several connections during the block; None for no request."""
+    """Repeat a large request in background threads during the block.
+
+    Args:
+        send: sends the request; its argument is the number of the repetition.  None sends nothing.
+        connections: number of threads, which send at the same time.
+    """
     is_over = threading.Event()
 
+    # One connection: repetitions first, first + connections, ... until the block ends.
     def work(first: int) -> None:
         for number in itertools.count(first, connections):
             if is_over.is_set() or send is None:
@@ -249,6 +277,7 @@ def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[N
     ]
     for thread in threads:
         thread.start()
+    # The requests are under way when the block begins.
     time.sleep(1.0)
     try:
         yield
@@ -261,12 +290,22 @@ def repeated(send: Callable[[int], None] | None, connections: int) -> Iterator[N
 def small_requests(
     url: str, count: int, deadline_ms: float
 ) -> tuple[list[float], int, dict[str, list[float]]]:
-    """Return the times to answer small allocations, ms, the number of refused ones, and the times of
-    other requests by kind, ms.
+    """Send small requests for B4, one after the other, and time their answers.
+
+    Args:
+        url: address of the service.
+        count: number of allocations.
+        deadline_ms: deadline of each request, ms.
+
+    Returns:
+        the times of the answered allocations, ms; the number of those refused with status 503; and
+        the times of link changes ("patch"), allocations for the next interval ("next") and health
+        checks ("healthz"), ms.
     """
     times = []
     refused = 0
     other_times: dict[str, list[float]] = {"patch": [], "next": [], "healthz": []}
+    # 20 random matrices of B4's 132 demands.
     bodies = [
         arrow(np.random.default_rng(seed).lognormal(0, 1, (1, 132)) * 100) for seed in range(20)
     ]
@@ -288,6 +327,7 @@ def small_requests(
             else:
                 assert response.status_code == 200, response.text
                 times.append(ms)
+            # One request of each other kind after every tenth allocation.
             if number % SMALL_EVERY == 0:
                 change = {
                     "links": [{"source": "1", "target": "2", "capacity": 5000.0 + number % 3}]
@@ -305,7 +345,13 @@ def small_requests(
 
 
 def start_networks(http: httpx.Client, data: Path) -> dict[str, Any]:
-    """Register B4, with a first measured matrix, and UsCarrier; return the latter's description."""
+    """Register B4, with a first measured matrix, and UsCarrier ("us"); return the service's
+    description of UsCarrier.
+
+    Args:
+        http: client of the service.
+        data: folder of the published files.
+    """
     register(http, "b4", {"topology": "b4"})
     topology = node_link(published(data, "UsCarrier.json"))
     info = register(http, "us", {"topology": topology})
@@ -318,7 +364,9 @@ def start_networks(http: httpx.Client, data: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print a line for each large request; 1 if a request was late."""
+    """Measure small requests beside each large request and print a line for each; return 1 if a
+    small request was late.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--data", type=Path, required=True, help="folder of the files that data/README.md names"
@@ -342,6 +390,7 @@ def main() -> int:
                 times, refused, other_times = small_requests(
                     url, options.requests, options.deadline_ms
                 )
+            # Beyond deadline and slice, of small requests of every kind.
             late = sum(
                 ms > options.deadline_ms + SLICE_MS
                 for ms in itertools.chain(times, *other_times.values())

@@ -1,12 +1,11 @@
-"""How often the host starts something on a GPU, and how often it waits, in solves, allocations and
-training steps.
+"""Count the host's GPU launches and waits in solves, allocations and training steps.
 
     python benchmarks/launches.py --out launches.csv
 
 Counted without a GPU, on a stand-in for torch's (``tests/stand_in_gpu.py``) and in numba-cuda's
 simulator, with CUDA graphs and without; on a network of four nodes, since the simulator takes a
-tenth of a second for an iteration.  The first runs of a work load and record: a later one is
-counted.
+tenth of a second for an iteration.  The first runs compile kernels and record graphs; a later run
+is counted.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ from teal.solvers import pdhg
 from teal.testing import random_problem
 from tests.stand_in_gpu import RecordedGraph, stand_in_gpu
 
-GAP = 0.01  # certified, of a solve
-_MATRICES = 20  # of a training
-_SWITCH_S = 1e-4  # turns of the simulator's threads, each of which waits for the others
-# Factors of the demand: of runs that record all parts of a work, and of the one that is counted.
-_BEFORE = (1.0, 1.1, 1.2, 1.3)
-_COUNTED = 1.25
+GAP = 0.01  # certified gap of a solve
+_MATRICES = 20  # number of matrices of a training
+_SWITCH_S = 1e-4  # switch interval of Python's threads: the simulator's wait for each other
+# Factors of the demand in the runs that record all graphs, and in the run that is counted.
+_WARM_UP_FACTORS = (1.0, 1.1, 1.2, 1.3)
+_COUNTED_FACTOR = 1.25
 Work = Callable[[float], object]  # takes a factor of the demand
 
 
 class Counts(NamedTuple):
-    """Counts of one run.
+    """Numbers of the host's launches, graph replays and waits in one run.
 
     Attributes:
-        launches: kernels and copies that are started alone.
-        replays: recorded graphs that are started.
-        waits: numbers that the host reads, and tensors that it copies.
+        launches: number of kernels and copies that the host starts one by one.
+        replays: number of recorded graphs that it starts.
+        waits: number of values that it reads from the GPU, and of tensors that it copies.
     """
 
     launches: int
@@ -67,7 +66,7 @@ class Counts(NamedTuple):
 
 
 def network(failed: int = 0) -> Problem:
-    """A program of one matrix on the stand-in.
+    """Return the problem of one matrix on four nodes, on the stand-in for a GPU.
 
     Args:
         failed: number of failed links.
@@ -85,13 +84,19 @@ def network(failed: int = 0) -> Problem:
 
 
 def cold_solve(failed: int = 0) -> Work:
-    """A solve from nothing."""
+    """Return a cold solve to 1%, as a function of the factor of the demand.
+
+    Args:
+        failed: number of failed links.
+    """
     problem = network(failed)
     return lambda factor: pdhg.solve(problem.with_demand(factor * problem.demand), gap=GAP)
 
 
 def warm_solve() -> Work:
-    """A solve from the result for other demands."""
+    """Return a solve that starts from the result for other demands, as a function of the factor of
+    the demand.
+    """
     problem = network()
     start = pdhg.solve(problem, gap=GAP)
     return lambda factor: pdhg.solve(
@@ -100,7 +105,9 @@ def warm_solve() -> Work:
 
 
 def scheme_teal() -> Work:
-    """FlowGNN, ADMM, projection, and bounds."""
+    """Return a solve by the scheme teal (FlowGNN, ADMM, projection, bounds), as a function of the
+    factor of the demand.
+    """
     problem = network()
     model = new_flow_model(FlowGnnConfig(6, 1, 4, UNIVERSAL)).to("cuda")
     scheme = FlowGnnScheme(model)
@@ -108,14 +115,20 @@ def scheme_teal() -> Work:
 
 
 def pass_of_price_gnn() -> Work:
-    """The start of a solve by PriceGNN."""
+    """Return PriceGNN's computation of starting splits and prices, as a function of the factor of
+    the demand.
+    """
     problem = network()
     scheme = PriceGnnScheme(PriceGNN(PriceGnnConfig(8, 2, 2)).to("cuda"))
     return lambda factor: scheme.start(problem.with_demand(factor * problem.demand))
 
 
 def training_step(learner: str) -> Work:
-    """Gradients, clipping, and Adam."""
+    """Return an optimiser step of the training of a small FlowGNN: gradients, clipping, and Adam.
+
+    Args:
+        learner: learner of the training, such as "direct".
+    """
     problem = network()
     rng = np.random.default_rng(1)
     rates = problem.demand.cpu().numpy() * rng.uniform(
@@ -140,6 +153,7 @@ def training_step(learner: str) -> Work:
     return step
 
 
+# Each work to count: its name, and the function that prepares it.
 WORKS: dict[str, Callable[[], Work]] = {
     "solve from nothing": cold_solve,
     "solve from an earlier result": warm_solve,
@@ -152,7 +166,12 @@ WORKS: dict[str, Callable[[], Work]] = {
 
 
 def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
-    """The counts of a run after which nothing is left to record."""
+    """Prepare a work, run it until all graphs are recorded, and count one more run.
+
+    Args:
+        make: prepares the work on the stand-in for a GPU.
+        with_graphs: whether graphs are replayed; otherwise their kernels are launched one by one.
+    """
     torch.manual_seed(0)
     launch_one_by_one = patch.object(RecordedGraph, "run", lambda _, work: work())
     # As on a GPU, which has kernels over lists of tensors.
@@ -167,20 +186,21 @@ def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
         nullcontext() if with_graphs else launch_one_by_one,
     ):
         work = make()
-        for factor in _BEFORE:
+        for factor in _WARM_UP_FACTORS:
             work(factor)
         counts.clear()
-        work(_COUNTED)
+        work(_COUNTED_FACTOR)
         return _counts(counts)
 
 
 def _counts(counts: Counter[str]) -> Counts:
+    """Return launches, replays and waits from the stand-in's counts of events."""
     waits = counts["read"] + counts["copied"] + counts["uploaded"]
     return Counts(counts["launched"], counts["replayed"], waits)
 
 
 def main() -> None:
-    """Count, and write a row for each work."""
+    """Count every work without and with graphs, and write a row for each to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,11 @@
-"""Methods of HiGHS on path-form programs of several sizes: which one `lp-all` should choose.
+"""Time the methods of HiGHS on path-form programs of several sizes, to decide which one `lp-all`
+should choose.
 
     python benchmarks/lp_methods.py [--limit 10] --out runs/lp-methods.csv
 
-OUT has a row for each network, objective and method: variables, seconds of the solver alone (the
-median of three calls after a warm-up, of one that takes more than five seconds; infinite where it
-was stopped after --limit seconds), and whether ``method=auto`` chooses it.
+OUT has a row for each network, objective and method: number of variables, seconds of the solver
+alone (the median of three calls after a warm-up, or one call if the warm-up takes more than five
+seconds; infinite if stopped after --limit seconds), and whether ``method=auto`` chooses the method.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from baselines.linear_program import LpSettings
 from baselines.matrix import matrices
 from baselines.path_program import path_program
 
+# Source of each topology, and load of its gravity traffic.
 NETWORKS = {
     "b4": 6,
     "topohub:sndlib/geant": 4,
@@ -31,6 +33,7 @@ NETWORKS = {
     "topohub:gabriel/90/7": 6,
 }
 OBJECTIVES = ("total_flow", "latency_penalised_flow", "max_link_utilisation")
+# Methods of HiGHS, each with or without presolve.
 METHODS = (
     ("simplex", True),
     ("simplex", False),
@@ -38,11 +41,11 @@ METHODS = (
     ("primal-simplex", False),
     ("ipm", True),
 )
-_CALLS = 3
+_CALLS = 3  # timed calls of each method
 
 
 def main() -> None:
-    """Measure all methods on all programs; write the table."""
+    """Time all methods of HiGHS on all programs; write a row for each to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -62,6 +65,7 @@ def main() -> None:
             series = [problem.row(number) for number in range(problem.batch)]
             matrix = next(matrices(series[0]))
             program = path_program(matrix, matrix.routable, matrix.capacity).program
+            # The algorithm of ``method=auto``.
             chosen = select_algorithm(program, LpSettings())
             for method, presolve in METHODS:
                 setting = peers.setting(method, presolve, crossover=True)
@@ -80,7 +84,9 @@ def main() -> None:
 
 
 def _is_same(first: Algorithm, second: Algorithm) -> bool:
-    """Whether two algorithms are one: interior points have no simplex strategy."""
+    """Return whether two algorithms of HiGHS are equal; the simplex strategy counts only where the
+    simplex method is used.
+    """
     if first.solver == second.solver == "ipm":
         return first.presolve == second.presolve
     return first == second

@@ -1,12 +1,13 @@
-"""Machine code of the package beside native machine code: times of whole solves, in turn.
+"""Compare the package's machine code with native machine code: times of whole solves, in turn.
 
     python benchmarks/machine_code.py --data FOLDER [--rounds 5] [--native runs/native] [--out runs/machine-code.csv]
 
 Each round runs a process with the package's machine code (`python -m teal.app.machine_code` makes
 it in a checkout), one with kernels that Numba compiled for this processor, kept in the folder of
-`--native`, and, where the processor has AVX-512, one with the code for AVX2, which other machines
-run.  A process measures the median of a solve; the table has the median of the rounds, and the
-ratio to native code of the same round, its median.  Nothing else should run.
+`--native`, and, where the processor has AVX-512, one with the package's code for AVX2, which
+machines without AVX-512 run.  A process measures the median time of a solve; the table has the
+median of the rounds, and the median ratio to native code of the same round.  Nothing else should
+run on the machine.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from pathlib import Path
 import pandas as pd
 from public_data import published
 
+# Name: source of the topology, load of the gravity traffic, and number of timed solves.
 NETWORKS = {
     "b4": ("b4", 6, 300),
     "geant": ("topohub:sndlib/geant", 4, 150),
     "UsCarrier": ("UsCarrier.json", 6, 60),
     "Kdl": ("Kdl.json", 6, 20),
 }
+# Program of each process: prints the median times, ms, as JSON.
 _MEASURE = """
 import json, statistics, sys, time
 import teal
@@ -56,7 +59,14 @@ print(json.dumps(found))
 
 
 def measured(networks: str, **settings: str) -> dict[str, float]:
-    """Milliseconds by network, matrices and target, in a new process."""
+    """Return the median times of solves in a new process, ms, by "NETWORK MATRICES GAP".
+
+    The result also has the number of kernels that the process compiled, as "compiled".
+
+    Args:
+        networks: source, load and number of solves of each network, as JSON.
+        settings: environment variables of the process.
+    """
     command = [sys.executable, "-c", _MEASURE, networks]
     environment = os.environ | settings
     completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -70,14 +80,15 @@ def measure_rounds(
     """Return the times of each round, in ms by case, of each variant of the machine code.
 
     Args:
-        networks: networks, loads and counts, as JSON.
+        networks: source, load and number of solves of each network, as JSON.
         native_folder: folder of the kernels that Numba compiles for this processor.
         num_rounds: rounds, each with one process for each variant.
     """
     from teal.runtime.shipped_kernels import levels, settings_of
 
     native = {"NUMBA_CACHE_DIR": str(native_folder), "TEAL_SHIPPED_KERNELS": "0"}
-    measured(networks, **native)  # compiles
+    # The first process compiles the native kernels.
+    measured(networks, **native)
     rounds: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as empty:
         package = {"NUMBA_CACHE_DIR": empty, "TEAL_SHIPPED_KERNELS": "1"}
@@ -98,6 +109,10 @@ def measure_rounds(
 def table_row(case: str, rounds: dict[str, list[dict[str, float]]]) -> dict[str, str]:
     """Return the median time of each variant in a case, and its median ratio to native code of the
     same round.
+
+    Args:
+        case: "NETWORK MATRICES GAP".
+        rounds: for each variant of the code, the times of each round in ms, by case.
     """
     network, count, gap = case.split()
     row = {"network": network, "matrices": count, "gap": f"{100 * float(gap):g}%"}
@@ -111,7 +126,7 @@ def table_row(case: str, rounds: dict[str, list[dict[str, float]]]) -> dict[str,
 
 
 def main() -> None:
-    """Measure all variants, and write the table."""
+    """Measure all variants of the machine code; print the table and write it to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

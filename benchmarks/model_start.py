@@ -1,24 +1,26 @@
-"""Interior points from a model, from nothing, and PDHG: CPU time to certified gaps, model and all.
+"""Compare interior points started from a model's allocation with cold interior points and PDHG: CPU
+time to certified gaps, the time of the model included.
 
     python benchmarks/model_start.py --out FOLDER [--networks NAME ...] [--objective NAME] [--repeats 2]
         [--seed 11]
 
 For each network of topohub, a gravity matrix scaled so that the optimum carries each of 50, 70, 85
 and 95 percent of the demand; each as it is (plain), with a fifth of the demands times 3 (shock),
-and with 2 percent of the cables failed (failure); to 1, 0.01 and 0.0001 percent.  One thread; the
-ways take turns, medians of the repeats.
+and with 2 percent of the cables failed (failure); to gaps of 1, 0.01 and 0.0001 percent.  One
+thread; the methods take turns; times are medians of the repeats.
 
-``model`` is what `teal.solve` does with a model, which it asks where that saves time; ``at once``
-asks it in every case.  The controls are a PriceGNN with random weights, the model's splits with the
-optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the exact point of the
-central path with a duality gap of 3 percent, of which only the iterations are measured.
+``model`` is `teal.solve` with a model, which it runs only where that is expected to save time; ``at
+once`` runs the model in every case.  The controls are a PriceGNN with random weights, the model's
+splits with the optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the
+exact point of the central path with a duality gap of 3 percent, of which only the iterations are
+measured.
 
 The models have seen none of the networks; the constants of the rule were chosen on others:
 Germany50, Dfn, and gabriel/50/6, 65/5, 70/3 and 125/1 with seed 5.
 
-FOLDER/cases.csv has a row a case, FOLDER/summary.csv the factors (time of the faster of interior
-points and PDHG from nothing over time of the way) and the iterations over those from nothing, by
-group, kind and network.
+FOLDER/cases.csv has a row for each case.  FOLDER/summary.csv has, by kind of case and by network,
+the speed-up of each method (time of the faster of cold interior points and PDHG, over the time of
+the method) and its iterations over those of cold interior points.
 """
 
 from __future__ import annotations
@@ -61,10 +63,10 @@ NETWORKS = (
 )
 CARRIED = (0.95, 0.85, 0.7, 0.5)  # share of the demand that the optimum carries
 TARGETS = (1e-2, 1e-4, 1e-6)
-CENTRAL_GAP = 0.03  # duality gap of the central point, of the largest value
-FROM_NOTHING = ("pdhg", "interior")
-WAYS = (
-    *FROM_NOTHING,
+CENTRAL_GAP = 0.03  # duality gap of the central point, over the value of serving all demand
+COLD_METHODS = ("pdhg", "interior")
+METHODS = (
+    *COLD_METHODS,
     "model",
     "model at once",
     "random weights at once",
@@ -73,58 +75,77 @@ WAYS = (
     "central point",
 )
 PDHG_S = 3.0  # seconds that PDHG may take
-# Newton's method for a central point: largest number of steps, and the final decrement.
-MOST_NEWTON_STEPS = 200
-NEAR = 1e-3
+# Newton's method for a central point: limit of its steps, and the decrement at which it ends.
+MAX_NEWTON_STEPS = 200
+MAX_NEWTON_DECREMENT = 1e-3
+# Objectives without a failure case: they must serve every demand, also of disconnected pairs.
 BALANCED = ("max_link_utilisation", "max_concurrent_flow")
+# A row of a table by heading; a solve to a given gap.
 Row = dict[str, Any]
 Search = Callable[[float], teal.PdhgResult]
 
 
 @dataclasses.dataclass(frozen=True)
-class OtherPrices:
-    """The model's splits with other prices; it takes the model's time."""
+class ModelWithPrices:
+    """Starter with the splits of a model, computed at every start, and given prices.
+
+    Attributes:
+        model: computes the splits.
+        prices: dual prices of the links, (1, E).
+    """
 
     model: Starter
     prices: Tensor
 
     def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
-        """Splits and prices."""
+        """Return the model's splits (1, D, K), and the given prices (1, E)."""
         return self.model.start(problem)[0], self.prices
 
 
-class FirstByPdhg:
-    """An allocation and prices of PDHG to 1 percent."""
+class PdhgStart:
+    """Starter that solves the problem by PDHG to a gap of 1 percent."""
 
     def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
-        """Splits and prices."""
+        """Return PDHG's splits (1, D, K) and dual prices of the links (1, E)."""
         solution = teal.solve(problem, gap=1e-2, engine="fused")
         return solution.splits, solution.prices
 
 
 @dataclasses.dataclass(frozen=True)
 class CentralPoint:
-    """Splits and prices that are known."""
+    """Starter with given splits and prices: a point of the central path.
+
+    Attributes:
+        splits: split ratios, (1, D, K).
+        prices: dual prices of the links, (1, E).
+    """
 
     splits: Tensor
     prices: Tensor
 
     def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
-        """Splits and prices."""
+        """Return the given splits (1, D, K) and prices (1, E)."""
         return self.splits, self.prices
 
 
 def central_point(problem: teal.Problem) -> CentralPoint | None:
-    """The point of the central path with a duality gap of CENTRAL_GAP times the value of all
-    demand, by Newton's method from larger gaps on; None where no link can bind.
+    """Return the point of the central path whose duality gap is :data:`CENTRAL_GAP` times the value
+    of serving all demand; None if no link can bind.
+
+    Newton's method follows the path through points of 30, 10 and 3 times this gap.
+
+    Args:
+        problem: problem of one matrix under total_flow.
     """
     program = next(engine._programs(problem, np.zeros((1, problem.ops.mask.numel()))))
     if not len(program.capacity):
         return None
     price = np.full(len(program.capacity), 1 / program.capacity.sum())
+    # Number of complementarity products: columns, link rows, and unserved demands.
     count = len(program.column_value) + len(program.capacity) + len(program.rate)
     for factor in (30.0, 10.0, 3.0, 1.0):
-        share, price = centred(program, price, factor * CENTRAL_GAP / count)
+        share, price = minimise_barrier_dual(program, price, factor * CENTRAL_GAP / count)
+    # From the presolved program back to all paths and links.
     splits = np.zeros(problem.ops.mask.numel())
     prices = np.zeros(problem.capacity.shape[1])
     splits[program.slot] = share
@@ -133,26 +154,44 @@ def central_point(problem: teal.Problem) -> CentralPoint | None:
     return CentralPoint(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
 
 
-def centred(
+def minimise_barrier_dual(
     program: PresolvedProgram, price: FloatArray, mu: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Shares x = mu / z and prices y that minimise the dual of the barrier,
+    """Return the primal and dual point of the central path for a barrier parameter mu.
 
-        b y - mu sum log y - sum_g (l_g + mu log(-l_g) + mu sum_q log z_q),  z_q = cost_q - l_g,
+    A damped Newton method solves the dual barrier problem in the link prices y,
 
-    where l_g is such that the shares of block g and of its rest, mu / -l_g, sum to 1.
+        minimise b y - mu sum log y - sum_g (l_g + mu log(-l_g) + mu sum_q log z_q).
+
+    Here b are the capacities, g the demand blocks, q the columns (paths) of block g, cost_q the
+    price of column q's links less its value, z_q = cost_q - l_g its reduced cost, and l_g < 0 the
+    multiplier of the block, which is such that its shares mu / z_q and its unserved share mu / -l_g
+    sum to 1.
+
+    Args:
+        program: presolved program of one matrix.
+        price: prices to start from, one for each link row.
+        mu: barrier parameter.
+
+    Returns:
+        the share of each column, mu / z_q, and the price of each link row, y.
+
+    Raises:
+        RuntimeError: if the Newton decrement stays too large for :data:`MAX_NEWTON_STEPS`.
     """
     blocks = len(program.rate)
     columns = len(program.column_value)
     first = program.block_ptr[:-1]
+    # Block of each column, and column of each matrix entry.
     block = np.repeat(np.arange(blocks), np.diff(program.block_ptr))
     column = np.repeat(np.arange(columns), np.diff(program.row_ptr))
     shape = (len(program.capacity), columns)
     matrix = scipy.sparse.csr_matrix((program.rate[block[column]], (program.row, column)), shape)
-    of_block = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
-    for _ in range(MOST_NEWTON_STEPS):
+    block_of_column = scipy.sparse.csr_matrix((np.ones(columns), (np.arange(columns), block)))
+    for _ in range(MAX_NEWTON_STEPS):
         cost = matrix.T @ price - program.column_value
         min_cost = np.minimum(np.minimum.reduceat(cost, first), 0.0)
+        # The multipliers by a safeguarded Newton method: the shares of a block sum to 1.
         low = min_cost - (np.diff(program.block_ptr) + 1) * mu
         high = min_cost - mu
         multiplier = low
@@ -161,18 +200,23 @@ def centred(
             total = np.add.reduceat(mu / distance, first) - mu / multiplier
             slope = np.add.reduceat(mu / distance**2, first) + mu / multiplier**2
             multiplier = np.clip(multiplier + total * (1 - total) / slope, low, high)
+        # Gradient of the dual barrier problem: capacity less the loads, and the barrier's part.
         share = mu / (cost - multiplier[block])
         unserved = -mu / multiplier
         gradient = program.capacity - mu / price - matrix @ share
+        # Its Hessian: a diagonal term per column, less one rank-one term per block.
         scaled = matrix.multiply(share**2 / mu).tocsr()
-        union = scaled @ of_block
+        block_rates = scaled @ block_of_column
         unserved_multiplier = 1 / (np.add.reduceat(share**2, first) + unserved**2) * mu
-        hessian = (scaled @ matrix.T - union.multiply(unserved_multiplier) @ union.T).toarray()
+        hessian = (
+            scaled @ matrix.T - block_rates.multiply(unserved_multiplier) @ block_rates.T
+        ).toarray()
         hessian[np.diag_indices_from(hessian)] += mu / price**2
         step = -scipy.linalg.solve(hessian, gradient, assume_a="pos")
         decrement = np.sqrt(max(0.0, -(gradient @ step)) / mu)
-        if decrement < NEAR:
+        if decrement < MAX_NEWTON_DECREMENT:
             return share, price
+        # Damped step of self-concordant functions, which keeps the prices positive.
         length = 1.0 if decrement < 0.25 else 1 / (1 + decrement)
         falls = step < 0
         if falls.any():
@@ -181,13 +225,18 @@ def centred(
     raise RuntimeError("the central point has not been found")
 
 
-def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
-    """The problem with its demands scaled so that the optimum carries ``share`` of them, to a
-    hundredth.
+def scaled_to_carried_share(problem: teal.Problem, share: float) -> teal.Problem:
+    """Return the problem with its demands scaled so that the optimum carries a share of them, to
+    within 0.01.
+
+    Args:
+        problem: problem of one matrix under total_flow.
+        share: share of the demand to carry, in (0, 1).
     """
     low = 1e-3
     high = 1e3
-    for _ in range(30):  # halvings of a range of logarithms
+    # Bisection of the scale's logarithm.
+    for _ in range(30):
         scale = (low * high) ** 0.5
         scaled = problem.with_demand(problem.demand * scale)
         carried = float(teal.solve(scaled, gap=1e-3).value) / float(scaled.demand.sum())
@@ -198,7 +247,13 @@ def at_carried(problem: teal.Problem, share: float) -> teal.Problem:
 
 
 def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, teal.Problem]]:
-    """Share carried, kind, and problem of each case of a network."""
+    """Yield the share carried (text), the kind and the problem of each case of a network.
+
+    Args:
+        network: name in topohub.
+        objective: objective of the problems.
+        seed: seed of the traffic, the shocks and the failures.
+    """
     topology = teal.load_topology(f"topohub:{network}")
     traffic = teal.load_traffic(f"gravity:seed={seed},count=1", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -215,71 +270,97 @@ def cases(network: str, objective: str, seed: int) -> Iterator[tuple[str, str, t
 
     of_flow = teal.Problem.create(topology, paths, flow, traffic.read([0])).to(torch.float64)
     for share in CARRIED:
-        demand = at_carried(of_flow, share).demand
+        demand = scaled_to_carried_share(of_flow, share).demand
+        # A fifth of the demands times 3; 2% of the cables fail.
         crowd = torch.from_numpy(np.where(rng.random(demand.shape) < 0.2, 3.0, 1.0))
         capacity = topology.capacity.copy()
         for cable in rng.choice(len(cables), max(1, len(cables) // 50), replace=False):
             capacity[list(cables[cable])] = 0
         yield f"{share:.0%}", "plain", problem_of(demand, topology.capacity)
         yield f"{share:.0%}", "shock", problem_of(demand * crowd, topology.capacity)
-        if objective not in BALANCED:  # which must carry the pairs that the failure divides
+        if objective not in BALANCED:
             yield f"{share:.0%}", "failure", problem_of(demand, capacity)
 
 
-def timed(search: Search, gap: float) -> tuple[float, int]:
-    """CPU seconds and iterations of a search; infinite where it has not reached its target."""
+def time_search(search: Search, gap: float) -> tuple[float, int]:
+    """Run a search; return its CPU time, s (infinite if it has not reached the gap), and its
+    iterations.
+    """
     begin = time.process_time()
     result = search(gap)
     seconds = time.process_time() - begin
     return (seconds if float(result.gap) <= gap else math.inf), result.iterations
 
 
-def ways_of(problem: teal.Problem, model: Starter, random: Starter) -> dict[str, Search]:
-    """The search of each way, of a target gap."""
+def searches_by_method(
+    problem: teal.Problem, model: Starter, untrained: Starter
+) -> dict[str, Search]:
+    """Return the function of each method that solves the problem to a given gap.
+
+    Args:
+        problem: problem of one matrix.
+        model: starter of the method "model" and of those derived from it.
+        untrained: starter with random weights, a control.
+    """
 
     def by_interior_points(starter: Starter | None) -> Search:
         return lambda gap: teal.solve(problem, gap=gap, engine="interior", starter=starter)
 
     optimum = teal.solve(problem, gap=1e-7)
+    # The control whose prices are 20% too low or too high, at random.
     noise = np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
-    off = OtherPrices(model, optimum.prices * torch.from_numpy(noise))
-    starts = {
+    wrong_prices = ModelWithPrices(model, optimum.prices * torch.from_numpy(noise))
+    searches = {
         "pdhg": lambda gap: teal.solve(problem, gap=gap, engine="fused", deadline=PDHG_S),
         "interior": by_interior_points(None),
         "model": lambda gap: teal.solve(problem, gap=gap, starter=model),
         "model at once": by_interior_points(model),
-        "random weights at once": by_interior_points(random),
-        "prices off by 20% at once": by_interior_points(off),
-        "pdhg to 1% at once": by_interior_points(FirstByPdhg()),
+        "random weights at once": by_interior_points(untrained),
+        "prices off by 20% at once": by_interior_points(wrong_prices),
+        "pdhg to 1% at once": by_interior_points(PdhgStart()),
     }
+    # Only total_flow has a central point here, and only where a link can bind.
     if problem.objective.name == "total_flow" and (centre := central_point(problem)):
-        starts["central point"] = by_interior_points(centre)
-    return starts
+        searches["central point"] = by_interior_points(centre)
+    return searches
 
 
-def measured(starts: dict[str, Search], gap: float, repeats: int) -> Row:
-    """Seconds and iterations of every way."""
-    times: dict[str, list[float]] = {start_name: [] for start_name in starts}
+def measure_methods(searches: dict[str, Search], gap: float, repeats: int) -> Row:
+    """Return the columns of cases.csv for every method: median CPU time ("METHOD s") and
+    iterations ("METHOD n").
+
+    Args:
+        searches: solve of each method to a given gap.
+        gap: gap to reach.
+        repeats: number of timed solves of each method.
+    """
+    times: dict[str, list[float]] = {method: [] for method in searches}
     iterations: dict[str, int] = {}
     for repeat in range(repeats + 1):
-        for start_name, run in starts.items():
-            seconds, iterations[start_name] = timed(run, gap)
-            if repeat:  # the first is not counted: it may compile
-                times[start_name].append(seconds)
-    row: Row = {}
-    for start_name in starts:
-        row |= {
-            f"{start_name} s": statistics.median(times[start_name]),
-            f"{start_name} n": iterations[start_name],
+        for method, search in searches.items():
+            seconds, iterations[method] = time_search(search, gap)
+            # The first round is not counted, since it may compile kernels.
+            if repeat:
+                times[method].append(seconds)
+    figures: Row = {}
+    for method in searches:
+        figures |= {
+            f"{method} s": statistics.median(times[method]),
+            f"{method} n": iterations[method],
         }
-    return row
+    return figures
 
 
-def summarised(rows: list[Row]) -> Iterator[Row]:
-    """The factors and the parts of the iterations by group of cases, target and way."""
+def summary_rows(rows: list[Row]) -> Iterator[Row]:
+    """Yield the rows of summary.csv: speed-up and relative iterations of each method to each gap,
+    for all cases, each kind of case and each network.
 
-    def number(row: Row, start_name: str, unit: str) -> float:
-        return float(row[f"{start_name} {unit}"])
+    Args:
+        rows: rows of cases.csv.
+    """
+
+    def number(row: Row, method: str, unit: str) -> float:
+        return float(row[f"{method} {unit}"])
 
     groups = {"all": rows}
     for kind in ("plain", "shock", "failure"):
@@ -287,41 +368,43 @@ def summarised(rows: list[Row]) -> Iterator[Row]:
     for network in dict.fromkeys(str(row["network"]) for row in rows):
         groups[network] = [row for row in rows if row["network"] == network]
     for name, members in groups.items():
-        for target, start_name in itertools.product(TARGETS, WAYS):
+        for target, method in itertools.product(TARGETS, METHODS):
             selected_rows = [
-                row for row in members if row["target"] == target and f"{start_name} s" in row
+                row for row in members if row["target"] == target and f"{method} s" in row
             ]
             if not selected_rows:
                 continue
-            factors = [
-                min(number(row, start, "s") for start in FROM_NOTHING)
-                / number(row, start_name, "s")
+            speedups = [
+                min(number(row, value, "s") for value in COLD_METHODS) / number(row, method, "s")
                 for row in selected_rows
             ]
-            parts = [
-                number(row, start_name, "n") / number(row, "interior", "n")
+            relative_iterations = [
+                number(row, method, "n") / number(row, "interior", "n")
                 for row in selected_rows
                 if number(row, "interior", "n")
             ]
-            has_time = start_name != "central point"
-            is_newton = "interior" in start_name or "at once" in start_name or not has_time
+            has_time = method != "central point"
+            is_newton = "interior" in method or "at once" in method or not has_time
+            # Speed-ups over the faster cold method; 0.97 allows for noise of the clock.
             yield {
                 "cases": name,
                 "target": target,
-                "way": start_name,
+                "way": method,
                 "count": len(selected_rows),
-                "median": statistics.median(factors) if has_time else "",
-                "worst": min(factors) if has_time else "",
-                "not_slower": statistics.mean(start >= 0.97 for start in factors)
+                "median": statistics.median(speedups) if has_time else "",
+                "worst": min(speedups) if has_time else "",
+                "not_slower": statistics.mean(value >= 0.97 for value in speedups)
                 if has_time
                 else "",
-                "iterations": statistics.median(parts) if is_newton and parts else "",
-                "seconds": statistics.median(number(row, start_name, "s") for row in selected_rows),
+                "iterations": statistics.median(relative_iterations)
+                if is_newton and relative_iterations
+                else "",
+                "seconds": statistics.median(number(row, method, "s") for row in selected_rows),
             }
 
 
 def main() -> None:
-    """Measure, and write both tables."""
+    """Measure every case of the networks; write cases.csv and summary.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -332,28 +415,30 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seed", type=int, default=11)
     options = parser.parse_args()
+    # One thread; the packaged model, and one with random weights as a control.
     numba.set_num_threads(1)
     torch.set_num_threads(1)
     model = load_model(options.model)
     scheme = teal.make_scheme("price-gnn:weights=random")
     assert isinstance(scheme, PriceGnnScheme)
-    random = PriceGnnScheme(scheme.model)
+    untrained = PriceGnnScheme(scheme.model)
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     with (options.out / "cases.csv").open("w", newline="") as file:
-        of_ways = [f"{start_name} {unit}" for start_name in WAYS for unit in ("s", "n")]
-        writer = csv.DictWriter(file, ["network", "carried", "kind", "target", *of_ways])
+        method_columns = [f"{method} {unit}" for method in METHODS for unit in ("s", "n")]
+        writer = csv.DictWriter(file, ["network", "carried", "kind", "target", *method_columns])
         writer.writeheader()
         for network in options.networks:
             for carried, kind, problem in cases(network, options.objective, options.seed):
-                starts = ways_of(problem, model, random)
+                searches = searches_by_method(problem, model, untrained)
                 for target in TARGETS:
                     case = {"network": network, "carried": carried, "kind": kind, "target": target}
-                    rows.append(case | measured(starts, target, options.repeats))
+                    rows.append(case | measure_methods(searches, target, options.repeats))
                     writer.writerow(rows[-1])
                     file.flush()
             print(network, flush=True)
-    summary = list(summarised(rows))
+    # Summary of all cases.
+    summary = list(summary_rows(rows))
     with (options.out / "summary.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, list(summary[0]))
         table.writeheader()

@@ -1,4 +1,4 @@
-"""The public multicommodity flow problems at the least cost, over all paths of their networks.
+"""Solve the public minimum-cost multicommodity flow problems over all paths of their networks.
 
     python benchmarks/multicommodity.py --data FOLDER [--out OUT] [--gap 1e-4] [NAME ...]
 
@@ -9,8 +9,8 @@ certified solution (the median of three runs, of one where it takes more than 20
 gap to the optimum over all paths, the cost, and the cost over the published optimum less 1.
 Reading the files is not timed.  Kernels are compiled on the first problem before any is timed.
 
-As their publishers of optima did, trips are divided by 2,000 (Winnipeg) and 2.4 (ChicagoSketch), and
-all nodes carry transit traffic.
+As in the publication of the optima, trips are divided by 2,000 (Winnipeg) and 2.4 (ChicagoSketch),
+and all nodes carry transit traffic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 _ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # road network: divisor of its trips
-_LONG_S = 20.0  # time of a run from which on it is not repeated
+_LONG_S = 20.0  # a run that takes longer is not repeated
 COLUMNS = (
     "problem",
     "nodes",
@@ -40,7 +40,12 @@ COLUMNS = (
 
 
 def read(folder: Path, name: str) -> tuple[Any, Any]:
-    """Network and traffic of a problem."""
+    """Return the network and the traffic of a problem.
+
+    Args:
+        folder: folder of the files.
+        name: file of CommaLab, or key of :data:`_ROADS`.
+    """
     import teal
 
     if name in _ROADS:
@@ -53,7 +58,16 @@ def read(folder: Path, name: str) -> tuple[Any, Any]:
 
 
 def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
-    """Seconds, and the solution over all paths, from one path a demand."""
+    """Solve a problem over all paths by column generation from one path a demand.
+
+    Args:
+        topology: network.
+        traffic: traffic, of which the first matrix is solved.
+        gap: certified gap to reach over all paths.
+
+    Returns:
+        the time with the first paths included, s, and the solution.
+    """
     import teal
     from teal.solvers.columns import improve
 
@@ -65,7 +79,9 @@ def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The problems of a folder, the smallest files first."""
+    """Return the names of the problems in a folder, the smallest files first, road
+    networks last.
+    """
     files = [file for file in folder.iterdir() if file.is_file() and not file.suffix]
     roads = [name for name in _ROADS if (folder / f"{name}_net.tntp.gz").exists()]
     return [*(file.name for file in sorted(files, key=lambda file: file.stat().st_size)), *roads]
@@ -87,7 +103,7 @@ def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object
         folder: folder of the files.
         name: problem.
         gap: certified gap to the optimum over all paths.
-        optimum: published optimum; NaN if unknown.
+        optimum: published optimum, a cost; NaN if unknown.
     """
     topology, traffic = read(folder, name)
     seconds, improved = solved(topology, traffic, gap)
@@ -109,7 +125,7 @@ def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object
 
 
 def main() -> None:
-    """Measure, problem by problem."""
+    """Solve the problems one by one, and write a row for each to multicommodity.csv."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -123,7 +139,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     published = published_optima(options.data)
     names = options.names or names_in(options.data)
-    solved(*read(options.data, names[0]), options.gap)  # compiles
+    # Compile the kernels.
+    solved(*read(options.data, names[0]), options.gap)
     with (options.out / "multicommodity.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(COLUMNS)

@@ -86,9 +86,12 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
 
     Args:
         name: name of the experiment.
-        data: FOLDER.
+        data: folder of the published files.
         out: folder of the results.
-        wanted: networks, of which those of the experiment are taken.
+        selected: names of networks; the experiment's other networks are skipped.
+
+    Returns:
+        exit code of the first command that fails; 0 if none does.
     """
     for number, (all_networks, schemes, options) in enumerate(RUNS[name]):
         networks = [
@@ -98,12 +101,13 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
         ]
         if not networks:
             continue
-        of_some = (
+        suffix = (
             ""
             if networks == all_networks
             else "-" + "-".join(Path(topology).stem for topology, _ in networks)
         )
-        folder = out / f"{name}-{number}{of_some}"
+        # Arguments of `teal evaluate`.
+        folder = out / f"{name}-{number}{suffix}"
         arguments = ["evaluate", "--num-paths", "4"]
         for topology, traffic in networks:
             source = str(published(data, topology)) if "/" in topology else topology
@@ -111,6 +115,7 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
         arguments += [word for scheme in schemes for word in ("--scheme", scheme)]
         arguments += [*shlex.split(options), "--out", str(folder)]
         print("\nteal", shlex.join(arguments), flush=True)
+        # Run it unless its last file exists; continue an interrupted run.
         if not (folder / "report.html").exists() and not (folder / "race.csv").exists():
             code = run_teal(
                 [*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments
@@ -121,8 +126,15 @@ def evaluate(name: str, data: Path, out: Path, selected: Sequence[str]) -> int:
 
 
 def compare(name: str, out: Path) -> int:
-    """Train every variant for the same time on B4, and print its share of the optimum, raw and
-    repaired.
+    """Train every variant of an experiment for 20 s on B4, and print a table of its share of the
+    optimum without and with the repair, and its time.
+
+    Args:
+        name: key of :data:`TRAINED`.
+        out: folder of NAME.json, which stores the figures of each variant once it is measured.
+
+    Returns:
+        exit code, 0.
     """
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{name}.json"
@@ -131,11 +143,13 @@ def compare(name: str, out: Path) -> int:
     traffic = teal.load_traffic(B4[1], topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     split = traffic.split()
+    # Problems of eight test matrices.
     problems = [
         teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
         for row in spread(split.test, _TEST_MATRICES)
     ]
-    models: dict[Any, Any] = {}  # variants that differ in the repair alone share one
+    # Variants that differ in the repair alone share a trained model.
+    models: dict[Any, Any] = {}
     optima = [float(teal.solve(problem, gap=1e-4).bound[0]) for problem in problems]
     print(f"\n**{name}**, B4, {_TRAIN_S:g} s of training each\n")
     print(
@@ -143,17 +157,20 @@ def compare(name: str, out: Path) -> int:
     )
     for variant in TRAINED[name]:
         if variant.name not in stored:
-            shape = dataclasses.replace(variant, name="", admm_iterations=-1)
-            if shape not in models:
-                models[shape] = trained(variant, problems[0], traffic, split, _TRAIN_S, _SEED)
-            model, steps = models[shape]
+            training_settings = dataclasses.replace(variant, name="", admm_iterations=-1)
+            if training_settings not in models:
+                models[training_settings] = trained(
+                    variant, problems[0], traffic, split, _TRAIN_S, _SEED
+                )
+            model, steps = models[training_settings]
+            # Share of the optimum without repair; then share and time with it.
             scheme = FlowGnnScheme(model, FlowGnnSchemeConfig(iterations=variant.admm_iterations))
-            figures = [
+            raw_share = [
                 measured(
                     FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima
                 )[0]
             ]
-            stored[variant.name] = [steps, *figures, *measured(scheme, problems, optima)]
+            stored[variant.name] = [steps, *raw_share, *measured(scheme, problems, optima)]
             file.write_text(json.dumps(stored))
         num_steps, raw, repaired, seconds = stored[variant.name]
         print(
@@ -164,9 +181,16 @@ def compare(name: str, out: Path) -> int:
 
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float]:
-    """Mean share of the optimum, and median seconds of a matrix."""
+    """Return a scheme's mean share of the optimum, and its median time for a matrix, s.
+
+    Args:
+        scheme: allocator with a method ``solve``.
+        problems: problems of one matrix each.
+        optima: bound on the value of each problem.
+    """
     shares = []
     times = []
+    # The first call may compile.
     scheme.solve(problems[0])
     for problem, optimum in zip(problems, optima, strict=True):
         begin = time.perf_counter()
@@ -177,8 +201,15 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
 
 
 def embedding(_: str, out: Path) -> int:
-    """Draw the last states of all paths of the shipped model in two dimensions, coloured by
-    LP-all's splits.
+    """Draw the final path states of the packaged FlowGNN on B4, projected onto their first two
+    principal components and coloured by the splits of LP-all.
+
+    Args:
+        _: name of the experiment, which is not used.
+        out: folder of embedding.png.
+
+    Returns:
+        exit code, 0.
     """
     import matplotlib
 
@@ -197,17 +228,19 @@ def embedding(_: str, out: Path) -> int:
         topology, teal.compute_paths(topology, traffic.pairs), teal.Objective(), traffic.read([9])
     )
     splits = teal.make_scheme("lp-all").solve(problem).splits[problem.path_mask]
+    # Run the model, and take the states of the existing paths.
     model, _card = load_flow_gnn(model_folder(Path("flow")))
     assert isinstance(model, UniversalFlowGnn)
     passes = TorchPasses(problem.to(torch.float32), model.clamp)
     with torch.no_grad():
         model.run(problem.to(torch.float32), passes)
     states = passes.state[problem.path_mask]
+    # Principal components of the standardised states.
     centred = (states - states.mean(0)) / states.std(0).clamp(min=1e-6)
     _, _, axes = torch.linalg.svd(centred, full_matrices=False)
-    flat = centred @ axes[:2].T
+    projected = centred @ axes[:2].T
     figure, axis = plt.subplots(figsize=(6, 4.5))
-    points = axis.scatter(flat[:, 0], flat[:, 1], c=splits, s=14, cmap="viridis")
+    points = axis.scatter(projected[:, 0], projected[:, 1], c=splits, s=14, cmap="viridis")
     figure.colorbar(points, label="share of the demand in LP-all")
     axis.set(xlabel="first principal component", ylabel="second principal component")
     figure.tight_layout()
@@ -219,15 +252,15 @@ def embedding(_: str, out: Path) -> int:
         torch.cat([centred, torch.ones(len(centred), 1)], 1), used.float()[:, None]
     ).solution
     score = (torch.cat([centred, torch.ones(len(centred), 1)], 1) @ weights)[:, 0]
-    pairs = (score[used][:, None] > score[~used][None]).float().mean()
+    area_under_curve = (score[used][:, None] > score[~used][None]).float().mean()
     print(
-        f"{out / 'embedding.png'}; more than half of the demand in LP-all, or less: area under the curve {pairs:.3f}"
+        f"{out / 'embedding.png'}; more than half of the demand in LP-all, or less: area under the curve {area_under_curve:.3f}"
     )
     return 0
 
 
 def main() -> int:
-    """Run the experiments that are named."""
+    """Run the named experiments, all by default; return the first exit code other than 0."""
     parser = argparse.ArgumentParser(
         description=(__doc__ or "") % {"names": ", ".join(NAMES)},
         formatter_class=argparse.RawDescriptionHelpFormatter,

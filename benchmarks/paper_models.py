@@ -1,5 +1,5 @@
-"""Variants of Teal for benchmarks/paper.py: what the ablation removes, and the shapes that the
-sensitivity varies.
+"""Variants of Teal for benchmarks/paper.py: those of the ablation, each without one part, and those
+of the sensitivity study, with other sizes.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ _HIDDEN = 64  # neurons of each layer of the network without FlowGNN
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A model and how it learns.
+    """A model and the settings of its training.
 
     Attributes:
-        name: in the table.
-        form: of FlowGNN.
-        layers: of FlowGNN.
-        width: of its states.
+        name: name in the table.
+        form: form of FlowGNN, such as :data:`UNIVERSAL`.
+        layers: number of layers of FlowGNN.
+        width: width of FlowGNN's states.
         learner: ``coma`` or ``direct``.
-        std: of the exploration of coma.
+        std: standard deviation of COMA's exploration.
         kind: ``flow``; ``dense``, a perceptron over all demands in place of FlowGNN; or ``global``,
             one policy over the states of all demands in place of one policy for each.
-        policy_layers: hidden layers of the policy, of the form ``feedback``; 0 for its own policy.
-        policy_hidden: neurons of each.
-        admm_iterations: of the repair; -1 for the usual number, 0 for none.
+        policy_layers: number of hidden layers of the policy, for the form ``feedback``; 0 for the
+            default policy of the form.
+        policy_hidden: number of neurons of each hidden layer of the policy.
+        admm_iterations: iterations of ADMM in the repair; -1 for the default number, 0 for none.
     """
 
     name: str
@@ -80,9 +81,12 @@ SENSITIVITIES = (
 )
 
 
-class _Dense(FlowModel):
-    """A perceptron from all demands and capacities to the actions of all demands: no weights are
-    shared.
+class _DenseModel(FlowModel):
+    """A perceptron from all demands and capacities to the actions of all demands, without weights
+    that demands share.
+
+    Args:
+        problem: problem of the network, for the numbers of demands, paths and links.
     """
 
     def __init__(self, problem: teal.Problem) -> None:
@@ -98,14 +102,23 @@ class _Dense(FlowModel):
         self.shape = demands, paths
 
     def forward(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
+        """Return the actions, (B, D, K), from which splits are made, and the link
+        prices, (B, E).
+        """
         unit = mean_capacity(problem).clamp(min=1e-30)
         states = self.net(torch.cat([problem.demand / unit, problem.capacity / unit], 1))
+        # Softplus makes prices positive; the shift by 3 makes them small before training.
         prices = nn.functional.softplus(self.prices(states) - 3) * mean_value(problem)
         return self.actions(states).unflatten(1, self.shape), prices
 
 
-class _Global(TealModel):
-    """FlowGNN, and one linear policy over the states of all paths of all demands together."""
+class _GlobalPolicyModel(TealModel):
+    """FlowGNN with one policy over the states of all paths of all demands together.
+
+    Args:
+        config: settings of FlowGNN.
+        problem: problem of the network, for the numbers of demands and paths.
+    """
 
     def __init__(self, config: FlowGnnConfig, problem: teal.Problem) -> None:
         super().__init__(config)
@@ -115,30 +128,40 @@ class _Global(TealModel):
             nn.SiLU(),
             nn.Linear(_HIDDEN, demands * paths),
         )
-        self.policy = _Together(self.together, (demands, paths))  # type: ignore[assignment]
+        self.policy = _GlobalPolicy(self.together, (demands, paths))  # type: ignore[assignment]
         self.price_head = PriceHead(self.flow_gnn.link_width)
 
 
-class _Together(nn.Module):
+class _GlobalPolicy(nn.Module):
+    """Policy from the states of all paths to the actions of all demands.
+
+    Args:
+        net: network from the flattened states to the flattened actions.
+        shape: numbers of demands and of paths a demand, (D, K).
+    """
+
     def __init__(self, net: nn.Module, shape: tuple[int, int]) -> None:
         super().__init__()
         self.net = net
         self.shape = shape
 
     def forward(self, path: Tensor) -> Tensor:
+        """Return the actions, (B, D, K), for the path states of a batch, (B, D, K, F)."""
         actions: Tensor = self.net(path.flatten(1)).unflatten(1, self.shape)
         return actions
 
 
 def _model(variant: Variant, problem: teal.Problem) -> FlowModel:
+    """Return the untrained model of a variant, for the network of a problem."""
     if variant.kind == "dense":
-        return _Dense(problem)
+        return _DenseModel(problem)
     config = FlowGnnConfig(problem.paths.num_paths, variant.layers, variant.width, variant.form)
     if variant.kind == "global":
-        return _Global(config, problem)
+        return _GlobalPolicyModel(config, problem)
     model = new_flow_model(config)
     if variant.policy_layers:
         assert isinstance(model, TealModel)
+        # Replace the policy by one with the variant's hidden layers.
         inputs = config.num_paths * config.width
         layers = []
         for _ in range(variant.policy_layers):
@@ -151,8 +174,18 @@ def _model(variant: Variant, problem: teal.Problem) -> FlowModel:
 def trained(
     variant: Variant, problem: teal.Problem, traffic: Any, split: Any, seconds: float, seed: int
 ) -> tuple[FlowModel, int]:
-    """The model of a variant after so many seconds of training, and the number of steps; the last
-    weights are kept.
+    """Train the model of a variant for a given time, and keep the weights of the last step.
+
+    Args:
+        variant: model and settings of the training.
+        problem: problem of one matrix, for the network and its paths.
+        traffic: matrices.
+        split: rows of the matrices for training, validation and test.
+        seconds: time of the training, s.
+        seed: seed of the weights and the training.
+
+    Returns:
+        the model in evaluation mode, and the number of optimiser steps.
     """
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(

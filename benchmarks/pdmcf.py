@@ -1,4 +1,5 @@
-"""Proportional fairness without rates: the instances of PDMCF (cvxgrp/pdmcf, 2025), over all paths.
+"""Solve the instances of PDMCF (cvxgrp/pdmcf, 2025): proportional fairness without demand rates,
+over all paths.
 
     python -m benchmarks.pdmcf --out pdmcf.csv [--nodes 100] [--neighbours 10] [--seeds 0 1 2]
 
@@ -6,11 +7,12 @@ The program is max sum W log f over the flows f (Gbit/s) of all n (n - 1) pairs 
 network in which each node has links in both directions to its nearest neighbours; the instance of a
 seed is that of PDMCF's generator. Teal's demands have rates, so each pair has a rate that no
 optimum reaches, and paths are added by link prices until the gap over all paths is reached.  Value
-and bound are computed here from flows and prices alone:
+and bound are computed here from flows f and link prices p >= 0 alone:
 
-    bound(p) = sum W log(W / d) - sum W log(sum W / sum c p),   d the length of a pair's shortest path under p >= 0,
+    bound(p) = sum W log(W / d) - sum W log(sum W / sum c p),
 
-which is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats
+with the weight W of each pair, the length d of its shortest path under p, and the link capacities
+c. It is the Lagrangian dual at the best multiple of p (the rates do not limit it).  The gap in nats
 is (bound - value) / sum W, the logarithm of the ratio of the two equivalent common flows.
 """
 
@@ -35,15 +37,23 @@ from teal.solvers.projection import project
 
 _CAPACITIES = (0.5, 5.0)  # Gbit/s, log-uniform
 _WEIGHTS = (0.3, 3.0)  # log-uniform
-_RATE = _CAPACITIES[1]  # Gbit/s of each pair; the largest flow is printed beside it
-_TARGET_GAP = 7e-4  # of the equivalent common flow, over all paths
+_RATE = _CAPACITIES[1]  # demand of each pair, Gbit/s; the table has the largest flow to compare
+_TARGET_GAP = 7e-4  # gap of the equivalent common flow over all paths
 
 
 def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArray]:
-    """The network, and the weight of the pair from node s to node t as element (s, t) of an (N, N)
-    array.
+    """Return the instance of PDMCF's generator: the network, and the weights of all pairs.
+
+    Args:
+        nodes: number of nodes, N.
+        neighbours: number of nearest neighbours to which each node has links in both directions.
+        seed: seed of the generator.
+
+    Returns:
+        the network, and the weights (N, N); entry (s, t) is that of the pair from node s to node t.
     """
-    random = np.random.RandomState(seed)  # the generator of numpy.random.seed
+    # The generator behind numpy.random.seed, which PDMCF uses.
+    random = np.random.RandomState(seed)
     position = random.rand(2 * nodes).reshape(nodes, 2)
     links = set()
     for node in range(nodes):
@@ -58,7 +68,8 @@ def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArr
     incidence[ends.T, np.arange(len(ends))] = [[-1], [1]]
     ends = ends[np.lexsort(incidence[::-1])][random.permutation(len(ends))]
     capacity = _log_uniform(random, _CAPACITIES, (len(ends),))
-    weight = _log_uniform(random, _WEIGHTS, (nodes, nodes)).T  # the generator's rows are targets
+    # The rows of PDMCF's weights are targets.
+    weight = _log_uniform(random, _WEIGHTS, (nodes, nodes)).T
     names = tuple(str(node) for node in range(nodes))
     return Topology(
         "pdmcf", names, ends[:, 0], ends[:, 1], capacity, np.ones(len(ends)), position
@@ -68,19 +79,30 @@ def instance(nodes: int, neighbours: int, seed: int) -> tuple[Topology, FloatArr
 def _log_uniform(
     random: np.random.RandomState, limits: tuple[float, float], shape: tuple[int, ...]
 ) -> FloatArray:
+    """Return an array of log-uniform random numbers within ``limits``."""
     low, high = np.log(limits)
     return np.exp(random.rand(*shape) * (high - low) + low)
 
 
-def judged(
+def value_and_bound(
     topology: Topology, weight: FloatArray, problem: Problem, last: OverAllPaths
 ) -> tuple[float, float, float]:
-    """Value and bound in nats, and the largest flow of a pair in Gbit/s.
+    """Compute value and bound from the final flows and prices, as in the module docstring.
+
+    Args:
+        topology: the network.
+        weight: weights of all pairs, (N, N).
+        problem: problem of the instance, of one matrix.
+        last: result of column generation: paths, splits and prices.
+
+    Returns:
+        value and bound in nats, and the largest flow of a pair in Gbit/s.
 
     Raises:
         AssertionError: a link carries more than its capacity.
     """
     problem = problem.with_paths(last.paths)
+    # Feasible flows (D, K), and the loads of the links.
     flow = project(problem, last.result.splits)[0].numpy() * problem.demand[0].numpy()[:, None]
     load = np.zeros(topology.num_links)
     for demand, k in zip(*np.nonzero(flow), strict=True):
@@ -102,8 +124,15 @@ def judged(
 
 
 def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
-    """A row of the table."""
+    """Solve the instance of a seed; return its row of the table.
+
+    Args:
+        nodes: number of nodes.
+        neighbours: number of nearest neighbours with links.
+        seed: seed of the generator.
+    """
     topology, weight = instance(nodes, neighbours, seed)
+    # All ordered pairs of different nodes, each with a demand that no optimum serves in full.
     pairs = np.argwhere(~np.eye(nodes, dtype=bool)).astype(np.int32)
     begin = time.process_time()
     paths = compute_paths(topology, pairs, cache=False)
@@ -116,7 +145,8 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
     )
     last = improve(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
-    value, bound, max_utilisation = judged(topology, weight, problem, last)
+    # Value, bound and gap from the flows and prices alone.
+    value, bound, max_flow = value_and_bound(topology, weight, problem, last)
     gap = (bound - value) / float(weight[*pairs.T].sum())
     return [
         nodes,
@@ -130,12 +160,12 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         f"{value:.1f}",
         f"{bound:.1f}",
         f"{gap:.2e}",
-        f"{max_utilisation:.2f}",
+        f"{max_flow:.2f}",
     ]
 
 
 def main() -> None:
-    """Write the table."""
+    """Solve the instances of all seeds, and write a row for each to the CSV file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,7 +176,8 @@ def main() -> None:
     options = parser.parse_args()
     limit_threads(1)
     torch.set_num_threads(1)
-    measure(20, 5, 0)  # compiles
+    # Compile the kernels on a small instance.
+    measure(20, 5, 0)
     with options.out.open("w", newline="") as stream:
         out = csv.writer(stream)
         out.writerow(

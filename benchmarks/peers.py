@@ -18,7 +18,13 @@ from teal.solvers.projection import project
 
 
 def teal_cold(gap: float, limit: float) -> Solve:
-    """``teal.solve`` without an earlier result; stopped where it misses the gap."""
+    """Return ``teal.solve`` from a cold start; the allocation counts as stopped if its gap is
+    wider.
+
+    Args:
+        gap: relative gap to reach.
+        limit: time limit, s.
+    """
 
     def solve(problem: teal.Problem) -> Allocation:
         return _allocation(teal.solve(problem, gap=gap, deadline=limit), gap)
@@ -27,7 +33,12 @@ def teal_cold(gap: float, limit: float) -> Solve:
 
 
 def teal_warm(gap: float, limit: float) -> Solve:
-    """``teal.solve`` from the result of the matrix before."""
+    """Return ``teal.solve``, warm-started from its result for the previous problem.
+
+    Args:
+        gap: relative gap to reach.
+        limit: time limit, s.
+    """
     last: list[teal.PdhgResult] = []
 
     def solve(problem: teal.Problem) -> Allocation:
@@ -40,7 +51,9 @@ def teal_warm(gap: float, limit: float) -> Solve:
 
 
 def _allocation(result: teal.PdhgResult, gap: float) -> Allocation:
-    """The allocation of a result, marked as late where the gap is wider."""
+    """Return the allocation of a result, with the status TIME_LIMIT if its gap is wider than
+    ``gap``.
+    """
     allocation = result.allocation
     if float(result.gap) <= gap:
         return allocation
@@ -48,7 +61,7 @@ def _allocation(result: teal.PdhgResult, gap: float) -> Allocation:
 
 
 def setting(method: str, presolve: bool, crossover: bool) -> str:
-    """Options of the scheme ``lp-all``."""
+    """Return options of the scheme ``lp-all`` as text; presolve and crossover are named if off."""
     words = [f"method={method}"]
     if not presolve:
         words.append("presolve=false")
@@ -58,12 +71,21 @@ def setting(method: str, presolve: bool, crossover: bool) -> str:
 
 
 def of_scheme(name: str) -> Solve:
-    """A scheme by its name; one that keeps its state has solved the matrix before."""
+    """Return the solve function of a scheme; a scheme with state starts from the
+    previous problem.
+    """
     return teal.make_scheme(name).solve
 
 
 def pdlp(accuracy: float, threads: int, limit: float) -> Solve:
-    """The scheme ``pdlp``, marked as late where its limit ended it before its tolerance."""
+    """Return the solve function of the scheme ``pdlp``; its allocation has the status TIME_LIMIT if
+    the time limit ended it.
+
+    Args:
+        accuracy: relative tolerance.
+        threads: number of threads.
+        limit: time limit, s.
+    """
     scheme = teal.make_scheme(f"pdlp:accuracy={accuracy:g},threads={threads},time_limit={limit:g}")
 
     def solve(problem: teal.Problem) -> Allocation:
@@ -76,14 +98,19 @@ def pdlp(accuracy: float, threads: int, limit: float) -> Solve:
 
 
 def clarabel(tolerance: float, limit: float) -> Solve:
-    """Clarabel (Goulart, Chen 2024), an interior-point solver of cone programs, by its own
-    interface.
+    """Return a solve function of Clarabel (Goulart, Chen 2024), an interior-point solver of cone
+    programs.
 
-    The solution of its homogeneous embedding keeps rows to the tolerance, and is projected.
+    Its solution meets the capacities to the tolerance only, and is therefore projected onto them.
+
+    Args:
+        tolerance: tolerance of the gap, relative and absolute.
+        limit: time limit, s.
     """
     import clarabel as solver
 
     def solve_matrix(matrix: Matrix) -> MatrixResult:
+        """Build the scaled path-form LP of a matrix, solve it, and scale the solution back."""
         begin = time.perf_counter()
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         size = lp.program.size
@@ -92,6 +119,7 @@ def clarabel(tolerance: float, limit: float) -> Solve:
         count = len(program.cost)
         rows = sp.csc_matrix(sp.vstack([program.a_ub, -sp.eye_array(count)], format="csc"))
         limits = np.concatenate([program.b_ub, np.zeros(count)])
+        # Clarabel's form: rows x + s = limits with s >= 0, of which the last are x >= 0.
         settings = solver.DefaultSettings()
         settings.verbose = False
         settings.tol_gap_rel = tolerance
@@ -109,12 +137,13 @@ def clarabel(tolerance: float, limit: float) -> Solve:
         solution = clarabel_solver.solve()
         solved = time.perf_counter()
         is_solved = str(solution.status) in ("Solved", "AlmostSolved")
+        # Flows of the paths, and dual prices of the links, in the units of the matrix.
         flow = np.zeros(matrix.mask.shape)
         flow.reshape(-1)[lp.path] = np.maximum(solution.x, 0) * units
         dual = np.maximum(solution.z[: len(row_units)], 0)
         prices = np.zeros(len(matrix.capacity))
-        of_rows = dual * lp.program.cost_unit(units) / row_units
-        prices[lp.links] = of_rows[: len(lp.links)]
+        row_prices = dual * lp.program.cost_unit(units) / row_units
+        prices[lp.links] = row_prices[: len(lp.links)]
         status = Status.FEASIBLE if is_solved else Status.TIME_LIMIT
         return MatrixResult(flow, prices, status, built - begin, solved - built)
 

@@ -1,13 +1,12 @@
-"""Whether a model that is trained with fewer digits in its products is another one than another
-seed gives.
+"""Compare the effect of reduced precision in the training of FlowGNN with the effect of its seed.
 
     python benchmarks/precision.py --out precision.csv
 
 The linear maps of FlowGNN are computed in float32 (23 bits of mantissa) and as a GPU computes them
-with TF32 (10 bits of inputs) and bfloat16 (7 bits of inputs and results), with their gradients.
-The last two are emulated by rounding on a CPU, so that the figures are of quality and not of time.
-A summary of the share that is carried stands beside: the change of the mean over the seeds, and the
-range of the seeds in float32.
+with TF32 (10 bits of inputs) and bfloat16 (7 bits of inputs and results), with their gradients. The
+last two are emulated by rounding on a CPU, so the figures measure quality and not time.  A second
+file, precision-summary.csv, compares the carried share: the change of its mean over the seeds by
+each precision, and its range over the seeds in float32.
 """
 
 from __future__ import annotations
@@ -33,48 +32,52 @@ NETWORK = "topohub:sndlib/geant"
 LOAD = 6
 MATRICES = 200
 SEEDS = range(3)
+# Start of the training: the option ``from_``.
 STARTS = {"random weights": "none", "the model that comes with Teal": ""}
-# Bits of the mantissa of inputs, and of results.
+# Bits of the mantissa of the inputs of a linear map, and of its results.
 PRECISIONS = {"float32": (23, 23), "tf32": (10, 23), "bfloat16": (7, 7)}
 _FLOAT32_BITS = 23
 
 
 def rounded(numbers: Tensor, bits: int) -> Tensor:
-    """Numbers to a mantissa of ``bits`` bits, halves away from 0."""
-    cut = _FLOAT32_BITS - bits
-    if not cut:
+    """Return float32 numbers rounded to a mantissa of ``bits`` bits, halves away from 0."""
+    # Add half of the last kept bit, then clear the lower bits.
+    num_dropped_bits = _FLOAT32_BITS - bits
+    if not num_dropped_bits:
         return numbers
-    rounded_bits = numbers.contiguous().view(torch.int32) + (1 << (cut - 1))
-    return ((rounded_bits >> cut) << cut).view(torch.float32)
+    rounded_bits = numbers.contiguous().view(torch.int32) + (1 << (num_dropped_bits - 1))
+    return ((rounded_bits >> num_dropped_bits) << num_dropped_bits).view(torch.float32)
 
 
 class _Linear(torch.autograd.Function):
-    """x w^T + b with rounded factors and results."""
+    """Linear map x w^T + b with rounded inputs and results, and its gradients in this precision."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, w: Tensor, b: Tensor | None, bits: Any) -> Tensor:
-        factors, results = bits
-        x = rounded(x, factors)
-        w = rounded(w, factors)
+        """Return x w^T + b, rounded; ``bits`` are the mantissa bits of inputs and of results."""
+        input_bits, result_bits = bits
+        x = rounded(x, input_bits)
+        w = rounded(w, input_bits)
         context.save_for_backward(x, w)
         context.bits = bits
         product = x @ w.T
-        return rounded(product if b is None else product + b, results)
+        return rounded(product if b is None else product + b, result_bits)
 
     @staticmethod
     def backward(context: Any, *slopes: Tensor) -> Any:
+        """Return the gradients with respect to x, w and b, and None for ``bits``."""
         x, w = context.saved_tensors
-        factors, results = context.bits
-        slope = rounded(slopes[0], factors)
+        input_bits, result_bits = context.bits
+        slope = rounded(slopes[0], input_bits)
         flat = slope.flatten(0, -2)
-        of_x = rounded(slope @ w, results) if context.needs_input_grad[0] else None
-        of_w = rounded(flat.T @ x.flatten(0, -2), results)
-        return of_x, of_w, flat.sum(0) if context.needs_input_grad[2] else None, None
+        x_gradient = rounded(slope @ w, result_bits) if context.needs_input_grad[0] else None
+        w_gradient = rounded(flat.T @ x.flatten(0, -2), result_bits)
+        return x_gradient, w_gradient, flat.sum(0) if context.needs_input_grad[2] else None, None
 
 
 @contextmanager
 def computed_in(precision: str) -> Iterator[None]:
-    """Linear maps in a precision."""
+    """Compute all linear maps of torch in a precision of :data:`PRECISIONS` during the block."""
     bits = PRECISIONS[precision]
 
     def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
@@ -85,7 +88,15 @@ def computed_in(precision: str) -> Iterator[None]:
 
 
 def scores(start: str, precision: str, seed: int, steps: int) -> tuple[float, float]:
-    """The share that the trained model carries and its certified gap, in float32."""
+    """Train FlowGNN on GEANT in a precision; return the trained model's mean share of the demand
+    carried and its mean certified gap, both computed in float32.
+
+    Args:
+        start: option ``from_`` of the training.
+        precision: key of :data:`PRECISIONS`.
+        seed: seed of the training.
+        steps: number of optimiser steps.
+    """
     topology = teal.load_topology(NETWORK)
     traffic = teal.load_traffic(f"gravity:seed=0,count={MATRICES},load={LOAD}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -101,6 +112,7 @@ def scores(start: str, precision: str, seed: int, steps: int) -> tuple[float, fl
     trainer = Trainer(problem, traffic, traffic.split(), config)
     with computed_in(precision):
         for step in range(steps):
+            # The learning rate rises over the first tenth, and falls to 0 over the second half.
             trainer.optimiser.rate = config.rate * min(
                 1, 10 * (step + 1) / steps, 2 - 2 * step / steps
             )
@@ -110,7 +122,12 @@ def scores(start: str, precision: str, seed: int, steps: int) -> tuple[float, fl
 
 
 def summary(file: Path) -> pd.DataFrame:
-    """The changes by precision and by seed, of the share that is carried."""
+    """Return the differences of the carried share: for each start, its range over the seeds in
+    float32, and the change of its mean by each other precision.
+
+    Args:
+        file: precision.csv.
+    """
     columns = ["start", "precision", "seed"]
     scores = pd.read_csv(file).set_index(columns)["carried"].sort_index()
     differences = []
@@ -126,7 +143,7 @@ def summary(file: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Train, and write the scores."""
+    """Train with every start, precision and seed; write the scores and their summary."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

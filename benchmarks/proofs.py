@@ -1,8 +1,7 @@
-"""Proofs: time and size of writing and checking, and how many faults a checker lets pass.
+"""Measure proofs: time and size of writing and checking, and how many faults a checker lets pass.
 
-python benchmarks/proofs.py --out DIR                      # GEANT, UsCarrier; --large Kdl.json for
-more python benchmarks/proofs.py --out DIR --mutations 10000    # faults in proofs of random
-networks
+python benchmarks/proofs.py --out DIR [--large UsCarrier.json Kdl.json]   # B4, GEANT and more
+python benchmarks/proofs.py --out DIR --mutations 10000                   # faults in proofs
 """
 
 from __future__ import annotations
@@ -51,9 +50,14 @@ PROOF_COLUMNS = (
 _LOAD = 6  # of the gravity model, at which GEANT, UsCarrier and Kdl carry 85 to 90%
 
 
-def checked(folder: Path) -> tuple[str, float, float]:
-    """Run the checker in a process of its own; return its output, CPU seconds and largest memory in
-    MiB.
+def run_checker(folder: Path) -> tuple[str, float, float]:
+    """Run the checker in a new process, and measure its time and memory.
+
+    Args:
+        folder: folder of the network, the matrix and the proof.
+
+    Returns:
+        the checker's output, its CPU time (s), and its peak resident memory (MiB).
     """
     command = [sys.executable, "-S", "-E", "-c", _RUN, CHECKER, NETWORK, MATRIX, PROOF]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -65,13 +69,15 @@ def checked(folder: Path) -> tuple[str, float, float]:
 
 
 def proof_row(problem: Problem) -> tuple[object, ...]:
-    """Solve, write and check the proof of one matrix; return a row of :data:`PROOF_COLUMNS`."""
+    """Solve a problem of one matrix to 0.1%, write and check its proof, and return a row of
+    :data:`PROOF_COLUMNS`.
+    """
     result = solve(problem, gap=1e-3)
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
         write_proof(Path(folder), problem, result.allocation)
         write_s = time.perf_counter() - begin
-        output, check_s, memory_mib = checked(Path(folder))
+        output, check_s, memory_mib = run_checker(Path(folder))
         size_mb = (Path(folder) / PROOF).stat().st_size / 1e6
     proved_gap = float(output.partition("gap ")[2].partition("%")[0]) / 100
     return (
@@ -88,7 +94,12 @@ def proof_row(problem: Problem) -> tuple[object, ...]:
 
 
 def measure(names: list[str], out: Path) -> None:
-    """Write proofs.csv: time, memory and size of the proofs of each network."""
+    """Write proofs.csv: time, memory and size of a proof for each network and two objectives.
+
+    Args:
+        names: sources of the topologies.
+        out: folder of the table.
+    """
     with (out / "proofs.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(PROOF_COLUMNS)
@@ -103,7 +114,12 @@ def measure(names: list[str], out: Path) -> None:
 
 
 def accepts(checker: ModuleType, files: list[Path]) -> bool:
-    """Whether a checker accepts the files; what it raises by mistake counts as a refusal."""
+    """Return whether a checker accepts a proof; every exception counts as a refusal.
+
+    Args:
+        checker: module with a function ``check``.
+        files: network, matrix and proof, and the groups of links if the case has them.
+    """
     try:
         checker.check(*map(str, files))
     except Exception:
@@ -111,9 +127,12 @@ def accepts(checker: ModuleType, files: list[Path]) -> bool:
     return True
 
 
-def _optimum_is_there(files: list[Path]) -> bool:
-    """Whether the optimum of every program, by a linear program, lies where the checker's sentence
-    says.
+def _statements_hold(files: list[Path]) -> bool:
+    """Return whether every statement of the checker about a program holds for the program's
+    optimum, which a linear program gives.
+
+    Args:
+        files: files of an accepted proof.
     """
     truth = Truth(*files)
     return all(
@@ -123,7 +142,15 @@ def _optimum_is_there(files: list[Path]) -> bool:
 
 
 def write_cases(folder: Path, seed: int) -> list[tuple[Path, str]]:
-    """Write the network, matrix and proof of each test case; return its folder and proof text."""
+    """Write the network, matrix and proof of each test case.
+
+    Args:
+        folder: parent of the cases' folders.
+        seed: seed of the random networks.
+
+    Returns:
+        the folder of each case, and the text of its proof.
+    """
     written: list[tuple[Path, str]] = []
     for number, case in enumerate(CASES):
         case_folder = folder / str(number)
@@ -133,7 +160,12 @@ def write_cases(folder: Path, seed: int) -> list[tuple[Path, str]]:
 
 
 def proof_files(folder: Path, proof: str) -> list[Path]:
-    """Write a proof beside those of a case; return the files that a checker reads."""
+    """Write a changed proof into the folder of a case; return the files that a checker reads.
+
+    Args:
+        folder: folder of the case.
+        proof: text of the changed proof.
+    """
     changed_proof = folder / "fault.txt"
     changed_proof.write_text(proof, encoding="utf-8", newline="\n")
     groups = folder / GROUPS
@@ -142,8 +174,13 @@ def proof_files(folder: Path, proof: str) -> list[Path]:
 
 
 def mutate(count: int, seed: int, out: Path) -> None:
-    """Count the changed proofs that the checker, and each checker without one of its checks,
-    accepts wrongly.
+    """Write mutations.csv: the number of randomly changed proofs that are accepted wrongly, by the
+    checker and by each weakened checker, which lacks one of its checks.
+
+    Args:
+        count: number of changes to try.
+        seed: seed of the networks and the changes.
+        out: folder of the table.
     """
     weak_checkers = {name: checker_without(name) for name in REMOVED_CHECKS}
     num_wrong = dict.fromkeys(["none", *REMOVED_CHECKS], 0)
@@ -161,12 +198,14 @@ def mutate(count: int, seed: int, out: Path) -> None:
             num_changed += 1
             files = proof_files(case_folder, changed)
             # The statement may still be true, since a change may loosen it.
-            truth = is_true(*files)
+            is_statement_true = is_true(*files)
             is_accepted = accepts(check, files)
             num_accepted += is_accepted
-            num_refused_true += truth and not is_accepted
-            num_wrong["none"] += is_accepted and not (truth and _optimum_is_there(files))
-            if not truth:
+            num_refused_true += is_statement_true and not is_accepted
+            num_wrong["none"] += is_accepted and not (is_statement_true and _statements_hold(files))
+            # Every checker must refuse a false statement; a weakened one shows what its check is
+            # for.
+            if not is_statement_true:
                 for removed, checker in weak_checkers.items():
                     num_wrong[removed] += accepts(checker, files)
             if number % 1000 == 999:
@@ -181,8 +220,8 @@ def mutate(count: int, seed: int, out: Path) -> None:
     print(
         f"{num_changed} files changed, {num_accepted} accepted, {num_refused_true} true ones refused"
     )
-    for removed, accepted in num_wrong.items():
-        print(f"without the check {removed}: {accepted} accepted wrongly")
+    for removed, num_wrongly_accepted in num_wrong.items():
+        print(f"without the check {removed}: {num_wrongly_accepted} accepted wrongly")
 
 
 if __name__ == "__main__":

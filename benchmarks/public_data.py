@@ -1,5 +1,5 @@
-"""The published files of ``--data FOLDER``: in FOLDER itself, or in the folders that data/README.md
-names.
+"""Find the published files of ``--data FOLDER``, in FOLDER itself or in the folders that
+data/README.md names.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ _FOLDERS = "topologies", "sndlib", "repetita"
 
 
 def published(folder: Path, name: str) -> Path:
-    """The file ``name`` below FOLDER; ends the program where there is none.
+    """Return the path of a published file below FOLDER; end the program if it is missing.
 
     Args:
-        folder: FOLDER.
+        folder: argument of --data.
         name: name with or without one of the folders, such as ``topologies/Kdl.json`` or
             ``Kdl.json``.
     """

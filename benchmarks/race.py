@@ -45,7 +45,14 @@ SummaryRow = tuple[object, ...]  # network, load, scheme, seconds and speed-ups 
 
 
 def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
-    """A network under gravity traffic whose largest utilisation on shortest paths is ``load``."""
+    """Return a network with gravity traffic and candidate paths.
+
+    Args:
+        name: source of the topology.
+        load: largest utilisation if all demand takes shortest paths.
+        seed: seed of the traffic.
+        matrices: number of matrices of the race; one earlier matrix is added.
+    """
     topology = teal.load_topology(name)
     traffic = teal.load_traffic(f"gravity:seed={seed},count={matrices + 1},load={load}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
@@ -91,7 +98,13 @@ def parse_options() -> argparse.Namespace:
 
 
 def entrants(name: str, schemes: dict[str, Any]) -> dict[str, Any]:
-    """Return the schemes that race on a network: no LP schemes on the largest ones."""
+    """Return the schemes that race on a network; LP schemes are excluded, with a printed note, on
+    networks in :data:`TOO_LARGE_FOR_LPS`.
+
+    Args:
+        name: name of the network.
+        schemes: all schemes, by name.
+    """
     is_too_large = name in TOO_LARGE_FOR_LPS
     excluded = [scheme for scheme in schemes if is_too_large and scheme.startswith("lp-")]
     for scheme in excluded:
@@ -100,8 +113,14 @@ def entrants(name: str, schemes: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary_rows(network: str, load: float, runs: list[RaceRun], gap: float) -> list[SummaryRow]:
-    """Return a row for each scheme: median seconds to the gap in each situation, then the speed-ups
-    over PDHG; NaN where the gap was not reached.
+    """Return a row for each scheme: its median times to the gap in each situation, s, then its
+    speed-ups over PDHG; NaN where the gap was not reached.
+
+    Args:
+        network: name of the network.
+        load: load of its traffic.
+        runs: runs of the race on it.
+        gap: certified gap.
     """
     times = {(time.scheme, time.situation): time for time in times_to_gap(runs, gap)}
     rows: list[SummaryRow] = []
@@ -114,7 +133,7 @@ def summary_rows(network: str, load: float, runs: list[RaceRun], gap: float) -> 
 
 
 def main() -> None:
-    """Run the races, print their tables, write race.csv and race.png."""
+    """Run the races, print their tables, write race.csv, race-summary.csv and race.png."""
     options = parse_options()
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -129,6 +148,7 @@ def main() -> None:
         source = str(published(options.data, FILES[name])) if name in FILES else name
         solvers = entrants(name, schemes)
         for load in options.loads:
+            # Race on one network at one load, and print the times to the gap.
             case = instance(source, load, options.seed, options.matrices)
             case_runs = race(
                 case,

@@ -1,4 +1,4 @@
-"""Stored figures that are older than the code they measure: name them, and make them anew.
+"""List the stored figures that are older than the code they measure, and make them anew.
 
     python benchmarks/remake.py --check [--older 0]              # exit code 1 for a missing commit
     python benchmarks/remake.py --data FOLDER [--minutes 60]     # the stale ones, shortest first
@@ -7,8 +7,8 @@
 Each recipe of ``benchmarks/recipes.toml`` is a command, the files that it makes, and the sources
 that they measure.  A file is stale where the code of its sources has changed since its commit;
 names, docstrings and comments do not count (``benchmarks/same_code.py``).  FOLDER holds the files
-that data/README.md names.  Nothing else should run; otherwise say what, with
-``--beside``.  Pages are filled at the end.  A command that fails leaves its figures as they are.
+that data/README.md names.  Nothing else should run on the machine; name other programs with
+``--beside``. Pages are filled at the end.  A command that fails leaves its figures as they are.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ _DATA = "FOLDER"  # in the place of the folder of published files, in headers
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How some stored files are made.
+    """A command of recipes.toml and the stored files that it makes.
 
     Attributes:
-        command: with ``{data}`` and ``{out}``.
-        files: name of each stored file, and its path below ``{out}``.
-        sources: files and folders of the code that they measure.
-        minutes: that the command takes on two cores.
-        pictures: path below docs of each picture, and its path below ``{out}``.
-        needs: what the machine must have, such as ``gpu``; empty for nothing.
+        command: command line, with ``{data}`` for the published files and ``{out}`` for its
+        results. files: path below ``{out}`` of each stored file, by the file's name in
+        docs/figures. sources: files and folders of the code that the files measure. minutes: time
+        of the command on two cores. pictures: path below ``{out}`` of each picture, by its path
+        below docs. needs: hardware that the command needs, such as ``gpu``; empty for none.
     """
 
     command: str
@@ -55,20 +54,20 @@ class Recipe:
 
     @property
     def shown_command(self) -> str:
-        """The command as headers and pages show it."""
+        """The command as headers and pages show it, with FOLDER for the published files."""
         words = shlex.split(self.command.format(data=_DATA, out="runs/figures"))
         return shlex.join(words)
 
 
 @dataclasses.dataclass(frozen=True)
 class Age:
-    """The state of a stored file.
+    """The age of a stored file, in commits to the code that it measures.
 
     Attributes:
-        name: of the file.
-        commit: of its header.
-        num_commits: commits to its sources since, 0 where they left the code as it was; -1 where
-            there is no such file, or its commit is not in the repository.
+        name: name of the file in docs/figures.
+        commit: commit in its header; empty if the file is not stored.
+        num_commits: number of later commits to its sources, 0 if they did not change the code; -1
+            if the file is not stored, or its commit is not in the repository.
     """
 
     name: str
@@ -84,20 +83,25 @@ class Age:
 
 
 def recipes() -> list[Recipe]:
-    """All recipes."""
+    """Return all recipes of benchmarks/recipes.toml, in their order."""
     with RECIPES.open("rb") as stream:
         loaded: dict[str, Any] = tomllib.load(stream)
     return [Recipe(**fields) for fields in loaded["recipe"]]
 
 
 def is_in_repository(commit: str) -> bool:
-    """Whether the repository has a commit."""
+    """Return whether the repository has a commit of this name."""
     command = ["git", "-C", str(figures.ROOT), "cat-file", "-e", f"{commit}^{{commit}}"]
     return not subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode
 
 
 def age(name: str, sources: Sequence[str]) -> Age:
-    """The state of a stored file."""
+    """Return the age of a stored file.
+
+    Args:
+        name: name of the file in docs/figures.
+        sources: files and folders of the code that it measures.
+    """
     if not (figures.FOLDER / name).is_file():
         return Age(name, "", -1)
     commit = figures.read(name)[0]["commit"]
@@ -110,12 +114,16 @@ def age(name: str, sources: Sequence[str]) -> Age:
 
 
 def ages() -> list[Age]:
-    """The state of every stored file."""
+    """Return the age of every stored file that a recipe makes."""
     return [age(name, recipe.sources) for recipe in recipes() for name in recipe.files]
 
 
 def check(older: int) -> int:
-    """Print files that are older than so many commits; 1 where the commit of one is missing."""
+    """Print the stored files that are stale by more than ``older`` commits.
+
+    Returns:
+        exit code: 1 if a file is not stored or its commit is missing, else 0.
+    """
     if figures.git("rev-parse", "--is-shallow-repository").strip() == "true":
         print("a shallow clone lacks the commits of figures: nothing is checked")
         return 0
@@ -129,10 +137,20 @@ def check(older: int) -> int:
 
 
 def remake(recipe: Recipe, data: Path, out: Path, beside: str) -> bool:
-    """Run a recipe and store its files; whether it succeeded."""
+    """Run the command of a recipe, and store its files and pictures if it succeeds.
+
+    Args:
+        recipe: the recipe.
+        data: folder of the published files.
+        out: folder of the command's results.
+        beside: other programs that run on the machine, or "nothing", for the headers.
+
+    Returns:
+        whether the command succeeded and made all files.
+    """
     out.mkdir(parents=True, exist_ok=True)
     words = shlex.split(recipe.command.format(data=shlex.quote(str(data)), out=out))
-    # The interpreter and the commands of this environment.
+    # Find the interpreter and the commands of this environment first.
     folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     begin = time.monotonic()
@@ -154,8 +172,8 @@ def chosen_recipes(only: Sequence[str], minutes: float) -> list[Recipe]:
     """Return the recipes to run, the shortest first; print those that are skipped.
 
     Args:
-        only: stored files to make, stale or not; none for all stale ones.
-        minutes: limit of all commands together, without ``only``.
+        only: names of stored files to make, stale or not; empty for all stale files.
+        minutes: limit of the time of all commands together; ``only`` has no limit.
     """
     chosen: list[Recipe] = []
     remaining_minutes = minutes
@@ -178,7 +196,9 @@ def chosen_recipes(only: Sequence[str], minutes: float) -> list[Recipe]:
 
 
 def main() -> int:
-    """Check the stored figures, or make the stale ones anew."""
+    """Check the stored figures, or make the stale ones anew and fill the pages; return the exit
+    code, 1 for a failure.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -196,6 +216,7 @@ def main() -> int:
         return check(options.older)
     if not options.data or not Path(options.data).is_dir():
         parser.error("--data: expected the folder of the files that data/README.md names")
+    # Make the chosen figures, then fill the pages.
     stored_names = {name for recipe in recipes() for name in recipe.files}
     unknown = sorted(set(options.only) - stored_names)
     if unknown:

@@ -1,4 +1,4 @@
-"""All schemes on seven networks: the figures of docs/results.md.
+"""Evaluate all schemes on seven networks, for the figures of docs/results.md.
 
     python benchmarks/results.py --data FOLDER --out runs/results [b4 geant abilene germany50 uscarrier kdl asn]
 
@@ -66,8 +66,11 @@ SHOCKS = shlex.split(
 
 
 def large(replicas: int, *other_schemes: str) -> tuple[str, ...]:
-    """Schemes for large networks: linear programs have two minutes for a matrix, POP
-    ``replicas``.
+    """Return the schemes for large networks, whose linear programs may take 120 s for a matrix.
+
+    Args:
+        replicas: number of POP's subproblems.
+        other_schemes: further schemes.
     """
     return (
         *LEARNED,
@@ -115,7 +118,13 @@ COLUMNS = (
 
 
 def command(study: str, data: Path, out: Path) -> list[str]:
-    """The arguments of the ``teal`` command of a study."""
+    """Return the arguments of the ``teal`` command of a study.
+
+    Args:
+        study: key of :data:`STUDIES`.
+        data: folder of the published files.
+        out: folder of the results.
+    """
     topology, traffic, schemes, options = STUDIES[study]
     arguments = [
         "evaluate",
@@ -133,7 +142,12 @@ def command(study: str, data: Path, out: Path) -> list[str]:
 
 
 def main() -> int:
-    """Run the given studies, unless they are complete, and write the figures of all that are."""
+    """Run the given studies unless they are complete, and write both tables of all complete
+    studies.
+
+    Returns:
+        exit code of the first study that fails; 0 if none does.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -155,8 +169,9 @@ def main() -> int:
             )
             if code:
                 return code
-    same: list[tuple[object, ...]] = [("network", "matrices", *COLUMNS)]
-    changed: list[tuple[object, ...]] = [("network", "scheme", "measure", "value")]
+    nominal_rows: list[tuple[object, ...]] = [("network", "matrices", *COLUMNS)]
+    changed_rows: list[tuple[object, ...]] = [("network", "scheme", "measure", "value")]
+    # Unchanged matrices and networks, and changed ones, in two tables.
     for study in STUDIES:
         if not (options.out / study / "report.html").exists():
             continue
@@ -164,11 +179,13 @@ def main() -> int:
             matrices = len({row.index for row in rows})
             for summary in summaries_of(rows):
                 if summary["protocol"] == Protocol.OFFLINE.value:
-                    same.append((study, matrices, *(summary[column] for column in COLUMNS)))
+                    nominal_rows.append((study, matrices, *(summary[column] for column in COLUMNS)))
                 else:
                     level = f"{summary['protocol']} {summary['level']}"
-                    changed.append((study, summary["scheme"], level, summary["satisfied_demand"]))
-    for name, table in (("results.csv", same), ("results-changed.csv", changed)):
+                    changed_rows.append(
+                        (study, summary["scheme"], level, summary["satisfied_demand"])
+                    )
+    for name, table in (("results.csv", nominal_rows), ("results-changed.csv", changed_rows)):
         with (options.out / name).open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows(table)
         print(options.out / name)

@@ -49,7 +49,8 @@ _IDENTIFIERS = {
 
 
 class Renaming:
-    """A one-to-one map of old to new identifiers of one scope, which grows as trees are compared.
+    """A one-to-one map from old to new identifiers of one scope, which grows while two syntax trees
+    are compared.
 
     Args:
         defined: names that the project defines now; None allows every new name.
@@ -61,7 +62,10 @@ class Renaming:
         self._old: dict[str, str] = {}
 
     def admits(self, old: str | None, new: str | None) -> bool:
-        """Whether ``old`` may have become ``new``; both None is a missing identifier."""
+        """Return whether ``old`` may have been renamed to ``new``; if so, record the pair.
+
+        Both are None for an identifier that is missing in both trees.
+        """
         if old is None or new is None:
             return old is new
         if self._new.setdefault(old, new) != new or self._old.setdefault(new, old) != old:
@@ -70,7 +74,12 @@ class Renaming:
 
 
 class _Scopes:
-    """The scopes of two trees that are compared: a file, a top-level definition, its functions."""
+    """The scopes around the nodes that are compared, each with its renaming: the file, a top-level
+    definition, and the functions and classes in it.
+
+    Args:
+        defined: names that the project defines now; None allows every new name.
+    """
 
     def __init__(self, defined: frozenset[str] | None) -> None:
         self._defined = defined
@@ -82,25 +91,36 @@ class _Scopes:
         self.changed: set[tuple[str, str]] = set()
 
     def begin_definition(self) -> None:
-        """Enter a top-level statement: attributes and keywords are renamed anew."""
+        """Enter a top-level statement, which gets new renamings of attributes and keywords."""
         self._members = {}
 
     def begin_scope(self, node: ast.AST) -> None:
-        """Enter a function or class: what it binds is renamed anew."""
+        """Enter a function or class, which gets a new renaming of the names it binds."""
         self._local.append((names_bound(node), Renaming(self._defined)))
 
     def end_scope(self) -> None:
-        """Leave a function or class."""
+        """Discard the renaming of the innermost function or class, whose end is reached."""
         self._local.pop()
 
     def admits(self, node: ast.AST, old: str | None, new: str | None) -> bool:
-        """Whether an identifier of a node of the old tree may have become ``new``."""
+        """Return whether an identifier may have been renamed in the scope it belongs to, and record
+        the names if they differ.
+
+        Args:
+            node: node of the old tree that holds the identifier.
+            old: identifier in the old tree.
+            new: identifier at this place in the new tree.
+        """
         if old is not None and new is not None and old != new:
             self.changed.add((old, new))
         return self._renaming(node, old).admits(old, new)
 
     def _renaming(self, node: ast.AST, name: str | None) -> Renaming:
-        """The renaming of the scope to which a name belongs."""
+        """Return the renaming of the scope to which a name of a node belongs.
+
+        Attributes and keywords belong to the top-level definition, by the expression before the
+        dot; other names to the innermost function or class that binds them, or to the file.
+        """
         if isinstance(node, ast.Attribute | ast.keyword):
             owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
             return self._members.setdefault(owner, Renaming(self._defined))
@@ -115,15 +135,18 @@ class _Scopes:
 def renamed_names(
     old: str, new: str, defined: frozenset[str] | None = None
 ) -> frozenset[tuple[str, str]] | None:
-    """Renamed identifiers of two sources of the same code (module docstring).
+    """Compare two source texts; return the identifiers that were renamed if their code is the same.
+
+    The code is the same if the syntax trees are equal up to docstrings, texts for people, parallel
+    assignments, imports from the project, and one-to-one renamings.
 
     Args:
-        old: source text.
-        new: source text.
+        old: source text of the older version.
+        new: source text of the newer version.
         defined: names that the project defines now; None allows every new name.
 
     Returns:
-        old and new names; None where the code is not the same.
+        pairs of old and new name; None if the code differs.
     """
     old_tree = _canonical(ast.parse(old))
     new_tree = _canonical(ast.parse(new))
@@ -142,7 +165,9 @@ def renamed_names(
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
-    """The tree without docstrings, parallel assignments and texts for people."""
+    """Return the tree with docstrings dropped, parallel assignments split and texts for people
+    emptied; it is changed in place.
+    """
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             statements = getattr(node, field, None)
@@ -154,7 +179,7 @@ def _canonical(tree: ast.Module) -> ast.Module:
 
 
 def _plain_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements without docstrings, each parallel assignment as several."""
+    """Yield the statements without docstrings, each parallel assignment split into several."""
     for statement in statements:
         is_text = (
             isinstance(statement, ast.Expr)
@@ -167,7 +192,11 @@ def _plain_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _assignments(statement: ast.stmt) -> Iterator[ast.stmt]:
-    """A parallel assignment as several, where no value reads an earlier target."""
+    """Yield the single assignments of a parallel assignment ``a, b = x, y``.
+
+    A parallel assignment with a value that reads an earlier target, and every other statement, is
+    yielded unchanged.
+    """
     if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         yield statement
         return
@@ -196,7 +225,7 @@ def _assignments(statement: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _imports(tree: ast.Module) -> set[tuple[str, str]]:
-    """(module, name) of every import that is not from the project."""
+    """Return (module, name) of every import, except those from the project's own packages."""
     imported = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -208,7 +237,13 @@ def _imports(tree: ast.Module) -> set[tuple[str, str]]:
 
 
 def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
-    """Whether two parts of trees are the same, up to names."""
+    """Return whether two parts of syntax trees are equal up to admissible renamings.
+
+    Args:
+        old: node, list of nodes or value of a field, of the old tree.
+        new: part at this place in the new tree.
+        scopes: scopes around the two parts; their renamings grow.
+    """
     if type(old) is not type(new):
         return False
     if isinstance(old, list):
@@ -236,7 +271,9 @@ def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
 
 
 def _is_same_name(old: ast.AST, new: ast.AST, scopes: _Scopes) -> bool:
-    """Whether the identifiers of two nodes of one type are the same, up to the renaming."""
+    """Return whether the identifiers of two nodes of one type are equal or may have
+    been renamed.
+    """
     for field in _IDENTIFIERS.get(type(old), ()):
         old_value = getattr(old, field)
         new_value = getattr(new, field)
@@ -251,11 +288,12 @@ def _is_same_name(old: ast.AST, new: ast.AST, scopes: _Scopes) -> bool:
 
 
 def _without_imports(nodes: list[Any]) -> list[Any]:
+    """Return the nodes of a list without its import statements."""
     return [node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def names_bound(tree: ast.AST) -> set[str]:
-    """Parameters and variables that a function, or the functions within it, bind."""
+    """Return the parameters and variables that a definition, and the functions in it, bind."""
     bound = set()
     for node in ast.walk(tree):
         match node:
@@ -267,7 +305,9 @@ def names_bound(tree: ast.AST) -> set[str]:
 
 
 def names_defined(source: str) -> set[str]:
-    """Names that a source defines: functions, classes, parameters, variables, attributes."""
+    """Return the names of functions, classes, parameters, variables and attributes that a source
+    text defines.
+    """
     tree = ast.parse(source)
     defined = names_bound(tree)
     for node in ast.walk(tree):
@@ -284,7 +324,7 @@ def names_defined(source: str) -> set[str]:
 
 @cache
 def defined_by_project() -> frozenset[str]:
-    """Names that the project's packages define in the working tree."""
+    """Return the names that the project's packages define in the working tree."""
     files = figures.git("ls-files", "--", *(f"{package}/*.py" for package in PACKAGES))
     defined: set[str] = set()
     for file in files.split():
@@ -297,10 +337,15 @@ def defined_by_project() -> frozenset[str]:
 def changed_files(
     commit: str, paths: Sequence[str]
 ) -> Iterator[tuple[str, frozenset[tuple[str, str]] | None]]:
-    """Files of the paths that HEAD changed since a commit.
+    """Yield the files below some paths that differ between a commit and HEAD.
+
+    Args:
+        commit: an older commit.
+        paths: files and folders.
 
     Yields:
-        name, and renamed identifiers, (old, new); None where the code is not the same.
+        name of the file, and pairs of old and new identifier; None in their place if the code
+        differs.
     """
     diff = figures.git("diff", "--name-status", "--no-renames", commit, "HEAD", "--", *paths)
     files: dict[str, list[str]] = {"M": [], "D": [], "A": []}
@@ -308,7 +353,7 @@ def changed_files(
         status, file = line.split("\t")
         files[status[0]].append(file)
     for new_file in files["A"]:
-        # A module that was renamed: one of the same folder that is gone has its code.
+        # A module may have been renamed: look for a deleted file of the folder with the same code.
         folder = new_file.rpartition("/")[0]
         gone = [file for file in files["D"] if file.rpartition("/")[0] == folder]
         matches = ((file, _compared(commit, file, new_file)) for file in gone)
@@ -323,7 +368,16 @@ def changed_files(
 
 
 def _compared(commit: str, old_file: str, new_file: str) -> frozenset[tuple[str, str]] | None:
-    """Renamed identifiers of a file of an older commit and one of HEAD; None: not the same code."""
+    """Compare a file of an older commit with a file of HEAD.
+
+    Args:
+        commit: older commit.
+        old_file: path of the file in the older commit.
+        new_file: path of the file in HEAD.
+
+    Returns:
+        pairs of old and new identifier; None if the code differs or is no Python code.
+    """
     if old_file.endswith(".pyi"):
         # A stub declares names only.
         return frozenset()

@@ -1,12 +1,12 @@
-"""Time to a certified gap from a sample of the demands, solved by PDHG or by a PriceGNN, beside
-iterations with all.
+"""Compare solves that start from a sample of the demands, solved by PDHG or by a PriceGNN, with
+PDHG over all demands: time to a certified gap.
 
     python benchmarks/sampled_start.py --data FOLDER --out OUT [--networks Kdl,ASN,world] [--repeats 7]
 
-FOLDER holds Kdl.json and ASN2k.json.  The variants are timed in turn, after one run of each that is not
-timed; the table has medians, and OUT/sampled_start.csv a row per case.  Traffic is
-`gravity:seed=0`, total_flow unless said, K = 4. World needs about 7 GiB and ten minutes, most of
-them for paths.
+FOLDER holds Kdl.json and ASN2k.json.  The variants are timed in turn, after one run of each that is
+not timed; the table has medians, and OUT/sampled_start.csv a row for each case and
+variant.  Traffic is `gravity:seed=0`; the objective is total_flow unless a case names another; K =
+4. World needs about 7 GiB and ten minutes, most of them for paths.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
 
 
 def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.PdhgResult | None]]:
-    """(name, problem, target gap, earlier result for a warm start) of each case of a network."""
+    """Yield the cases of a network.
+
+    Args:
+        network: key of :data:`SOURCES`.
+        data: folder of the published files.
+
+    Yields:
+        name of the case, problem of one matrix, target gap, and earlier result for a warm start
+        (None for a cold start).
+    """
     source = SOURCES[network]
     topology = teal.load_topology(
         str(published(data, source)) if source.endswith(".json") else source
@@ -50,12 +59,14 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
     if network == "world":
         yield "load 8", problem(2 * first), 1e-2, None
         return
+    # Flash crowds, from nothing and, on Kdl, from the solution of the previous matrix.
     earlier = pdhg.solve(problem(first), gap=1e-3)
     for seed in range(6):
         crowd = problem(flash_crowd(second, np.random.default_rng(seed)))
         yield f"flash crowd {seed}", crowd, 1e-2, None
         if network == "Kdl":
             yield f"flash crowd {seed}, warm", crowd, 1e-2, earlier
+    # Closer gaps, other objectives, and other loads on Kdl.
     if network != "Kdl":
         return
     yield "load 6", problem(first), 1e-3, None
@@ -69,13 +80,13 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
 def timed_variants(
     problem: Problem, gap: float, warm_start: pdhg.PdhgResult | None, repeats: int
 ) -> dict[str, tuple[float, pdhg.PdhgResult]]:
-    """Return the median seconds and the last result of each variant, timed in turn.
+    """Return the median time, s, and the last result of each variant, timed in turn.
 
     Args:
-        problem: one matrix.
+        problem: problem of one matrix.
         gap: target gap.
         warm_start: earlier result; None for a cold start.
-        repeats: timed runs, after one that is not timed.
+        repeats: number of timed runs, after one that is not timed.
     """
     variants: dict[str, dict[str, Any]] = {
         "model": {"starter": load_model("universal")},
@@ -114,6 +125,7 @@ def main() -> None:
         "|---|---|---|---|---|---|"
     )
     for network in options.networks.split(","):
+        # A printed row for each case, and a stored row for each variant of it.
         for name, problem, gap, earlier in cases(network, options.data):
             measured = timed_variants(problem, gap, earlier, options.repeats)
             cells = [

@@ -1,16 +1,15 @@
-"""What plan, upgrade, simulate, estimate, solve, availability, admit, expand and the service print
-as certain, replayed on random networks.
+"""Verify on random networks what plan, upgrade, simulate, estimate, solve, availability, admit,
+expand and the service state as certain.
 
     python -m benchmarks.seams --out OUT [--networks 2000] [--first 0] [--workers 2]
 
 Each network has five nodes, cables of one to three links a direction, one-way links, and sometimes
-parts.  The statements are compared with linear programs over free routing in HiGHS, reachability of
-networkx and shortest paths written anew (`tests/seams.py`, `tests/free_routing.py`): no code of
-Teal decides.
+disconnected parts.  The statements are compared with linear programs over free routing in HiGHS,
+with reachability by networkx and with separate code for shortest paths (`tests/seams.py`,
+`tests/free_routing.py`), so that no code of Teal verifies itself.
 
 OUT/seams.csv has a row for each network as soon as it is done: its seed, the number of statements
-of each kind that were compared, and the contradictions.  A run that was interrupted goes on where
-it ended.
+of each kind that were compared, and the contradictions.  An interrupted run continues.
 """
 
 from __future__ import annotations
@@ -27,19 +26,27 @@ from pathlib import Path
 
 
 def compare(seed: int) -> tuple[int, dict[str, int], list[str]]:
-    """One network: its seed, how many statements of each kind were compared, and contradictions."""
+    """Compare the statements about one random network.
+
+    Args:
+        seed: seed of the network.
+
+    Returns:
+        the seed, the number of compared statements by kind, and the contradictions as texts.
+    """
     from tests.seams import check
 
     with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
         try:
             case = check(seed)
-        except Exception as error:  # a command that fails where it must not is a contradiction too
+        except Exception as error:
+            # A command that fails where it must not is a contradiction, too.
             return seed, {}, [f"seed {seed}: {type(error).__name__}: {error}"]
     return seed, dict(case.count), case.wrong
 
 
 def read_rows(table: Path) -> dict[int, list[str]]:
-    """Return the rows of an interrupted run, by seed."""
+    """Return the rows of an interrupted run, by seed; empty if there is no table."""
     if not table.exists():
         return {}
     with table.open(newline="") as file:
@@ -49,7 +56,14 @@ def read_rows(table: Path) -> dict[int, list[str]]:
 def compare_networks(
     seeds: list[int], workers: int, table: Path, rows: dict[int, list[str]]
 ) -> None:
-    """Compare the networks of some seeds; store each row in the table and in ``rows``."""
+    """Compare networks in parallel; store each row in the table and in ``rows``.
+
+    Args:
+        seeds: seeds of the networks.
+        workers: number of processes.
+        table: seams.csv, to which rows are appended.
+        rows: rows of earlier networks by seed, to which the new ones are added.
+    """
     begin = time.perf_counter()
     with table.open("a", newline="") as file, ProcessPoolExecutor(workers) as pool:
         writer = csv.writer(file)

@@ -1,11 +1,12 @@
-"""Two-segment routing on Repetita's instances: certified times, fewest policies, one list each.
+"""Measure two-segment routing on Repetita's instances: time to certified gaps, smallest number of
+policies, and routing with one segment list per demand.
 
     python benchmarks/segments.py FOLDER [--match TEXT] [--gap 0.01 --gap 0.001] [--policies] [--out FILE.csv]
 
 FOLDER holds pairs of NAME.graph and NAME*.demands, from https://github.com/svissicchio/Repetita.
 For each: utilisation of ECMP, of two-segment routing with its bound, and seconds to each gap (the
-second run, without compilation).  With --policies the fewest policies at 1% above the optimum with
-their bound, and one list for each demand.
+second run, without compilation).  With --policies also the smallest number of policies at a
+utilisation of 1% above the optimum, with its bound, and the utilisation with one list per demand.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from teal_ip.segments.problem import SegmentProblem
 from teal_ip.segments.search import solve
 from teal_ip.segments.static_lists import fewest_policies
 
-_SECONDS = 60.0  # for each search
+_SECONDS = 60.0  # time limit of each search
 
 
 def main() -> None:
-    """See the module."""
+    """Measure every pair of a graph and a file of demands; print the rows and write
+    them to --out.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--policies", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    # A row for each file of demands of each graph.
     rows = []
     for graph in sorted(
         entry for entry in options.folder.glob("*.graph") if options.match in entry.name
@@ -66,10 +70,20 @@ def main() -> None:
 
 
 def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def]
+    """Return the row of an instance, by column.
+
+    Args:
+        dag: shortest paths of the network.
+        pairs: source and target of each demand, (D, 2) node indices.
+        demand: rate of each demand, (D,) Gbit/s.
+        gaps: relative gaps to reach, the widest first.
+        policies: whether to search for few policies, and for one list per demand.
+    """
     problem = SegmentProblem.of(dag, pairs, demand, balances=True)
     direct = np.ascontiguousarray(problem.target[:, None])
     ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
     row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}
+    # Two-segment routing to each gap, twice; the second run is timed, without compilation.
     result = solve(problem, 1.0)
     seconds = 0.0
     for gap in gaps:
@@ -83,12 +97,14 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         row["value"] = f"{result.value:.4f}"
         row["gap"] = f"{100 * result.gap:.3f}%"
     if policies:
+        # The smallest number of policies at 1% above the optimum.
         few = fewest_policies(problem, result, result.value * 1.01, Deadline.after(_SECONDS))
         row |= {
             "policies at 1%": few.policies,
             "at least": few.bound,
             "policies s": f"{few.solve_s:.2f}",
         }
+        # One list per demand: the better one of two starting points.
         tight = fewest_policies(problem, result, result.value * 1.001, Deadline.after(_SECONDS))
         starts = [(result.mid, result.share), (tight.mid, tight.share)]
         lists = [one_list(problem, *start, Deadline.after(_SECONDS)) for start in starts]

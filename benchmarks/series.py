@@ -1,4 +1,4 @@
-"""Options and input of the benchmarks that walk along a measured series."""
+"""Options of the benchmarks that process a series of measured matrices in time order."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 
 
 def series_parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser of a network, a series of matrices on it, and the capacity of links that have none.
+    """Return a parser with options for the network, its series of matrices, and the capacity of
+    links without one.
 
     Args:
-        description: the docstring of the script.
+        description: docstring of the script.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -21,8 +22,13 @@ def series_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def loop_parser(description: str | None, first: int, intervals: int) -> argparse.ArgumentParser:
-    """The same for a closed loop over ``intervals`` matrices from number ``first`` on, after a
-    history.
+    """Return the parser of a closed loop: options for the network, the series, and the rows of it
+    that the loop runs on.
+
+    Args:
+        description: docstring of the script.
+        first: default row of the first interval.
+        intervals: default number of intervals.
     """
     parser = series_parser(description)
     parser.add_argument("--first", type=int, default=first)

@@ -1,5 +1,5 @@
-"""The service under load: latency and throughput, compared with echoes of equal size, and requests
-for large networks.
+"""Measure latency and throughput of the service under load, beside echo servers of equal response
+size, and its solvers on large networks.
 
     python benchmarks/service.py [--large UsCarrier.json Kdl.json] [--seconds 10] [--ray] [--out FILE]
     python benchmarks/service.py --overload 60
@@ -41,14 +41,18 @@ ARROW = "application/vnd.apache.arrow.stream"
 
 
 def free_port() -> int:
-    """A TCP port that is not in use."""
+    """Return a TCP port of the local host that is free at present."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def arrow(rates: np.ndarray) -> bytes:
-    """The Arrow body of a request for ``rates``, (B, D), Gbit/s."""
+    """Return the body of an allocation request in Arrow's stream format.
+
+    Args:
+        rates: demands of B matrices, (B, D), Gbit/s.
+    """
     import pyarrow as pa
 
     column = pa.FixedSizeListArray.from_arrays(pa.array(rates.reshape(-1)), rates.shape[1])
@@ -60,7 +64,13 @@ def arrow(rates: np.ndarray) -> bytes:
 
 
 def echo(port: int, size: int) -> None:
-    """Serve responses of ``size`` bytes on a port until the process is killed."""
+    """Serve zero bytes under Ray Serve, a FastAPI ingress before one deployment, until the process
+    is killed.
+
+    Args:
+        port: TCP port of the local host.
+        size: length of each response, bytes.
+    """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
     from fastapi import FastAPI
@@ -68,10 +78,12 @@ def echo(port: int, size: int) -> None:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    # The deployment, which answers with zero bytes.
     class Back:
         async def answer(self, body: bytes) -> bytes:
             return bytes(size)
 
+    # The ingress, which passes each request to the deployment.
     class Front:
         def __init__(self, back: Any) -> None:
             self.back = back
@@ -112,7 +124,12 @@ def echo(port: int, size: int) -> None:
 
 
 def bare_echo(port: int, size: int) -> None:
-    """Serve responses of ``size`` bytes in one process on a port until the process is killed."""
+    """Serve zero bytes by FastAPI and uvicorn in one process until the process is killed.
+
+    Args:
+        port: TCP port of the local host.
+        size: length of each response, bytes.
+    """
     import uvicorn
     from fastapi import FastAPI
     from starlette.requests import Request
@@ -137,7 +154,18 @@ def bare_echo(port: int, size: int) -> None:
 async def load(
     url: str, bodies: list[bytes], clients: int, seconds: float
 ) -> tuple[list[float], int, list[bytes]]:
-    """Latencies, s; number of responses other than 200; bodies of up to 2000 responses."""
+    """Send requests from concurrent clients, each of which posts again after every response.
+
+    Args:
+        url: address of the requests.
+        bodies: Arrow bodies, which each client sends in turn.
+        clients: number of concurrent clients.
+        seconds: duration of the load, s.
+
+    Returns:
+        the latency of each request, s; the number of responses with a status other than 200; and
+        the bodies of up to 2000 responses with status 200.
+    """
     import aiohttp
 
     times: list[float] = []
@@ -146,6 +174,7 @@ async def load(
     headers = {"Content-Type": ARROW, "Accept": ARROW}
     end = time.perf_counter() + seconds
 
+    # One client: sends the bodies in turn, from its own number on, until the time is over.
     async def client(session: aiohttp.ClientSession, number: int) -> None:
         nonlocal faults
         index = number
@@ -166,7 +195,9 @@ async def load(
 
 
 def metadata_of(body: bytes) -> dict[str, Any]:
-    """The metadata in the Arrow body of a response of the service."""
+    """Return the JSON metadata of an allocation response in Arrow's format, such as
+    ``solve_ms``.
+    """
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
@@ -175,8 +206,20 @@ def metadata_of(body: bytes) -> dict[str, Any]:
 
 
 def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[dict[str, Any]]:
-    """Load ``url`` with each number of clients; print a line for each, and return its figures."""
-    asyncio.run(load(url, bodies, 8, 3))  # warm
+    """Measure latency and rate at 1, 8 and 64 clients; print a table row for each.
+
+    Args:
+        name: name of the server in the table; "echo..." has no metadata to read.
+        url: address of the requests.
+        bodies: Arrow bodies of the requests.
+        seconds: duration of each measurement, s.
+
+    Returns:
+        a row for each number of clients: quantiles of the latency (s), requests per s, and medians
+        of the service's ``queue_ms``, ``solve_ms`` and ``batch`` (empty for an echo).
+    """
+    # Warm up for three seconds.
+    asyncio.run(load(url, bodies, 8, 3))
     rows: list[dict[str, Any]] = []
     for clients in CLIENTS:
         times, faults, responses = asyncio.run(load(url, bodies, clients, seconds))
@@ -185,6 +228,7 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
         row = {"of": name, "clients": clients, "p50_s": p50, "p99_s": p99, "rate": round(rate)}
         row |= {"queue_ms": "", "solve_ms": "", "batch": ""}
         if not name.startswith("echo"):
+            # Time in the queue and in the engine, and size of the batch, as the service says.
             metadata = [metadata_of(body) for body in responses]
             for figure in ("queue_ms", "solve_ms", "batch"):
                 row[figure] = round(float(np.median([entry[figure] for entry in metadata])), 2)
@@ -196,10 +240,15 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
 
 
 def solvers(file: Path, address: str) -> None:
-    """Print medians of requests of one matrix by each solver: in all, in the engine, certified gap.
+    """Print, for each solver of the service, the median time end to end, the median time in the
+    engine, and the certified gap of requests of one matrix.
 
-    The request for PDHG comes first for each matrix, so that it starts from the allocation of the
-    matrix before.
+    For each matrix PDHG is requested first, so that it starts from the allocation of the previous
+    matrix.
+
+    Args:
+        file: topology of a large network.
+        address: address of the service.
     """
     import teal
     from teal.client import Client
@@ -209,6 +258,7 @@ def solvers(file: Path, address: str) -> None:
     with Client(address, timeout_s=600) as client:
         client.put_network("large", topology)
         client.wait_ready("large")
+        # Warm up with the first matrix; the others are measured.
         client.allocate("large", rates[0])
         for target in (1e-2, 1e-3):
             print(
@@ -219,6 +269,7 @@ def solvers(file: Path, address: str) -> None:
                 "model": [],
                 "model-pdhg": [],
             }
+            # Total time (ms), time in the engine (ms) and certified gap (%) of each request.
             for row in rates[1:]:
                 for solver, times in times_by_solver.items():
                     begin = time.perf_counter()
@@ -233,15 +284,17 @@ def solvers(file: Path, address: str) -> None:
                         )
                     )
             for solver, times in times_by_solver.items():
-                total_ms, engine, gap = np.median(times, axis=0)
+                # Medians of total time (ms), time in the engine (ms) and gap (%).
+                total_ms, engine_ms, gap = np.median(times, axis=0)
                 print(
-                    f"| {solver} | {total_ms:.0f} ms | {engine:.0f} ms | {gap:.2f}% |", flush=True
+                    f"| {solver} | {total_ms:.0f} ms | {engine_ms:.0f} ms | {gap:.2f}% |",
+                    flush=True,
                 )
 
 
 def resident(pid: int) -> float:
-    """Resident memory of a process and all its descendants, MiB; shared memory counts once per
-    process.
+    """Return the resident memory of a process and its descendants, MiB; memory that several of
+    them share counts for each.
     """
     import psutil
 
@@ -250,8 +303,14 @@ def resident(pid: int) -> float:
 
 
 async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
-    """Load ``url`` with ``FLOOD`` clients; print the memory of process ``pid``, and rate and
-    latency by status.
+    """Overload a service with :data:`FLOOD` clients; print its memory four times, then rate and
+    latency by HTTP status.
+
+    Args:
+        url: address of the requests.
+        body: Arrow body of every request.
+        seconds: duration of the load, s.
+        pid: process of the service.
     """
     import aiohttp
 
@@ -267,6 +326,7 @@ async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         clients = asyncio.gather(*(client(session) for _ in range(FLOOD)))
+        # Print the memory every quarter of the time while the clients run.
         while not clients.done():
             print(
                 f"| {seconds - max(0.0, end - time.perf_counter()):.0f} s | {resident(pid):.0f} MiB |",
@@ -280,11 +340,21 @@ async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
 
 
 def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
-    """Overload the service, then print its memory and its latency for one client."""
+    """Overload the service; print its memory before, during and after, and its latency for one
+    client afterwards.
+
+    Args:
+        address: address of the service.
+        body: Arrow body of every request.
+        seconds: duration of the overload, s.
+        pid: process of the service.
+    """
     url = f"{address}/v1/networks/geant/allocations"
+    # Warm up with 8 clients for five seconds.
     asyncio.run(load(url, [body], 8, 5))
     print(f"warm: {resident(pid):.0f} MiB\n\n| after | memory |\n|---|---|")
     asyncio.run(flood(url, body, seconds, pid))
+    # Let the service settle.
     time.sleep(5)
     times, faults, _ = asyncio.run(load(url, [body], 1, 5))
     print(
@@ -293,7 +363,9 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
 
 
 def main() -> None:
-    """Start the service, then the echo, and measure both."""
+    """Measure the service, then the echoes, and write the figures; with --echo or --bare-echo run
+    as that echo instead.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -320,6 +392,7 @@ def main() -> None:
         return
     import teal
 
+    # A request for each of 200 matrices of GEANT.
     topology = teal.load_topology("topohub:sndlib/geant")
     traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
     bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
@@ -331,6 +404,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for replicas in (1, 2) if options.ray else (1,):
         with service(replicas, 16 if options.overload else 256) as (address, process):
+            # The overload alone is measured, with one engine.
             if options.overload:
                 overload(address, bodies[0], options.overload, process.pid)
                 return
@@ -339,6 +413,7 @@ def main() -> None:
             rows += measure(name, url, bodies, options.seconds)
             for file in options.large if replicas == 1 else ():
                 solvers(file, address)
+    # The echoes, for comparison.
     rows += measure_echo("--bare-echo", "echo", bodies, options.seconds)
     if options.ray:
         rows += measure_echo("--echo", "echo, Ray Serve", bodies, options.seconds)
@@ -350,7 +425,15 @@ def main() -> None:
 
 @contextlib.contextmanager
 def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Address and process of a service with GEANT."""
+    """Run ``teal serve`` with the network "geant" during the block.
+
+    Args:
+        replicas: number of engines.
+        max_waiting: number of requests that may wait in its queue.
+
+    Yields:
+        the address and the process of the service, once GEANT is ready.
+    """
     from teal.client import Client, ServiceFault
 
     with tempfile.TemporaryDirectory() as folder:
@@ -360,6 +443,7 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         address = f"http://127.0.0.1:{port}"
         with Client(address, timeout_s=600) as client:
+            # Until the service listens; requests fail before.
             while True:
                 try:
                     client.put_network("geant", "topohub:sndlib/geant")
@@ -377,12 +461,25 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
 def measure_echo(
     option: str, name: str, bodies: list[bytes], seconds: float
 ) -> list[dict[str, Any]]:
-    """Start an echo and measure it, as :func:`measure` does."""
+    """Start an echo server, measure it at 1, 8 and 64 clients, and stop it.
+
+    Args:
+        option: option of this script that runs the echo.
+        name: name of the echo in the table.
+        bodies: Arrow bodies of the requests.
+        seconds: duration of each measurement, s.
+
+    Returns:
+        a row of figures for each number of clients (:func:`measure`).
+    """
     import httpx
 
     port = free_port()
+    # Of a response for GEANT: 4-byte splits of 462 demands on 4 paths and utilisations of 72 links,
+    # and about 2000 bytes of metadata.
     size = 462 * 4 * 4 + 72 * 4 + 2000
     process = subprocess.Popen([sys.executable, __file__, option, str(port), str(size)])
+    # Wait until it answers.
     while True:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:

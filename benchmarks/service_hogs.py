@@ -1,4 +1,5 @@
-"""Small requests to the service beside one large request, and its memory over many requests.
+"""Measure the service's answers to small requests during one large request, and its memory over
+many requests.
 
     python benchmarks/service_hogs.py --csv runs/hogs.csv
     python benchmarks/service_hogs.py --requests 10000 --csv runs/memory.csv
@@ -26,47 +27,55 @@ from service import arrow, resident, service
 JSON = {"Content-Type": "application/json"}
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 SMALL = ("/healthz", "/v1/networks/geant")
-RING = 20_000  # nodes
-# Number of nodes, and of links of each node.
-DENSE = 600
-NEIGHBOURS = 109
+RING = 20_000  # nodes of the ring
+DENSE = 600  # nodes of the dense network
+NEIGHBOURS = 109  # links that leave each node of the dense network
 
+# Sends a request, and returns the status of its response.
 Answer = Callable[[httpx.Client], int]
 
 
-def body_of(method: str, path: str, value: Any) -> Answer:
-    """A request with this JSON value, which gives the status of its answer."""
+def json_request(method: str, path: str, value: Any) -> Answer:
+    """Return a function that sends a request with a JSON body and returns the response's status.
+
+    Args:
+        method: HTTP method.
+        path: path of the request.
+        value: body, converted to JSON once, here.
+    """
     body = json.dumps(value, separators=(",", ":")).encode()
     return lambda client: client.request(method, path, content=body, headers=JSON).status_code
 
 
 def hogs(link: tuple[str, str]) -> dict[str, Answer]:
-    """The large requests, by what they are.
+    """Return the large requests, by their description.
 
     Args:
         link: source and target of a link of geant.
     """
     change = {"source": link[0], "target": link[1]}
     demand = {**change, "rate": 1}
+    # Links of a ring, and of a network in which each node has links to the next 109.
     ring = [{"source": str(i), "target": str((i + 1) % RING), "capacity": 1} for i in range(RING)]
     dense = [
         {"source": str(i), "target": str((i + j) % DENSE), "capacity": 1}
         for i in range(DENSE)
         for j in range(1, NEIGHBOURS + 1)
     ]
+    # Many changes of one link, large networks, and many demands, valid and invalid.
     networks = "/v1/networks"
     links = "/v1/networks/geant/links"
     allocations = "/v1/networks/geant/allocations"
     return {
-        "PATCH of 80,000 changes": body_of(
+        "PATCH of 80,000 changes": json_request(
             "PATCH", links, {"links": [{**change, "up": i % 2 == 0} for i in range(80_000)]}
         ),
-        "PATCH of 80,000, one unknown": body_of(
+        "PATCH of 80,000, one unknown": json_request(
             "PATCH",
             links,
             {"links": [{**change, "up": True}] * 79_999 + [{**change, "source": "?", "up": True}]},
         ),
-        "PUT of 20,000 nodes": body_of(
+        "PUT of 20,000 nodes": json_request(
             "PUT",
             f"{networks}/ring",
             {
@@ -74,7 +83,7 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
                 "topology": {"nodes": [{"id": str(i)} for i in range(RING)], "links": ring},
             },
         ),
-        "PUT of 65,400 links": body_of(
+        "PUT of 65,400 links": json_request(
             "PUT",
             f"{networks}/dense",
             {
@@ -86,20 +95,28 @@ def hogs(link: tuple[str, str]) -> dict[str, Answer]:
                 },
             },
         ),
-        "POST of 80,000 demands": body_of("POST", allocations, {"demands": [demand] * 80_000}),
-        "POST of 1,000,000 wrong demands": body_of(
+        "POST of 80,000 demands": json_request("POST", allocations, {"demands": [demand] * 80_000}),
+        "POST of 1,000,000 wrong demands": json_request(
             "POST", allocations, {"demands": [[]] * 1_000_000}
         ),
     }
 
 
-def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
-    """Status and seconds of a large request, and the longest seconds of each small one
-    meanwhile.
+def measure_during(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
+    """Send a large request while two threads repeat small ones.
+
+    Args:
+        address: address of the service.
+        hog: sends the large request.
+
+    Returns:
+        status and time (s) of the large request, and the longest time (s) of each small request in
+        the meantime, by its path.
     """
     times: dict[str, list[float]] = {path: [] for path in SMALL}
     is_over = threading.Event()
 
+    # Repeats a small request, with pauses of 5 ms, until the large one is answered.
     def ask(path: str) -> None:
         with httpx.Client(base_url=address, timeout=120) as client:
             while not is_over.is_set():
@@ -111,9 +128,10 @@ def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
     threads = [threading.Thread(target=ask, args=(path,)) for path in SMALL]
     for thread in threads:
         thread.start()
+    # Discard the first small requests, which connect.
     time.sleep(0.3)
-    for of_path in times.values():
-        of_path.clear()
+    for path_times in times.values():
+        path_times.clear()
     begin = time.perf_counter()
     with httpx.Client(base_url=address, timeout=120) as client:
         status = hog(client)
@@ -122,11 +140,21 @@ def beside(address: str, hog: Answer) -> tuple[int, float, dict[str, float]]:
     is_over.set()
     for thread in threads:
         thread.join()
-    return status, seconds, {path: max(of_path) for path, of_path in times.items()}
+    return status, seconds, {path: max(path_times) for path, path_times in times.items()}
 
 
 def memory(address: str, requests: int, pairs: int, pid: int) -> list[tuple[int, float]]:
-    """Print and return (requests, MiB) of the service while it answers requests one by one."""
+    """Send requests one by one; print and return the service's memory after each tenth of them.
+
+    Args:
+        address: address of the service.
+        requests: number of requests, allocations of GEANT and, every tenth, a measured matrix.
+        pairs: number of demands of a matrix.
+        pid: process of the service.
+
+    Returns:
+        rows of the number of requests so far, and the resident memory (MiB).
+    """
     rows: list[tuple[int, float]] = []
     rng = np.random.default_rng(0)
     begin = np.datetime64("now", "s") - np.timedelta64(400, "D")
@@ -146,7 +174,7 @@ def memory(address: str, requests: int, pairs: int, pid: int) -> list[tuple[int,
 
 
 def write(file: Path | None, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write a table, where a file is given."""
+    """Write rows to a CSV file; do nothing if ``file`` is None."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +183,7 @@ def write(file: Path | None, rows: Sequence[tuple[object, ...]]) -> None:
 
 
 def main() -> None:
-    """Start the service, and measure."""
+    """Start the service; measure its memory with --requests, else the effect of large requests."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -168,6 +196,7 @@ def main() -> None:
     from teal.network import all_pairs
 
     topology = teal.load_topology("topohub:sndlib/geant")
+    # One engine, and at most 256 waiting requests.
     with service(1, 256) as (address, process):
         if options.requests:
             used = memory(address, options.requests, len(all_pairs(topology)), process.pid)
@@ -177,12 +206,13 @@ def main() -> None:
             topology.node_names[topology.link_source[0]],
             topology.node_names[topology.link_target[0]],
         )
+        # Each large request with the small ones.
         rows = []
         print(
             "| request | status | seconds | /healthz, longest | GET, longest |\n" + 5 * "|---" + "|"
         )
         for name, hog in hogs(ends).items():
-            status, seconds, longest = beside(address, hog)
+            status, seconds, longest = measure_during(address, hog)
             cells = [f"{1e3 * longest[path]:.0f} ms" for path in SMALL]
             print(f"| {name} | {status} | {seconds:.2f} | {' | '.join(cells)} |", flush=True)
             rows.append(

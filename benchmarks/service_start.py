@@ -1,4 +1,5 @@
-"""What a service needs to its first answers on a machine that has compiled nothing.
+"""Measure the time from the start of `teal serve` to its first answers, on a machine that has
+compiled nothing.
 
     python benchmarks/service_start.py [--networks geant,UsCarrier,Kdl] [--data FOLDER] [--native] [--repeat 3]
         [--out runs/service-start.csv]
@@ -31,6 +32,7 @@ from public_data import published
 
 from teal.client import Client, NotReady, Overloaded, UnknownNetwork, Unreachable
 
+# Name: source of the topology, and load of the gravity traffic.
 NETWORKS = {
     "b4": ("b4", 6),
     "geant": ("topohub:sndlib/geant", 4),
@@ -39,35 +41,58 @@ NETWORKS = {
 }
 PORT = 8_123
 ADDRESS = f"http://127.0.0.1:{PORT}"
-_MOST_S = 900.0
-_LOOK_EVERY_S = 0.02
+_MAX_WAIT_S = 900.0
+_POLL_INTERVAL_S = 0.02
 
 
-def first(condition: Callable[[], Any], begin: float) -> float:
-    """Seconds from ``begin`` until ``wanted`` first succeeds."""
-    while time.perf_counter() - begin < _MOST_S:
+def seconds_until_success(request: Callable[[], Any], begin: float) -> float:
+    """Repeat a request until it succeeds; return the seconds since ``begin``.
+
+    Args:
+        request: raises an exception of the client or of httpx as long as the service is not ready.
+        begin: time of ``time.perf_counter()`` from which the seconds count.
+
+    Raises:
+        TimeoutError: if the request fails for :data:`_MAX_WAIT_S`.
+    """
+    while time.perf_counter() - begin < _MAX_WAIT_S:
         try:
-            condition()
+            request()
         except (Unreachable, NotReady, Overloaded, UnknownNetwork, httpx.HTTPError):
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
         else:
             return time.perf_counter() - begin
     raise TimeoutError
 
 
-def is_well(http: httpx.Client, path: str) -> None:
-    """Raise httpx.HTTPError unless a path answers with 200."""
+def require_ok(http: httpx.Client, path: str) -> None:
+    """Send a GET request for a path of the service; raise httpx.HTTPError if it fails or its status
+    is an error.
+    """
     http.get(path).raise_for_status()
 
 
 def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
-    """Seconds to each of the three, in a new process with an empty home."""
+    """Start a service in a new process with an empty home, and measure the time to its first
+    answers.
+
+    Args:
+        topology: source of the network that the service loads.
+        rates: demands of the allocation, (D,), Gbit/s.
+        native: whether the package's machine code is ignored, so that all kernels are compiled.
+
+    Returns:
+        seconds from the start of the process to the first success of /healthz ("listens"), of
+        /readyz ("ready") and of an allocation to 1% ("answers").
+    """
     with tempfile.TemporaryDirectory() as home:
+        # Without settings of Teal and Numba or folders of caches.
         inherited = {
             k: v for k, v in os.environ.items() if not k.startswith(("TEAL_", "NUMBA_", "XDG_"))
         }
         environment = inherited | {"HOME": home, "TEAL_SHIPPED_KERNELS": "0" if native else "1"}
         command = [sys.executable, "-m", "teal", "serve", "--topology", topology]
+        # Start the service, then repeat each request until it succeeds.
         begin = time.perf_counter()
         process = subprocess.Popen(
             [*command, "--port", str(PORT), "--state", f"{home}/state"],
@@ -78,10 +103,14 @@ def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
         )
         try:
             with httpx.Client(base_url=ADDRESS) as http, Client(ADDRESS) as client:
-                seconds_by_event = {"listens": first(partial(is_well, http, "/healthz"), begin)}
-                seconds_by_event["ready"] = first(partial(is_well, http, "/readyz"), begin)
+                seconds_by_event = {
+                    "listens": seconds_until_success(partial(require_ok, http, "/healthz"), begin)
+                }
+                seconds_by_event["ready"] = seconds_until_success(
+                    partial(require_ok, http, "/readyz"), begin
+                )
                 ask = partial(client.allocate, "default", rates, gap=0.01, deadline_ms=60_000)
-                seconds_by_event["answers"] = first(ask, begin)
+                seconds_by_event["answers"] = seconds_until_success(ask, begin)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -89,7 +118,9 @@ def one_start(topology: str, rates: Any, native: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    """Read the arguments, measure, and write the table."""
+    """Start the service several times for each network, and write the median times
+    to a CSV file.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -110,6 +141,7 @@ def main() -> None:
         topology = teal.load_topology(topology_source)
         traffic = teal.load_traffic(f"gravity:seed=0,count=1,load={load}", topology)
         rates = traffic.read(slice(None))[0]
+        # Median times of several starts.
         starts = [one_start(topology_source, rates, options.native) for _ in range(options.repeat)]
         code = "compiled here" if options.native else "of the package"
         row = {"network": network, "machine_code": code}

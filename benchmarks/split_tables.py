@@ -1,13 +1,14 @@
-"""Split tables: the value that rounding loses, and what a search, random rounding and COMA* regain.
+"""Measure the value that is lost by rounding splits to split tables, and the part of it that a
+search, random rounding and COMA* recover.
 
     python benchmarks/split_tables.py --entries 1 [--models FOLDER ...]
 
-The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in held_out.py.  The
-allocation of PDHG, certified to 1e-3, is rounded by largest remainders; to the best of 32 random
-tables, each entry drawn by the splits (Raghavan & Thompson 1987); and by the search of
-teal/solvers/table_search.py.  Models, such as those of
-``teal pretrain --from universal --learner coma --entries 4``, are rounded by largest remainders.
-Values are shares of the optimum without tables.
+The networks are the 40 held-out ones of the Topology Zoo and SNDlib, with matrices as in
+held_out.py.  The allocation of PDHG, certified to 1e-3, is rounded by largest remainders; to the
+best of 32 random tables, each entry drawn by the splits (Raghavan & Thompson 1987); and by the
+search of teal/solvers/table_search.py.  Models, such as those of ``teal pretrain --from universal
+--learner coma --entries 4``, are rounded by largest remainders. Values are shares of the optimum
+without tables.
 """
 
 from __future__ import annotations
@@ -33,17 +34,25 @@ from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.split_table import admit
 from teal.solvers.table_search import in_tables
 
-_DRAWS = 32
+_DRAWS = 32  # random tables, of which the best one counts
 
 
-def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
-    """The best of 32 random tables: every entry of a demand on a path drawn by its splits."""
+def best_random_table(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
+    """Return the splits (1, D, K) of the best of 32 random tables, in which every entry of a demand
+    is a path drawn with the probabilities of its splits.
+
+    Args:
+        problem: problem of one matrix.
+        splits: splits to round, (1, D, K).
+        entries: number of entries of a demand's table.
+    """
     generator = torch.Generator().manual_seed(0)
     best = None
     total = splits.sum(-1, keepdim=True)
-    chance = (splits + 1e-12 * problem.path_mask).clamp(min=1e-15)[0]
+    # Probabilities of the paths; tiny ones let a demand without splits draw some path.
+    probabilities = (splits + 1e-12 * problem.path_mask).clamp(min=1e-15)[0]
     for _ in range(_DRAWS):
-        chosen = torch.multinomial(chance, entries, replacement=True, generator=generator)
+        chosen = torch.multinomial(probabilities, entries, replacement=True, generator=generator)
         counts = torch.zeros_like(splits[0]).scatter_add_(
             1, chosen, torch.ones(chosen.shape, dtype=splits.dtype)
         )
@@ -54,28 +63,37 @@ def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
     return best
 
 
-def of_model(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tensor:
-    """The splits of a model, rounded by largest remainders."""
+def rounded_model_splits(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tensor:
+    """Return the splits (1, D, K) of a model, rounded to tables by largest remainders."""
     return admit(problem, model.solve(problem).splits, entries)
 
 
 def rounding_methods(
     problem: teal.Problem, splits: Tensor, entries: int, models: dict[str, PriceGnnScheme]
 ) -> dict[str, Callable[[], Tensor]]:
-    """Return the methods that make split tables, by name: of the optimal splits, and of models."""
+    """Return the methods that make split tables, by name; each returns splits (1, D, K).
+
+    Args:
+        problem: problem of one matrix.
+        splits: optimal splits, (1, D, K), which the first three methods round.
+        entries: number of entries of a demand's table.
+        models: models whose splits are rounded, by name.
+    """
     methods: dict[str, Callable[[], Tensor]] = {
         "rounded": partial(admit, problem, splits, entries),
-        "best of 32 random ones": partial(drawn, problem, splits, entries),
+        "best of 32 random ones": partial(best_random_table, problem, splits, entries),
         "with the search": partial(in_tables, problem, splits, entries),
     }
     return methods | {
-        f"{name}, rounded": partial(of_model, model, problem, entries)
+        f"{name}, rounded": partial(rounded_model_splits, model, problem, entries)
         for name, model in models.items()
     }
 
 
 def main() -> None:
-    """Measure every network and matrix, and print the mean and worst share of each model."""
+    """Measure all methods on every network and matrix; print the mean and worst share of the
+    optimum and the median time of each method, by kind of matrix.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

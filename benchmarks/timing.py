@@ -1,4 +1,6 @@
-"""The clock of all benchmarks that compare solvers, and medians of repeated calls."""
+"""Timing functions of all benchmarks that compare solvers: one call per matrix of a series, and
+medians of repeated calls.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +33,16 @@ class State(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """Calls of one solver, one for each of a series of matrices.
+    """Times and gap of one solver on a series of matrices, with one call for each matrix.
 
     Attributes:
-        seconds: median of the whole calls, from the problem to the allocation; infinite unless
+        seconds: median time of a call, from the problem to the allocation, s; infinite unless
             solved.
-        solver_s: median of the solver alone, without building its model; ``seconds`` for a solver
-            that has no model to build.
+        solver_s: median time of the solver alone, without building its model, s; ``seconds`` for a
+            solver that has no model to build.
         gap: largest certified gap of the allocations, by their own prices.
         calls: number of timed calls.
-        state: how they ended.
+        state: whether all calls were solved, one was stopped, or none was run.
     """
 
     seconds: float
@@ -63,14 +65,14 @@ def time_series(
     """Time one call for each matrix of a series but the first, which is the warm-up.
 
     The warm-up compiles kernels, imports modules and starts threads; a solver that keeps its state
-    has solved the matrix before each timed one.  All solvers are timed by this function, on the
-    same problems.  Where the warm-up takes longer than ``long_call_s``, one call is timed.
+    starts each timed call from the previous matrix.  If the warm-up takes longer than
+    ``long_call_s``, only one call is timed.
 
     Args:
-        solve: the solver: from a problem of one matrix to its allocation.
-        problems: of one matrix each, at least two.
-        clock: s.
-        long_call_s: s.
+        solve: returns the allocation of a problem of one matrix.
+        problems: problems of one matrix each, at least two.
+        clock: returns the present time, s.
+        long_call_s: time of the warm-up above which only one call is timed, s.
     """
     begin = clock()
     allocation = solve(problems[0])
@@ -102,7 +104,7 @@ def time_series(
 
 
 def median_s(call: Callable[[], object], repeats: int) -> float:
-    """Median time of a call, s; without a call before the first that counts if ``repeats`` is 1."""
+    """Return the median time of ``repeats`` calls, s, after a warm-up call if there are several."""
     if repeats > 1:
         call()
     times = []
@@ -114,8 +116,14 @@ def median_s(call: Callable[[], object], repeats: int) -> float:
 
 
 def matrix_by_matrix(scheme: str, problem: teal.Problem) -> tuple[Tensor, float]:
-    """(B, D, K) splits of a scheme that gets one matrix at a time, and the median time of a matrix,
-    s.
+    """Solve the matrices of a problem one at a time by a scheme.
+
+    Args:
+        scheme: specification of the scheme.
+        problem: problem of B matrices.
+
+    Returns:
+        splits (B, D, K), and the median time of a matrix, s.
     """
     allocator = teal.make_scheme(scheme)
     seconds = []

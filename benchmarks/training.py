@@ -1,4 +1,5 @@
-"""What a training brings: trained models beside their starts and controls, on matrices not seen.
+"""Measure the gain by training: trained models against their starting models and controls, on
+unseen matrices.
 
     python benchmarks/training.py --data FOLDER --out runs/training [NETWORK ...]
 
@@ -22,7 +23,8 @@ from teal.cli import main as teal
 MEASURED = ("abilene", "geant", "germany50")
 MODELS = ("flow", "price")
 BUDGET = "10m"
-INPUTS = {  # topology and traffic
+# Topology and traffic of each network.
+INPUTS = {
     "abilene": (
         "sndlib/abilene.xml",
         "sndlib/directed-abilene-zhang-5min-over-6months-ALL.tgz",
@@ -38,7 +40,9 @@ INPUTS = {  # topology and traffic
 
 
 def main() -> int:
-    """Train what is missing in OUT, and write training-gain.csv."""
+    """Run the trainings that OUT lacks, and write training-gain.csv; return the exit code of the
+    first training that fails, or 0.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -50,27 +54,34 @@ def main() -> int:
     rows: list[dict[str, object]] = []
     for network in options.networks:
         for model in MODELS:
+            # Train for the budget unless an earlier run has.
             folder = options.out / f"{network}-{model}"
             if not (folder / "run.json").exists():
                 code = teal(
                     [
                         "train",
-                        *_instance(network, options.data),
+                        *_input_options(network, options.data),
                         *("--model", model, "--time-budget", options.budget),
                         *("--out", str(folder), "--overwrite"),
                     ]
                 )
                 if code:
                     return code
-            rows += _rows(network, model, json.loads((folder / "run.json").read_text()))
+            rows += _gain_rows(network, model, json.loads((folder / "run.json").read_text()))
     table = pd.DataFrame(rows)
     table.to_csv(options.out / "training-gain.csv", index=False)
     print(table.to_string(index=False))
     return 0
 
 
-def _instance(network: str, data: Path) -> list[str]:
-    """Options of the network and its traffic."""
+def _input_options(network: str, data: Path) -> list[str]:
+    """Return the options of `teal train` for a network and its traffic; published traffic is scaled
+    so that the optimum carries 90%.
+
+    Args:
+        network: key of :data:`INPUTS`.
+        data: folder of the published files.
+    """
     topology, traffic = INPUTS[network]
     is_file = ":" not in traffic
     return [
@@ -81,9 +92,14 @@ def _instance(network: str, data: Path) -> list[str]:
     ]
 
 
-def _rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, object]]:
-    """The table of a training, with the difference from the start in the row of the trained
-    model.
+def _gain_rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, object]]:
+    """Return the rows of a training's table; the row of the trained model also has its differences
+    from the starting model.
+
+    Args:
+        network: name of the network.
+        model: "flow" or "price".
+        run: contents of run.json, which the training has written.
     """
     gain = run["gain"]
     assert isinstance(gain, dict)
@@ -99,6 +115,7 @@ def _rows(network: str, model: str, run: dict[str, object]) -> list[dict[str, ob
         "steps": run["step"],
         "best_step": run["best_step"],
     }
+    # Difference of the carried share, in percentage points, with its confidence interval.
     mean, low, high = (100 * number for number in gain["differences"]["cut"][:3])
     differences["difference"] = f"{mean:+.2f} ({low:.2f}, {high:.2f})"
     return [

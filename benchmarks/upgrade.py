@@ -1,4 +1,5 @@
-"""What to buy, measured: cost, certified gap and time against the whole linear program by HiGHS.
+"""Measure capacity expansion: cost, certified gap and time, against the whole linear program in
+HiGHS.
 
 The setting of docs/upgrade.md: matrices spread evenly over a series, four survivable candidate
 paths by latency, every single cable fails.  Compile first, with `teal warm-up`.
@@ -78,7 +79,8 @@ def main() -> None:
     options = parse_options()
     scenarios, num_disconnected = load_scenarios(options)
     # Expansion in any amounts.
-    expand_capacity(scenarios, gap=0.5)  # compile before the clock starts
+    # The first call compiles; the second one is timed.
+    expand_capacity(scenarios, gap=0.5)
     result, cuts = expand_capacity(scenarios, gap=options.gap)
     figures: dict[str, object] = {
         "network": scenarios.problem.topology.name,
@@ -104,7 +106,7 @@ def main() -> None:
         begin = time.perf_counter()
         cost = whole_program(scenarios, options.highs)
         figures["highs"] = {"cost": cost, "s": time.perf_counter() - begin}
-    figures["replayed"] = _replayed(scenarios, result.bought)
+    figures["replayed"] = _replayed_utilisation(scenarios, result.bought)
     print(json.dumps(figures))
 
 
@@ -112,11 +114,16 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     """Return the cost of the cheapest expansion in any amounts by HiGHS; NaN if it takes longer than
     ``seconds``.
 
-    One linear program of all scenarios s, with a the added capacity of each cable and x[s] the flows:
+    It is one linear program over all scenarios s, in the added capacities a of the cables and the
+    path flows x[s], with A the incidence matrix of links and paths:
 
-        min  cost . a
-        s.t. A x[s] <= limit (capacity + a)  on the live links,   flows of each demand sum to it,
-             a >= 0, x >= 0.
+        minimise    cost . a
+        subject to  A x[s] <= limit (capacity + a)  on the live links of s,
+                    the flows x[s] of each demand sum to it,  a >= 0,  x >= 0.
+
+    Args:
+        scenarios: matrices times failures, with the limit of the utilisation.
+        seconds: time limit of HiGHS, s.
     """
     paths = scenarios.problem.paths
     num_links = scenarios.problem.topology.num_links
@@ -161,9 +168,16 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     return float(result.fun) if result.status == 0 else math.nan
 
 
-def _replayed(scenarios: Scenarios, bought: teal.runtime.arrays.FloatArray) -> float:
-    """Largest utilisation over the limit, every scenario solved anew to 0.1%."""
+def _replayed_utilisation(scenarios: Scenarios, bought: teal.runtime.arrays.FloatArray) -> float:
+    """Return the largest utilisation of any scenario with the added capacity, over the limit; each
+    scenario is solved to 0.1%.
+
+    Args:
+        scenarios: matrices times failures.
+        bought: added capacity of each cable, Gbit/s.
+    """
     worst = 0.0
+    # Batches of 256 scenarios limit the memory.
     for first in range(0, len(scenarios.demand), 256):
         rows = np.arange(first, min(first + 256, len(scenarios.demand)))
         problem = dataclasses.replace(

@@ -1,12 +1,12 @@
-"""Fair shares: iterations and CPU time to a certified gap, beside an interior-point method on the
-same programs.
+"""Measure fair shares: iterations and CPU time of PDHG to a certified gap, compared with an
+interior-point method on the same programs.
 
     python benchmarks/utilities.py --out DIR [--data FOLDER]
 
 For each network and program: the iterations to 1% and 0.1% of the equivalent share, and to 0.1% of
-it and 1% of what is lost; CPU seconds of the last solve (a second one, in which nothing is
-compiled), and of Clarabel (of HiGHS for bandwidth functions) where the network has at most 500
-demands.  A second table has, for each alpha, total and least share and what alpha costs.
+it and 1% of the loss; the CPU seconds of each of these solves, without compilation; and those of
+Clarabel (HiGHS for bandwidth functions) where the network has at most 500 demands.  A second table
+has the total and the least share of each alpha, and the largest least share of any allocation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _PROGRAMS = (
     "alpha_fair:alpha=2,weight=1",
     "bandwidth_functions",
 )
-# Value of every demand by its share: 8, 4 and 1 a Gbit/s.
+# Bandwidth function of every demand: points (served share, value per Gbit/s of demand), with slopes
+# of 8, 4 and 1.
 _FUNCTION = [
     (0.25, 2.0),
     (0.5, 3.0),
@@ -52,14 +53,18 @@ _LOSS_GAP = 0.01
 
 
 def _solved(problem: Problem, gap: float) -> tuple[Any, float]:
-    """A result, and the CPU seconds that it took."""
+    """Solve a problem to a relative gap; return the result and the CPU time of the solve, s."""
     begin = time.process_time()
     result = solve(problem, gap=gap, max_iterations=_MAX_ITERATIONS)
     return result, time.process_time() - begin
 
 
 def _to_loss_gap(problem: Problem) -> tuple[Any, float]:
-    """The first result of a falling target gap whose gap of the loss is at most 1%."""
+    """Halve the target gap from 0.1% until the gap of the loss is at most 1%.
+
+    Returns:
+        the last result, and the CPU time of its solve, s.
+    """
     gap = 1e-3
     while True:
         result, seconds = _solved(problem, gap)
@@ -82,8 +87,8 @@ def utility_problem(
 
 
 def compare_with_clarabel(problem: Problem) -> list[str]:
-    """Return the CPU seconds of Clarabel, and the errors of this value and bound at a gap of 1e-8
-    against its optimum.
+    """Return three cells: the CPU seconds of Clarabel, and the differences of PDHG's value and
+    bound, at a gap of 1e-8, from Clarabel's optimum.
     """
     exact, _ = _solved(problem, 1e-8)
     begin = time.process_time()
@@ -99,13 +104,20 @@ def compare_with_clarabel(problem: Problem) -> list[str]:
 
 
 def measure(name: str, load: float, out: Any) -> None:
-    """Write a row for each program of one network."""
+    """Write a row for each program of one network, and print it.
+
+    Args:
+        name: source of the topology.
+        load: largest utilisation of its traffic on shortest paths.
+        out: CSV writer of programs.csv.
+    """
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
     paths = compute_paths(topology)
     for program in _PROGRAMS:
         problem = utility_problem(topology, paths, program, matrix)
-        _solved(problem, 1e-2)  # compiles
+        # Compile the kernels of the program.
+        _solved(problem, 1e-2)
         row: list[object] = [topology.name, load, program, matrix.shape[1]]
         for result, seconds in (
             _solved(problem, 1e-2),
@@ -120,7 +132,13 @@ def measure(name: str, load: float, out: Any) -> None:
 
 
 def price_of_fairness(name: str, load: float, out: Any) -> None:
-    """Total and least share for each alpha, and the largest least share."""
+    """Write a row for each alpha: total and least share, and the least share of max-min fairness.
+
+    Args:
+        name: source of the topology.
+        load: largest utilisation of its traffic on shortest paths.
+        out: CSV writer of fairness.csv.
+    """
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
     problem = Problem.create(topology, compute_paths(topology), "total_flow", matrix)
@@ -140,6 +158,13 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
 
 
 def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
+    """Write programs.csv for networks, each the source of a topology and the load
+    of its traffic.
+
+    Args:
+        file: CSV file to write.
+        networks: source of each topology, and load of its traffic.
+    """
     with file.open("w", newline="") as stream:
         out = csv.writer(stream)
         out.writerow(
@@ -164,7 +189,12 @@ def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
 
 
 def draw(table: Path, picture: Path) -> None:
-    """Total share against least share, a curve a network."""
+    """Plot the total share against the least share for all alphas, a panel for each network.
+
+    Args:
+        table: fairness.csv.
+        picture: PNG file to write.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -178,12 +208,13 @@ def draw(table: Path, picture: Path) -> None:
     )
     for name, axis in zip(networks, axes[0], strict=True):
         network_rows = [row for row in rows if row["network"] == name]
-        least_shares, total = (
+        least_shares, total_shares = (
             [100 * float(row[key]) for row in network_rows]
             for key in ("least_share", "total_share")
         )
-        axis.plot(least_shares, total, "o-", color="tab:blue", label="alpha-fair")
-        for row, x, y in zip(network_rows, least_shares, total, strict=True):
+        # The curve over alpha, with labels at alpha 0, 0.5, 1 and 2.
+        axis.plot(least_shares, total_shares, "o-", color="tab:blue", label="alpha-fair")
+        for row, x, y in zip(network_rows, least_shares, total_shares, strict=True):
             if float(row["alpha"]) in (0, 0.5, 1, 2):
                 axis.annotate(
                     f"alpha {row['alpha']}",
@@ -192,6 +223,7 @@ def draw(table: Path, picture: Path) -> None:
                     xytext=(6, 4),
                     fontsize=8,
                 )
+        # The least share under max-min fairness, which no allocation exceeds.
         largest = 100 * float(network_rows[0]["largest_least_share"])
         axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
         axis.set(
@@ -207,7 +239,7 @@ def draw(table: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    """Write programs.csv and fairness.csv."""
+    """Write programs.csv, fairness.csv and the picture fairness.png."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -219,6 +251,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", help="files or names, each NAME or NAME@LOAD")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    # One thread, so that CPU seconds compare.
     limit_threads(1)
     torch.set_num_threads(1)
     networks = options.networks or ["b4@6", "topohub:sndlib/geant@4"]
@@ -226,6 +259,7 @@ def main() -> None:
         networks += [
             f"{published(options.data, name)}@6" for name in ("UsCarrier.json", "Kdl.json")
         ]
+    # Source and load of each network, given as NAME or NAME@LOAD.
     parsed = [
         (name, float(np.float64(load or 6)))
         for name, _, load in (text.partition("@") for text in networks)

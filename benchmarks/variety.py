@@ -1,12 +1,12 @@
-"""A closed loop without any matrix: splits for the estimate, varied on purpose or not, and what the
-estimate gains.
+"""Run a closed loop of estimation and allocation in which splits may be varied on purpose, and
+measure by how much the variation improves the estimates.
 
     python benchmarks/variety.py TOPOLOGY TRAFFIC [--first 0] [--intervals 120] [--share 0.5] [--budget 0.02]
 
-Every interval is carried by splits made for the estimate of the interval before; its counters (1%
-noise, under these splits) are all that the estimator sees, after --history measured matrices if
-any.  NMAE is sum abs(estimate - truth) / sum truth, realised the largest utilisation over the
-optimum of the interval; both are means after the first third.
+The traffic of every interval takes splits made for the estimate of the previous interval; its
+counters under these splits (1% noise) are the only input of the estimator, after --history measured
+matrices if any.  NMAE is sum abs(estimate - truth) / sum truth, realised is the largest utilisation
+over the optimum of the interval; both are means after the first third of the intervals.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import teal
 import teal_ip
 from teal_next.variety import vary
 
-_NOISE = 0.01
+_NOISE = 0.01  # relative standard deviation of a counter
 
 
 def main() -> None:
-    """Print one line."""
+    """Run the loop; print the mean error of the estimates and the realised utilisation, as one
+    line.
+    """
     parser = loop_parser(__doc__, first=0, intervals=120)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--budget", type=float, default=0.02)
@@ -48,16 +50,19 @@ def main() -> None:
     errors = []
     ratios = []
     for number, matrix in enumerate(matrices):
-        here = problem.with_demand(matrix[None])
-        load = float(here.utilisation(splits[None].to(here.demand)).amax())
-        ratios.append(load / float(teal.solve(here, gap=1e-3).value))
-        rows_in_force = teal_ip.path_measurements(paths, splits.numpy(), topology.num_nodes)
-        counters = rows_in_force @ matrix
-        estimator.route(rows_in_force)
+        # Largest utilisation of the current splits, over the optimum of the interval.
+        interval = problem.with_demand(matrix[None])
+        load = float(interval.utilisation(splits[None].to(interval.demand)).amax())
+        ratios.append(load / float(teal.solve(interval, gap=1e-3).value))
+        # Estimate the matrix from noisy counters of links and nodes under these splits.
+        measurements = teal_ip.path_measurements(paths, splits.numpy(), topology.num_nodes)
+        counters = measurements @ matrix
+        estimator.route(measurements)
         estimate = estimator.estimate(
             np.maximum(counters * (1 + _NOISE * rng.normal(size=len(counters))), 0)
         ).matrix
         errors.append(float(np.abs(estimate - matrix).sum() / matrix.sum()))
+        # Splits for the next interval: for this estimate, varied within the budget.
         believed = problem.with_demand(torch.from_numpy(estimate[None]))
         splits = vary(believed, budget=options.budget, share=options.share, seed=number)
     third = len(errors) // 3

@@ -1,4 +1,4 @@
-"""Peak memory of training on a year of 5-minute matrices of a large network.
+"""Measure the peak memory of training on a year of 5-minute matrices of a large network.
 
     python benchmarks/year_in_memory.py path/to/UsCarrier.json [matrices] [steps]
 
@@ -22,7 +22,13 @@ _YEAR = 365 * 24 * 12  # matrices, one every 5 minutes
 
 
 def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
-    """Generate the traffic, train on it, print times and peak memory."""
+    """Generate the traffic, train on it, and print times and peak memory.
+
+    Args:
+        topology: file of the network.
+        matrices: number of matrices, one every 5 minutes.
+        steps: number of training steps.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
             topology=topology,

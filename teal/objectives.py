@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class ObjectiveName(StrEnum):
-    """The built-in objectives."""
+    """Names of the built-in objectives; each is also the text that commands accept."""
 
     TOTAL_FLOW = "total_flow"
     WEIGHTED_FLOW = "weighted_flow"
@@ -124,7 +124,7 @@ class Rules:
 
     @property
     def is_linear(self) -> bool:
-        """Whether the value (of each program of a sequence) is linear in flow."""
+        """Whether the value is linear in flow, for a sequence of programs that of each program."""
         return self.alpha is None and not self.needs_functions
 
     carries_all: bool = False
@@ -146,18 +146,18 @@ class Rules:
     weight_by: str = "demand"
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
-        """Return (D,) the value of one Gbit/s of each demand.
+        """Return the value of one Gbit/s of each demand, (D,).
 
         Args:
-            weight: (D,) weights of the demands; None for none.
-            demands: D.
+            weight: weights of the demands, (D,); None for none.
+            demands: number of demands, D.
         """
         return np.ones(demands)
 
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
-        """Return (E,) the cost of one Gbit/s on each link, which reduces its value.
+        """Return the cost of one Gbit/s on each link, (E,), which is subtracted from its value.
 
         Args:
             topology: the network.
@@ -187,7 +187,10 @@ class Rules:
         ).sum(1)
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """Return the gap over the loss against full service; None if the value is no fraction.
+        """Return the gap of the loss: the part of the loss against full service that the optimum
+        might avoid.
+
+        It is defined for values that are common served fractions; None for other values.
 
         Args:
             value: value of an allocation.
@@ -223,16 +226,20 @@ _DEFAULT_EPSILON = 0.5
 
 
 class _Weighted(Rules):
-    """Weighted flow: the value of a Gbit/s is the demand's weight."""
+    """Rules of weighted flow, where the value of a Gbit/s is the demand's weight."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        """Return the weights (D,) as the values of a Gbit/s of each demand; 1 without weights."""
         return np.ones(demands) if weight is None else weight
 
 
 class _MaxMin(_Weighted):
-    """Max-min fairness: weights must be positive, and default to 1."""
+    """Rules of max-min fairness, whose weights must be positive and default to 1."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        """Return the weights (D,), 1 without weights; raise InputError for one that is not
+        positive.
+        """
         if weight is not None and not np.all(weight > 0):
             raise InputError(
                 "objective max_min", "weight", "a number above 0", float(np.min(weight))
@@ -240,18 +247,23 @@ class _MaxMin(_Weighted):
         return super().demand_value(weight, demands)
 
     def value(self, problem: Any, splits: Any) -> Any:
+        """Return the total flow (B,) of splits (B, D, K) in Gbit/s, without weights."""
         return problem.flows(splits).sum((1, 2))
 
 
 class _LatencyPenalised(Rules):
-    """Latency-penalised flow: a link costs epsilon * latency / max_latency."""
+    """Rules of latency-penalised flow, where a link costs epsilon * latency / max_latency."""
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
+        # The option epsilon is an attribute of Objective, which passes it to link_cost.
         return super().with_options({k: v for k, v in options.items() if k != _EPSILON})
 
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
+        """Return epsilon * latency / (largest path latency) for each link, (E,); 0 if all latencies
+        are 0.
+        """
         max_path_latency = max_latency()
         latency = topology.latency
         return (
@@ -260,25 +272,33 @@ class _LatencyPenalised(Rules):
 
 
 class _Utilisation(Rules):
-    """max_link_utilisation: demands and links have no values."""
+    """Rules of max_link_utilisation, whose value is a utilisation; a Gbit/s has no value."""
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         return np.zeros(demands)
 
     def value(self, problem: Any, splits: Any) -> Any:
+        """Return the largest link utilisation (B,) of splits (B, D, K)."""
         return problem.utilisation(splits).amax(1)
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
+        """Return the largest link utilisation of all sets of demands together."""
         return largest_utilisation
 
     def from_score(self, problem: Any, score: Any) -> Any:
+        """Return the utilisations (B,) of scores (B,), which are negated utilisations."""
         return (-score).clamp(min=0)
 
 
 class _Concurrent(_Utilisation):
-    """max_concurrent_flow: the minimum served fraction, alpha = min(1, 1 / theta)."""
+    """Rules of max_concurrent_flow, whose value is the smallest served fraction, alpha = min(1, 1 /
+    theta) with theta the optimum of max_link_utilisation.
+    """
 
     def value(self, problem: Any, splits: Any) -> Any:
+        """Return the smallest served fraction (B,) of a routable demand, at most 1, of splits
+        (B, D, K).
+        """
         share = splits.sum(-1).masked_fill(~(problem.routable & (problem.demand > 0)), np.inf)
         return share.amin(1).clamp(max=1)
 
@@ -286,6 +306,7 @@ class _Concurrent(_Utilisation):
         return min([1.0, *values])
 
     def from_score(self, problem: Any, score: Any) -> Any:
+        """Return min(1, 1 / theta) (B,) for scores (B,), which are -theta."""
         return 1 / (-score).clamp(min=1)
 
 
@@ -308,6 +329,9 @@ class _LeastCost(Rules):
     cost_by: str = ""
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
+        """Return the rules with the options ``cost`` and ``max_utilisation``, as text by name;
+        raise InputError for another option or an invalid value.
+        """
         known_options = ("cost", "max_utilisation")
         if unknown := [key for key in options if key not in known_options]:
             raise InputError("objective", unknown[0], " or ".join(known_options), repr(unknown[0]))
@@ -329,6 +353,9 @@ class _LeastCost(Rules):
     def link_cost(
         self, topology: Topology, max_latency: Callable[[], float], epsilon: float
     ) -> FloatArray:
+        """Return the link attribute that is used as cost, (E,); raise InputError if the network
+        lacks it.
+        """
         if self.cost_by == "hops":
             return np.ones(topology.num_links)
         default_attribute = "latency" if topology.cost is None else "cost"
@@ -342,6 +369,7 @@ class _LeastCost(Rules):
         return np.asarray(cost, dtype=np.float64)
 
     def value(self, problem: Any, splits: Any) -> Any:
+        # Values of paths are minus their costs; 0 - x avoids a negative zero.
         return 0 - super().value(problem, splits)
 
     def from_score(self, problem: Any, score: Any) -> Any:
@@ -373,6 +401,9 @@ class _Fair(Rules):
     OPTIONS: ClassVar[tuple[str, ...]] = ("alpha", "weight")
 
     def with_options(self, options: Mapping[str, str]) -> Rules:
+        """Return the rules with the options ``alpha`` and ``weight``, as text by name; raise
+        InputError for another option or an invalid value.
+        """
         known_options = self.OPTIONS
         if unknown := [key for key in options if key not in known_options]:
             raise InputError("objective", unknown[0], " or ".join(known_options), repr(unknown[0]))
@@ -392,6 +423,9 @@ class _Fair(Rules):
         )
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        """Return the caller's weights (D,) with the option weight=given, which must be positive; 1
+        for each demand otherwise.
+        """
         if self.weight_by != "given" or weight is None:
             return np.ones(demands)
         if not np.all(weight > 0):
@@ -399,13 +433,14 @@ class _Fair(Rules):
         return weight
 
     def value(self, problem: Any, splits: Any) -> Any:
+        """Return the equivalent common fraction (B,) of splits (B, D, K)."""
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """Return (u(bound) - u(value)) / -u(value), with the utility u of equivalent fractions.
+        """Return the gap of the loss of utility, (u(bound) - u(value)) / -u(value).
 
-        u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1; NaN if a fraction is not
-        above 0.
+        The utility of a fraction s is u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha
+        = 1.  The gap is NaN if a fraction is not above 0.
 
         Args:
             value: equivalent fraction of an allocation.
@@ -434,7 +469,7 @@ class _Fair(Rules):
 
 
 class _Proportional(_Fair):
-    """proportional_fair: alpha_fair with alpha = 1."""
+    """Rules of proportional_fair: those of alpha_fair with alpha = 1, without the option alpha."""
 
     OPTIONS = ("weight",)
 
@@ -553,7 +588,9 @@ class Objective:
         _ = self.rules
 
     def _read_epsilon(self) -> None:
-        """Make the attribute epsilon and the option epsilon of latency_penalised_flow equal."""
+        """Copy the option epsilon of latency_penalised_flow to the attribute, or the attribute to
+        the options if it was set instead; raise InputError if the option is no number.
+        """
         if self.name != ObjectiveName.LATENCY_PENALISED_FLOW:
             return
         text = dict(self.options).get(_EPSILON)
@@ -592,10 +629,10 @@ class Objective:
         return f"{self.name}:{','.join(f'{key}={value}' for key, value in self.options)}"
 
     def require_an_allocation(self, scheme: str) -> None:
-        """Raise InputError for a program that can be infeasible; only exact schemes prove that.
+        """Raise InputError if the program can be infeasible, which an inexact scheme cannot prove.
 
         Args:
-            scheme: name of the scheme that cannot.
+            scheme: name of the scheme, for the message.
         """
         if self.rules.may_have_no_allocation:
             raise InputError.invalid(
@@ -607,7 +644,9 @@ class Objective:
 
     @property
     def for_paths(self) -> Objective:
-        """The objective, a single program, for which candidate paths are chosen."""
+        """The objective with a single program for which candidate paths are chosen, such as
+        total_flow under priority.
+        """
         default_name = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
         name = self.rules.paths_for or default_name
         return dataclasses.replace(
@@ -629,7 +668,7 @@ class Objective:
         return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """Return (D,) the value of one Gbit/s of each demand.
+        """Return the value of one Gbit/s of each demand, (D,).
 
         It is the weight of the demand if the objective has weights, 0 if all demand is served, else
         1.
@@ -653,7 +692,7 @@ class Objective:
         )
 
     def link_cost(self, topology: Topology, max_latency: Callable[[], float]) -> FloatArray:
-        """Return (E,) the cost of one Gbit/s on each link.
+        """Return the cost of one Gbit/s on each link, (E,).
 
         It is epsilon * latency / max_latency under latency_penalised_flow, the link's cost under
         least_cost, and 0 for other objectives.
@@ -670,5 +709,5 @@ class Objective:
 
 @functools.lru_cache(maxsize=256)
 def _cached_objective(name: str) -> Objective:
-    """Parse an objective from its name, once."""
+    """Return the objective of a name with options; the 256 last used ones are cached."""
     return Objective(name)

@@ -40,7 +40,7 @@ class Status(StrEnum):
 
     @property
     def usable(self) -> bool:
-        """Whether there is an allocation that may be installed."""
+        """Whether the matrix has an allocation that may be installed."""
         return self in (Status.OPTIMAL, Status.FEASIBLE)
 
 
@@ -62,7 +62,8 @@ class ProgramPrices:
     def of_levels(
         cls, levels: Sequence[Sequence[tuple[float, Tensor]]], num_links: int
     ) -> ProgramPrices:
-        """Build from the fair levels of each matrix.
+        """Return the prices of the fair levels of each matrix, padded to the largest number of
+        levels.
 
         Args:
             levels: for each matrix, any number of pairs (level, prices (E,)).
@@ -85,7 +86,7 @@ class ProgramPrices:
         return [(level, prices) for level, prices in levels if math.isfinite(level)]
 
     def rows(self, rows: slice | Tensor) -> ProgramPrices:
-        """Return the prices of some of the matrices."""
+        """Return the prices of some of the matrices, by a slice, indices or booleans."""
         return ProgramPrices(self.prices[rows], None if self.level is None else self.level[rows])
 
 
@@ -205,7 +206,7 @@ class Allocation:
             ) from None
 
     def rows(self, rows: slice) -> Allocation:
-        """Return the allocations of some of the matrices."""
+        """Return the allocations of some of the matrices, by a slice."""
         return dataclasses.replace(
             self,
             splits=self.splits[rows],

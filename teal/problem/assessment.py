@@ -56,18 +56,23 @@ FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
 class WithLines:
-    """Results with certificate lines, whose type depends on the objective."""
+    """Base class of results with certificates of classes or fair levels, whose type depends on the
+    objective.
+
+    Attributes:
+        lines: certificates of the parts of the demands; None for an objective with one program.
+    """
 
     lines: Lines | None
 
     @property
     def classes(self) -> ClassFigures | None:
-        """The lines under priority; None under other objectives."""
+        """Flow and bound of each class under priority; None under other objectives."""
         return self.lines if isinstance(self.lines, ClassFigures) else None
 
     @property
     def fair(self) -> FairFigures | None:
-        """The lines under max_min; None under other objectives."""
+        """Fair levels with their bounds under max_min; None under other objectives."""
         return self.lines if isinstance(self.lines, FairFigures) else None
 
 
@@ -79,7 +84,7 @@ class Certificate(WithLines):
         value: (B,) value of the objective.
         bound: (B,) bound on the optimum.
         gap: (B,) upper bound on the relative distance from the optimum.
-        lines: lines of a sequence of programs.
+        lines: certificates of the classes or fair levels; None for an objective with one program.
     """
 
     value: Tensor
@@ -113,7 +118,7 @@ class Assessment(Certificate):
 
 @runtime_checkable
 class Certify(Protocol):
-    """Function that computes the certificate of an objective."""
+    """Protocol of functions that compute value and bound of an objective from splits and prices."""
 
     def __call__(
         self, problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
@@ -133,7 +138,9 @@ class Certify(Protocol):
 def _certify_program(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify an objective that is one program: its value, and the dual bound of the prices."""
+    """Certify an objective that is one program: compute its value, and the best dual bound over
+    multiples of the prices.
+    """
     value = problem.value(splits)
     bound = scaled_dual_bound(problem, prices)
     return Certificate(value, bound, gap(problem, value, bound))
@@ -142,7 +149,9 @@ def _certify_program(
 def _certify_classes(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify priority: flow and bound of each class, from prices of each class or of all."""
+    """Certify priority: compute flow and bound of each class, from the prices of its own program if
+    given, else from the common prices.
+    """
     classes = class_figures(
         problem, splits, prices if program_prices is None else program_prices.prices
     )
@@ -154,7 +163,9 @@ def _certify_classes(
 def _certify_levels(
     problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
 ) -> Certificate:
-    """Certify max_min: rate and upper bound of each demand, from the prices of each fair level."""
+    """Certify max_min: compute rate and upper bound of each demand, from the prices of each fair
+    level.
+    """
     fair = fair_figures(problem, splits, program_prices)
     value = problem.value(splits)
     bound = fair.limit.sum(1)
@@ -183,16 +194,16 @@ def register_certificate(name: str, certify: Certify, *, replace: bool = False) 
 
 @runtime_checkable
 class HasAllocation(Protocol):
-    """Result that holds an allocation, such as the result of :func:`teal.solve`."""
+    """Protocol of results that have an allocation, such as the result of :func:`teal.solve`."""
 
     @property
     def allocation(self) -> Allocation:
-        """The allocation of all matrices."""
+        """The allocation: splits, prices and status of all matrices."""
         ...
 
 
 class _Metrics(NamedTuple):
-    """Metrics of B allocations.
+    """Metrics of B allocations, before matrices without a usable allocation are marked by NaN.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.
@@ -269,7 +280,12 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     The computation is independent of the scheme.  Without prices the bound is the trivial one: all
     routable demand at its best value, or a utilisation of 0.  An allocation that breaks a rule by
     more than 1e-6, or contains NaN, is infeasible whatever its status says; under least_cost also
-    if a demand has no path.  An allocation over paths of its own is assessed over these paths.
+    if a demand has no path.  An allocation with other paths than the problem is assessed over these
+    paths.
+
+    Args:
+        problem: problem of B matrices.
+        allocation: allocation of all matrices, or a result that has one.
     """
     # Problem in float64, over the paths of the allocation.
     problem = problem.to(torch.float64)
@@ -334,11 +350,11 @@ _MIN_PATH_SHARE = 1e-9
 
 
 class LatencyFigures(NamedTuple):
-    """Latency of one matrix; NaN where nothing is carried.
+    """Path latency of the flow of one matrix; NaN if nothing is carried.
 
     Attributes:
-        mean: volume-weighted mean, ms.
-        tail: 99th percentile by volume, ms.
+        mean: mean latency weighted by volume, ms.
+        tail: 99th percentile of the latency by volume, ms.
         stretch: largest latency of a used path over the latency of the demand's fastest live
             candidate path.
     """
@@ -349,7 +365,7 @@ class LatencyFigures(NamedTuple):
 
 
 def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
-    """Return the latency of the flow of a single-matrix problem.
+    """Return mean, tail and stretch of the latency of one matrix's flow.
 
     Args:
         problem: problem with B = 1.
@@ -367,6 +383,7 @@ def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
     # Percentile by volume, along the cumulative flow in order of latency.
     sorted_latency, order = path_latency[is_used].sort()
     volume = flow[is_used][order].cumsum(0)
+    # 1 - 1e-12: rounding must not move the percentile beyond the last path.
     tail_index = int(torch.searchsorted(volume, _TAIL_QUANTILE * volume[-1] * (1 - 1e-12)))
     mean = float((path_latency * flow)[is_used].sum() / volume[-1])
     return LatencyFigures(

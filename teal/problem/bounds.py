@@ -1,6 +1,7 @@
 """Certified bounds on the optimum from link prices, by weak duality; any prices give a bound.
 
-For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k):
+For prices p[e] >= 0 of links with capacities c[e], price(d, k) the sum of p over the links of path
+k of demand d, and v[d, k] the value of a Gbit/s on it:
 
 - value maximisation:  optimum <= sum_e c[e] p[e] + sum_d demand[d] max(0, max_k (v[d, k] - price(d,
   k)));
@@ -59,8 +60,9 @@ def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
 def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     """Return the best dual bound (B,) over multiples of the prices, in float64.
 
-    The multiples are 0 and 13 from 1/4 to 2.  The multiple 0 gives the total value of all routable
-    demand, the trivial bound.  Prices on the simplex have one bound at every scale.
+    The multiples are 0 and 13 factors from 1/4 to 2.  The multiple 0 gives the trivial bound, the
+    total value of all routable demand.  For prices on the simplex all multiples give one bound, so
+    that only the prices themselves are used.
 
     Args:
         problem: B matrices.
@@ -75,7 +77,9 @@ _ALL_SCALES = np.concatenate([np.zeros(1), PRICE_SCALES.numpy()])
 
 
 def multiples(problem: Problem) -> FloatArray:
-    """Return the multiples (m,) of the prices that :func:`scaled_dual_bound` tries."""
+    """Return the multiples (m,) of the prices among which the best dual bound is selected: 1 for
+    prices on the simplex, else 0 and 13 factors from 1/4 to 2.
+    """
     return _SINGLE_SCALE if problem.price_set.on_simplex else _ALL_SCALES
 
 
@@ -155,7 +159,12 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def link_weights(problem: Problem, prices: Tensor) -> Tensor:
-    """Return price plus cost (B, E) of a Gbit/s on each link; infinite for a failed link."""
+    """Return the price plus the cost (B, E) of a Gbit/s on each link; infinite for a failed link.
+
+    Args:
+        problem: problem with link costs.
+        prices: (B, E) dual price of each link, value per Gbit/s.
+    """
     return torch.where(problem.capacity > 0, prices + problem.link_cost, torch.inf)
 
 
@@ -223,10 +232,16 @@ def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) ->
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
-    """Return the relative optimality gap (B,): (bound - value) / bound.
+    """Return the relative optimality gap (B,): (bound - value) / bound, for a minimum (value -
+    bound) / value.
 
-    For a minimum it is (value - bound) / value.  Values below 0 are losses: the gap of a maximum -L
-    is that of the minimum L.  0 where both are 0; infinite where value or bound is NaN or infinite.
+    The gap is relative to the larger absolute value of the two, also for values below 0.  It is 0
+    where both are 0, and infinite where value or bound is NaN or infinite.
+
+    Args:
+        problem: problem whose objective says whether it is a maximum or a minimum.
+        value: (B,) values of allocations.
+        bound: (B,) bounds on the optimum.
     """
     values = value.cpu().numpy()
     bounds = bound.cpu().numpy()
@@ -236,10 +251,10 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
 
 
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
-    """Return the relative gap (B,): (bound - value) / bound.
+    """Return the relative gap (B,): (bound - value) / bound, for a minimum (value - bound) / value.
 
-    For a minimum it is (value - bound) / value.  NaN where ``bound`` is NaN or infinite.  An excess
-    of the value over its bound by rounding has gap 0; a larger excess gives a negative gap.
+    It is NaN where ``bound`` is NaN or infinite.  Where a value exceeds its bound, the gap is 0 if
+    the excess may be rounding, else negative.
 
     Args:
         value: (B,) values of the objective.

@@ -47,7 +47,7 @@ _MIN_DIVISOR = 1e-30
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChurnLimit(Condition):
-    """Churn limit of B matrices.
+    """Limit on the volume that moves to other paths than the installed splits, for B matrices.
 
     Attributes:
         previous: (B, D, K) installed splits.
@@ -109,11 +109,13 @@ class ChurnLimit(Condition):
         return live_part(program, self.previous)
 
     def budget(self, program: Program) -> Float[Tensor, " B"]:
-        """Return the volume (B,) in Gbit/s that may move."""
+        """Return the volume (B,) in Gbit/s that may move: ``share`` of the routable demand."""
         return self.share * program.routable_demand.sum(1)
 
     def moved(self, program: Program, splits: Tensor) -> Float[Tensor, " B"]:
-        """Return the volume (B,) in Gbit/s that splits (B, D, K) move."""
+        """Return the volume (B,) in Gbit/s that moves if splits (B, D, K) replace the installed
+        ones.
+        """
         return moved(program, splits, self.previous)
 
     def rewrite(self, program: Program) -> Rewritten:
@@ -158,17 +160,21 @@ class ChurnLimit(Condition):
         )
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
-        """Return the moved volume beyond the budget (B,), as a share of the routable demand."""
+        """Return the moved volume in excess of the budget (B,), as a share of the
+        routable demand.
+        """
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """Scale down demands until the moved volume meets the budget, those that move most first.
+        """Scale down demands until the moved volume meets the budget, those that move most first;
+        return the scaled splits (B, D, K).
 
-        A demand scaled by a factor f moves only on the paths with f split > w0, the installed
-        split, so that the moved volume is convex in f, and its slope, a share of the demand's flow,
-        rises at w0 / split of each path.  At the price p of moved volume, f is where the slope
-        rises above p; bisection finds the smallest price that meets the budget.
+        A demand scaled by a factor f moves only on the paths with f * split > w0, where w0 is the
+        installed split.  Its moved volume is therefore convex in f, with breakpoints at w0 / split
+        of each path, where the slope rises.  At a price p of moved volume, f is the breakpoint at
+        which the slope (relative to the demand's flow) rises above p.  Bisection finds the smallest
+        price that meets the budget.
 
         Args:
             program: program over paths.
@@ -184,6 +190,7 @@ class ChurnLimit(Condition):
         slope = (splits / total_split.clamp(min=_MIN_DIVISOR)).gather(-1, order).cumsum(-1)
         budget = self.budget(program)
 
+        # Scaled splits (B, D, K), and their moved volume (B,), at a price (B,).
         def splits_at_price(price: Tensor) -> tuple[Tensor, Tensor]:
             factor = (
                 torch.where(slope > price[:, None, None], breakpoint_factor, torch.inf)
@@ -233,7 +240,13 @@ class ChurnLimit(Condition):
 
 
 def _interleaved(stay: Tensor, move: Tensor) -> Tensor:
-    """Return values (B, D, K) of staying and of moving columns alternately, as (B, D, 2 K)."""
+    """Return the values of the doubled columns (B, D, 2 K): of each path first the staying, then
+    the moving share.
+
+    Args:
+        stay: (B, D, K) values of the staying shares.
+        move: (B, D, K) values of the moving shares.
+    """
     return torch.stack([stay, move], -1).flatten(-2)
 
 

@@ -1,7 +1,7 @@
 """Side conditions of a problem, such as a limit on churn.
 
-Each class validates its use, rewrites the program, and computes its violation.
-A condition turns the program over paths into a program over other columns and rows
+Each class validates its use, rewrites the program, and computes its violation.  A condition turns
+the program over paths into a program over other columns and rows
 (:class:`teal.problem.program.Program`), whose solutions it maps back to splits. Bounds, engines and
 LP solvers handle columns and rows alone; the validator asks each condition for the violation, which
 is computed without the rewritten program. Base class: :class:`Condition`.
@@ -56,7 +56,7 @@ class Rewritten:
         return cls(program, lambda shares: shares, lambda splits: splits)
 
     def by(self, condition: Condition) -> Rewritten:
-        """Return the program rewritten by one more condition, with the composed maps."""
+        """Return the program rewritten by one more condition, with the maps of both composed."""
         rewritten = condition.rewrite(self.program)
         start = rewritten.start
         if start is None and self.start is not None:
@@ -78,7 +78,8 @@ class ConditionRequest:
         network_data: data that :meth:`Condition.prepare` computed for the network.
         previous: (D, K) installed splits; None if the request names none.
         num_classes: number of classes, each with all node pairs of the network; 1 without classes.
-        has_latency_limits: whether a class may use fewer paths than others.
+        has_latency_limits: whether a class has a latency limit, and so may have fewer paths than
+            others.
     """
 
     value: Any
@@ -97,15 +98,16 @@ class Condition:
     return the condition itself by default.
 
     Attributes:
-        name: name in messages, options and figures; unique in a problem, and not a rule of the
-            validator.
+        name: name in messages, options and figures; unique in a problem, and not the name of a rule
+            of the validator.
         changes_columns: whether the rewritten program has other columns; such conditions rewrite
             first.
-        option: option of service requests for it; None for none.
+        option: option by which a service request contains the condition; None for none.
         needs_previous: whether a request must name the installed splits as well.
         splits_determine_shares: whether splits over paths determine the shares of the rewritten
             columns.
-        allows_rounding: whether splits rounded to integer weights can be scaled down to keep it.
+        allows_rounding: whether splits that are rounded to integer weights can be scaled down so
+            that they meet the condition.
     """
 
     name: ClassVar[str]
@@ -147,7 +149,7 @@ class Condition:
             request: value of the option, network data and installed splits.
 
         Raises:
-            InputError: the network does not support it.
+            InputError: the network does not support the condition.
         """
         raise NotImplementedError
 
@@ -202,14 +204,14 @@ class Condition:
         return splits
 
     def rows(self, rows: slice | Tensor) -> Self:
-        """Return the condition of some of the matrices."""
+        """Return the condition of some of the matrices, by a slice, indices or booleans."""
         return self
 
     def for_batch(self, batch: int) -> Self:
         """Return the condition for ``batch`` other matrices.
 
         Raises:
-            InputError: it differs between the matrices.
+            InputError: the data of the condition differ between the matrices.
         """
         return self
 
@@ -217,11 +219,11 @@ class Condition:
         """Return the condition over other candidate paths.
 
         Args:
-            ops: operations over these paths.
+            ops: operations over the new paths.
             num_links: E.
 
         Raises:
-            InputError: it depends on the old paths.
+            InputError: the condition depends on the old paths.
         """
         return self
 
@@ -229,9 +231,8 @@ class Condition:
 def together(
     objective: Objective, conditions: Sequence[Condition], new: Condition
 ) -> tuple[Condition, ...]:
-    """Return conditions and one more, in the order in which they rewrite a program.
-
-    Conditions that change columns rewrite first.
+    """Add a condition to others; return all in the order in which they rewrite a program, those
+    that change columns first.
 
     Args:
         objective: objective of the problem.

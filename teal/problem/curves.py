@@ -55,9 +55,8 @@ _EQUAL_VALUE_TOLERANCE = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Utility u(s) of a demand's carried share s.
-
-    u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s for alpha = 1.
+    """Utility of a demand's carried share s: u(s) = (s^(1 - alpha) - 1) / (1 - alpha), and log s
+    for alpha = 1.
 
     Attributes:
         alpha: exponent, at least 0.
@@ -66,7 +65,7 @@ class Curve:
     alpha: float
 
     def utility(self, share: Tensor) -> Tensor:
-        """Return u(s); -inf for a share of 0 if alpha is at least 1."""
+        """Return the utility u(s) of each share s; -inf for a share of 0 if alpha is at least 1."""
         if self.alpha == 1:
             return share.log()
         power = 1 - self.alpha
@@ -74,7 +73,7 @@ class Curve:
         return torch.expm1(power * share.log()) / power
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """Return the share with a utility, the inverse of u, clamped to [0, 1]."""
+        """Return the share with each given utility (the inverse of u), clamped to [0, 1]."""
         utility = utility.clamp(max=0)
         if self.alpha == 1:
             return utility.exp()
@@ -82,7 +81,9 @@ class Curve:
         return (torch.log1p((power * utility).clamp(min=-1)) / power).exp()
 
     def best_share(self, price: Tensor) -> Tensor:
-        """Return the s in [0, 1] that maximises u(s) - price s: 1 up to a price of 1."""
+        """Return the share s in [0, 1] that maximises u(s) - price * s; it is 1 for a price of at
+        most 1.
+        """
         if self.alpha == 0:
             return (price <= 1).to(price)
         return price.clamp(min=1) ** (-1 / self.alpha)
@@ -92,10 +93,10 @@ class Curve:
 class Concave(ByBestColumn):
     """Demand set {w >= 0, sum w <= 1} with a concave utility u of the carried share.
 
-    The value of a demand is W u(sum w), u(s) = (s^(1 - alpha) - 1) / (1 - alpha).
+    The value of a demand with weight W is W u(sum w).
 
     Attributes:
-        curve: u.
+        curve: utility u of the carried share.
         unit_value: (B, D) W / demand, the value of a Gbit/s at the share 1; 0 where a demand has no
             weight.
         demand: (B, D) Gbit/s.
@@ -118,22 +119,21 @@ class Concave(ByBestColumn):
 
     @property
     def total(self) -> Tensor:
-        """(B,) sum of the weights W of all demands."""
+        """Sum of the weights W of all demands, (B,)."""
         return (self.unit_value * self.demand).sum(-1)
 
     def value_scale(self, trial_utilisation: Tensor) -> Tensor:
-        """Return the typical marginal value (B,) of a Gbit/s over that at full service.
+        """Return the typical marginal value (B,) of a Gbit/s, relative to that at full service, by
+        which engines scale their step sizes.
 
-            Engines scale their step sizes by it.
-
-        Where a routing of all demand has the largest utilisation theta, shares near 1 / theta have
-        the value theta^alpha; few demands are there. Of the powers tried on B4, GEANT and UsCarrier
-        for alpha up to 16, these needed the fewest iterations: alpha - 3 but at least 0; and where
-        a Gbit/s has the same value for all demands, at least 1 (alpha, below 1). Otherwise the
-        demands that lack capacity have a low value.
+        If a routing of all demand has the largest utilisation theta, a demand with the share
+        1 / theta has the marginal value theta^alpha, but few demands have so small a share.  A
+        smaller power of theta is used: the one that needed the fewest iterations on B4, GEANT and
+        UsCarrier for alpha up to 16.  It is max(0, alpha - 3); where a Gbit/s has the same value
+        for all demands, min(alpha, max(1, alpha - 3)).
 
         Args:
-            trial_utilisation: (B,) theta.
+            trial_utilisation: (B,) largest utilisation theta of a routing of all demand.
         """
         alpha = self.curve.alpha
         min_unit_value = torch.where(self.unit_value > 0, self.unit_value, torch.inf).amin(-1)
@@ -142,25 +142,25 @@ class Concave(ByBestColumn):
         return trial_utilisation.clamp(min=1) ** power.to(trial_utilisation)
 
     def score(self, share: Tensor) -> Tensor:
-        """Return (B,) sum of W (u(s) + 1), of shares (B, D)."""
+        """Return the sum (B,) over the demands of W (u(s) + 1), for carried shares s (B, D)."""
         weight = self.unit_value * self.demand
         utility = self.curve.utility(torch.where(weight > 0, share, 1).clamp(max=1))
         return torch.where(weight > 0, weight * (utility + 1), 0).sum(-1)
 
     def equivalent(self, score: Tensor) -> Tensor:
-        """Return the equivalent common share (B,): the share of all demands with that utility.
+        """Return the equivalent common share (B,): the share that, common to all demands, has a
+        given score; 1 if no demand has a weight.
 
         Args:
-            score: (B,) sum of W (u(s) + 1); the share is 1 if no demand has a weight.
+            score: (B,) sum over the demands of W (u(s) + 1).
         """
         total = self.total.to(score)
         mean = torch.where(total > 0, score / total.clamp(min=_MIN_DIVISOR) - 1, 0)
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D): max over s in (0, 1] of W (u(s) + 1) - price s.
-
-        W and the value are those of a Gbit/s of demand.
+        """Return the support (B, D) for each Gbit/s of demand: the maximum over s in (0, 1] of
+        W (u(s) + 1) / demand - price * s.
 
         Args:
             best: (B, D) largest profit, column value less price, of a live column.
@@ -174,11 +174,12 @@ class Concave(ByBestColumn):
         )
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the support (B, D): max over shares w of W (u(sum w) + 1) less the price of w.
+        """Return the support (B, D) for each Gbit/s of demand: the maximum over column shares w of
+        W (u(sum w) + 1) / demand less the cost of w.
 
         With limits on columns the cheapest columns are filled first.  With p[j] the prices in
-        ascending order and R[j] the sum of the first j limits, the best total share is max over j
-        of min(R[j], the best share at the price p[j] alone).
+        ascending order and R[j] the sum of the first j limits, the best total share is the maximum
+        over j of min(R[j], best share if all columns had the price p[j]).
 
         Args:
             profit: (B, D, J) column value less price of a Gbit/s on each column.
@@ -209,8 +210,8 @@ class Concave(ByBestColumn):
         """Return the proximal step of the shares (B, D, J) under the utility.
 
         Args:
-            point: (B, D, J) shares after a gradient step with the column values, which are taken
-                out again.
+            point: (B, D, J) shares after a gradient step that includes the column values; they are
+                subtracted again, since the utility replaces them.
             live: (B, D, J) usable columns; the others get 0.
             slope: unused; ``step`` has the ratios.
             step: (B, D, 1) step size of each demand, or (B, D, J) of each column with limits on
@@ -230,9 +231,10 @@ class Concave(ByBestColumn):
 def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
     """Minimise |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}, for each demand.
 
-    By its optimality conditions w = max(0, y - t) with t = max(-c z^-alpha, shift of the simplex),
-    z the sum of w.  If the j largest entries, whose sum is Y, are above t, then
-    z = Y + j c z^-alpha; the correct j gives the largest t.
+    By its optimality conditions w = max(0, y - t).  The shift t is -c z^-alpha with z the sum of w,
+    or the larger shift of the projection onto the simplex, at which z = 1.  If the j largest
+    entries of y, whose sum is Y, are above t, then z = Y + j c z^-alpha; the correct j gives the
+    largest t.
 
     Args:
         point: (B, D, K) y.
@@ -262,9 +264,9 @@ def project_concave_box(
 ) -> Tensor:
     """Minimise sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= max_share, sum w <= 1}.
 
-    By its optimality conditions w = clip(y - slope t, 0, max_share) with t = -c z^-alpha, z the sum
-    of w, or the larger t at which z is 1. t + c z(t)^-alpha increases with t, so that bisection
-    finds its root.
+    By its optimality conditions w = clip(y - slope t, 0, max_share) with t = -c z^-alpha and z the
+    sum of w, or with the larger t at which z is 1. The function t + c z(t)^-alpha increases with t,
+    so that bisection finds its root.
 
     Args:
         point: (B, D, J) y.
@@ -275,6 +277,7 @@ def project_concave_box(
     """
     tiny = torch.finfo(point.dtype).tiny
 
+    # Shares w (B, D, J) at a shift (B, D, 1), and c z^-alpha for a sum of shares z (B, D, 1).
     def shares_at(t: Tensor) -> Tensor:
         return torch.minimum((point - slope * t).clamp(min=0), max_share)
 
@@ -296,11 +299,11 @@ def project_concave_box(
 
 
 def _solve_total_share(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
-    """Return the root z > 0 of z = Y + a z^-alpha, entry by entry.
+    """Return the root z > 0 of z = Y + a z^-alpha for each pair of entries Y and a.
 
     Args:
-        total: Y, any shape and sign.
-        strength: a, at least 0, of the same shape.
+        total: Y of each equation, of any shape and sign.
+        strength: a of each equation, at least 0, in the shape of ``total``.
         alpha: exponent, at least 0.
     """
     # Closed forms for alpha 0 and 1.

@@ -3,15 +3,17 @@
 A demand's level is its rate per weight, x[d] = f[d] / w[d]. Let t be a level and A the demands that
 have at least that level (fully served demands only if they have more). The growth of the level is
 the largest theta for which an allocation exists that gives every demand of A min(theta t w[d],
-demand[d]), and every other demand its rate; water-filling has found the level exactly if the growth
-is 1. By weak duality, for any prices p[e] >= 0, with price(d) the least sum of p along a live path,
+demand[d]), and every other demand its rate f[d]. A growth of 1 proves that the level is exact. By
+weak duality, with capacities c[e], for any prices p[e] >= 0, with price(d) the least sum of p along
+a live path,
 
     sum over A of min(theta t w[d], demand[d]) price(d) + sum over the others of f[d] price(d)
         <= sum_e c[e] p[e],
 
-which bounds theta. A demand of A with price(d) > 0 is *held* by the level (bottlenecked): all of
-them together cannot exceed theta t w[d] (a demand with more has it at the cost of the others). An
-allocation is max-min fair if each demand is fully served or held by a level of growth 1.
+which bounds theta. A demand of A with price(d) > 0 is *held* by the level (bottlenecked): not all
+of these demands can have more than theta t w[d], and a demand that has more has it at the cost of
+the others. An allocation is max-min fair if each demand is fully served or held by a level of
+growth 1.
 
 A single demand can have at most
 
@@ -68,9 +70,9 @@ class LevelGrowth:
 
     Attributes:
         level: rate per weight; Gbit/s where weights are 1.
-        demands: number of demands that the level holds; in
-            :func:`teal.solvers.level_growths.level_growths`, of all demands with at least that
-            level.
+        demands: number of demands that the level holds; in the results of
+            :func:`teal.solvers.level_growths.level_growths`, number of all demands with at least
+            that level.
         growth: certified bound on theta, the factor by which the level can grow while no lower
             demand loses flow; 1 proves that it is exact, infinite proves nothing.
         held: (n,) indices of the demands that it holds; None where they are only counted.
@@ -89,11 +91,11 @@ class FairFigures:
     Attributes:
         limit: (B, D) upper bound in Gbit/s on the rate of each demand: by the level that holds it,
             or the demand.
-        levels: levels of each matrix that hold most flow, ascending.
-        held: (B,) number of open demands that a level holds (a bottleneck at that level), or that
-            could have at most 5% more alone.
+        levels: for each matrix the 8 levels that hold most flow, ascending.
+        held: (B,) number of open demands that a level holds (bottlenecked at that level), or whose
+            rate could rise by at most 5% if it alone were raised.
         open: (B,) number of open demands: routable demands that are not fully served.
-        demand: (B, D) Gbit/s.
+        demand: (B, D) demands, Gbit/s.
         rate: (B, D) carried rate, Gbit/s.
     """
 
@@ -133,9 +135,9 @@ class FairFigures:
         )
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Return a certificate line for each level of one matrix, over the demands it holds.
-
-        Each line has the rate, the bound, the number of demands and the growth of the level.
+        """Return the certificate of each level of one matrix, summed over the demands that the
+        level holds: demand, flow, bound and gap, with rate, number of demands and growth of the
+        level.
         """
         lines = []
         for level in self.levels[row]:
@@ -159,7 +161,9 @@ class FairFigures:
         return {"held": self.held[row], "open": self.open[row]}
 
     def headline(self, row: int) -> str:
-        """Return a sentence about the demands of one matrix that are not fully served."""
+        """Return a sentence with the number of demands of one matrix that are not fully served, and
+        the number of those that a level holds.
+        """
         if not self.open[row]:
             return "every demand is fully served"
         held_text = f"{self.held[row]:,} of them are held by a level" + (
@@ -176,8 +180,10 @@ def fair_figures(
 ) -> FairFigures:
     """Certify the max-min fairness of an allocation, in float64.
 
+    Without levels the limit of a demand is the capacity of its paths, or the demand.
+
     Args:
-        problem: B matrices.
+        problem: problem of B matrices.
         splits: (B, D, K) share of each demand on each path.
         level_prices: levels and the dual prices of their programs; None for none.
         weight: (D,) or (B, D) weight w of each demand; None for ``demand_value``, the weights under
@@ -300,7 +306,7 @@ class _MatrixFairness:
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
-        """The levels that hold most flow, ascending."""
+        """The 8 levels that hold most flow, in ascending order of the level."""
         largest_levels = sorted(self._levels, key=lambda figures: -figures[0])[:_MAX_SHOWN_LEVELS]
         return tuple(sorted((level for _, level in largest_levels), key=lambda level: level.level))
 
@@ -314,8 +320,8 @@ def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor)
     Args:
         price: (n,) price of the cheapest path of each demand, above 0.
         value: sum over the links of capacity times price.
-        rate: (n,) f, Gbit/s.
-        weight: (n,) w.
+        rate: (n,) present rate of each demand, Gbit/s.
+        weight: (n,) weight of each demand.
     """
     # Cost of the others, by prefix sums in order of the level rate / weight.
     level, order = (rate / weight).sort()
@@ -331,13 +337,14 @@ def _unilateral_limit(price: Tensor, value: float, rate: Tensor, weight: Tensor)
 def members(
     level: Tensor, threshold: float, is_open: Tensor, tolerance_below: float = 0.0
 ) -> Tensor:
-    """Return whether (D,) each demand has at least the level t (fully served demands: more than t).
+    """Return for each demand (D,) whether it has at least a level; a fully served demand must have
+    more than the level.
 
     Args:
         level: (D,) rate per weight of each demand.
-        threshold: t.
+        threshold: the level, a rate per weight.
         is_open: (D,) true for demands that are not fully served.
-        tolerance_below: relative tolerance of levels of open demands below t.
+        tolerance_below: fraction of the level by which an open demand may be below it.
     """
     return (is_open & (level >= (1 - tolerance_below) * threshold)) | (
         ~is_open & (level > threshold)
@@ -351,10 +358,10 @@ def growth_bound(
 
     Args:
         problem: problem with B = 1.
-        rate: (D,) carried rate f, Gbit/s.
-        is_in_level: (D,) demands with at least the level t.
-        level_rate: (D,) t w, Gbit/s.
-        prices: (1, E), at least 0.
+        rate: (D,) carried rate of each demand, Gbit/s.
+        is_in_level: (D,) whether a demand has at least the level.
+        level_rate: (D,) rate of each demand at the level: level times weight, Gbit/s.
+        prices: (1, E) dual price of each link, at least 0.
     """
     price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
     return growth_from(
@@ -377,16 +384,20 @@ def growth_from(
 ) -> float:
     """Return the bound on the growth theta of a level, from path prices and the value of capacity.
 
-    It is the largest theta with sum over the level of min(theta t w, demand) price <= value of
-    capacity - sum over the others of rate * price; infinite if every theta fits.
+    It is the largest theta for which
+
+        sum over the level of min(theta * level_rate, demand) * price
+            <= value of capacity - sum over the other demands of rate * price;
+
+    infinite if every theta satisfies this.
 
     Args:
         price: (D,) price of the cheapest live path of each demand; 0 without one.
-        value: sum over the links of capacity times price.
-        rate: (D,) carried rate f, Gbit/s.
-        is_in_level: (D,) demands with at least the level t.
-        level_rate: (D,) t w, Gbit/s.
-        demand: (D,) Gbit/s.
+        value: value of all capacity: the sum over the links of capacity times price.
+        rate: (D,) carried rate of each demand, Gbit/s.
+        is_in_level: (D,) whether a demand has at least the level.
+        level_rate: (D,) rate of each demand at the level: level times weight, Gbit/s.
+        demand: (D,) demands, Gbit/s.
     """
     remaining_value = value * (1 + _SUM_ROUNDING) - float(
         torch.where(is_in_level, 0, rate * price).sum()

@@ -1,4 +1,4 @@
-"""Validator: the violation of each rule by an allocation, measured without a solver; always on.
+"""Validator: computes the violation of each rule by an allocation, without a solver.
 
 Entry point: :func:`violations`.
 """
@@ -23,7 +23,7 @@ class Violations:
 
     Attributes:
         capacity: (B,) largest (load - c) / c over the links; for a failed link load over the
-            largest capacity. Under max_link_utilisation only failed links count.
+            largest capacity. Under max_link_utilisation only failed links count. c is the capacity.
         demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; where all
             demand must be carried, also the largest shortfall of a routable demand.
         sign: (B,) largest negative split, sign reversed.
@@ -39,17 +39,17 @@ class Violations:
 
     @property
     def largest(self) -> Tensor:
-        """(B,) largest violation of all rules."""
+        """Largest violation of all rules by each allocation, (B,)."""
         return torch.stack(list(self.by_rule.values())).amax(0)
 
     @property
     def by_rule(self) -> dict[str, Tensor]:
-        """(B,) violation of each rule, by name."""
+        """Violation of each rule by each allocation, (B,), by the name of the rule."""
         return {rule: getattr(self, rule) for rule in VALIDATOR_RULES} | self.conditions
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:
-    """Raise ValueError for splits of another shape than (B, D, K)."""
+    """Raise ValueError if the shape of the splits is not (B, D, K)."""
     if splits.shape != problem.path_mask.shape:
         shape = tuple(problem.path_mask.shape)
         raise ValueError(

@@ -1,4 +1,5 @@
-"""Programs in fixed tensors, which recorded GPU launches (CUDA graphs) can read again.
+"""Programs in tensors at fixed addresses, which recorded GPU launches (CUDA graphs) read at every
+replay.
 
 Entry points: :class:`ProgramShape`, :class:`FixedProgram`.
 """
@@ -33,7 +34,7 @@ class ProgramShape:
 
     @classmethod
     def of(cls, problem: Problem) -> ProgramShape:
-        """Return the shape of a program with at least one demand and one link."""
+        """Return the shape of a problem, which must have at least one demand and one link."""
         return cls(
             problem.batch,
             problem.objective,
@@ -46,8 +47,10 @@ class FixedProgram:
     """Program in fixed memory, into which other programs of its shape are copied.
 
     Args:
-        problem: the first program, on a GPU with numba-cuda, without side conditions.
-        shape: its shape.
+        problem: the first program, on a GPU with numba-cuda, without side conditions; its values
+        are
+            not copied.
+        shape: shape of the program.
         dtype: type of the tensors.
 
     Attributes:
@@ -86,13 +89,15 @@ class FixedProgram:
         return problem.ops.is_over_paths and problem.ops.backend.name == "cuda"
 
     def take(self, problem: Problem) -> None:
-        """Copy a program into the fixed tensors, after pending work on the previous stream."""
+        """Copy the values of a program into the fixed tensors, after pending work on the stream of
+        the last copy.
+        """
         self.take_demand(problem.demand)
         for field in ("capacity", "demand_value", "link_cost"):
             getattr(self._program, field).copy_(getattr(problem, field))
 
     def take_demand(self, demand: Tensor) -> None:
-        """Copy other matrices into the fixed tensors, after pending work on the previous stream.
+        """Copy demands into the fixed tensors, after pending work on the stream of the last copy.
 
         Args:
             demand: (B, D) Gbit/s; on the CPU in pinned memory, so that the host does not wait.
@@ -105,12 +110,12 @@ class FixedProgram:
         self._program.demand.copy_(demand, non_blocking=True)
 
     def problem(self) -> Problem:
-        """Return the program without any cached results."""
+        """Return the program over the fixed tensors, as a new object without cached results."""
         return self._program.with_known_branches(
             has_link_cost=self._shape.has_link_cost, may_fail=self._shape.may_fail
         )
 
     @property
     def demand(self) -> Tensor:
-        """(B, D) demands in Gbit/s, in fixed memory."""
+        """Demands in the fixed memory, (B, D) Gbit/s."""
         return self._program.demand

@@ -1,4 +1,6 @@
-"""Certificate lines of an objective that is a sequence of programs: a line per class or level."""
+"""Certificates of an objective that is a sequence of programs, one for each priority class or fair
+level; each is printed as a line.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ class Line:
 
     Attributes:
         name: name of the part.
-        demand: Gbit/s.
+        demand: sum of its demands, Gbit/s.
         value: carried flow, Gbit/s.
         bound: certified bound on the value, given the values of earlier parts, Gbit/s.
         gap: (bound - value) / bound, at least 0.
-        more: further metrics, by name; one with the name of the kind of the part (such as "level")
-            replaces ``name`` in files.
+        more: further metrics, by name.  A metric that is named as the kind of part, such as
+            "level", replaces ``name`` in files.
     """
 
     name: str
@@ -34,7 +36,8 @@ class Line:
     more: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def record(self, part: str) -> dict[str, Any]:
-        """Return all metrics by their names in files and responses; infinite ones are None.
+        """Return the name and all metrics by their keys in files and responses, with None for
+        infinite ones.
 
         Args:
             part: key of the name of the part, such as ``class``.
@@ -48,7 +51,7 @@ class Line:
         }
 
     def text(self, part: str, width: int = 0) -> str:
-        """Format the line as text.
+        """Return the certificate as a line of text: name, flow, bound, gap and further metrics.
 
         Args:
             part: kind of the part, such as ``class``.
@@ -65,7 +68,7 @@ class Line:
 
 
 def _plain(metric: float) -> str:
-    """Format a metric; an infinite one has no bound."""
+    """Return a metric as text; an infinite one, a growth without a bound, as "without a bound"."""
     if math.isinf(metric):
         return "without a bound"
     return f"{metric:,}" if isinstance(metric, int) else f"{metric:.6g}"
@@ -73,40 +76,42 @@ def _plain(metric: float) -> str:
 
 @runtime_checkable
 class Lines(Protocol):
-    """Certificate lines of B matrices.
+    """Certificates of the parts of the demands, classes or levels, in each of B matrices.
 
     Attributes:
-        part: kind of a line, such as ``class``.
-        parts: its plural, the key in files and responses.
+        part: kind of the parts, such as ``class``.
+        parts: plural of the kind, which is the key in files and responses.
     """
 
     part: ClassVar[str]
     parts: ClassVar[str]
 
     def rows(self, rows: Tensor) -> Self:
-        """Return the lines of some of the matrices, by their indices."""
+        """Return the certificates of some of the matrices, by their indices (n,)."""
         ...
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Return the lines of one matrix."""
+        """Return the certificate of each part of one matrix, given by its index."""
         ...
 
     def counts(self, row: int) -> dict[str, int]:
-        """Return numbers of demands of one matrix, by their names in files."""
+        """Return counts of demands of one matrix, by their names in files; {} for none."""
         ...
 
     def headline(self, row: int) -> str:
-        """Return a sentence about one matrix, above its lines; "" for none."""
+        """Return a sentence about one matrix that is printed above its certificates; ""
+        for none.
+        """
         ...
 
 
 def records(lines: Lines, row: int) -> list[dict[str, Any]]:
-    """Return the certificate lines of one matrix as records, by the keys of files and responses."""
+    """Return the certificates of one matrix as records, by the keys of files and responses."""
     return [line.record(lines.part) for line in lines.lines(row)]
 
 
 def texts(lines: Lines, row: int) -> list[str]:
-    """Return the certificate lines of one matrix as text, below the headline."""
+    """Return the headline of one matrix, if any, and its certificates as lines of text."""
     row_lines = lines.lines(row)
     headline = lines.headline(row)
     width = max((len(line.name) for line in row_lines), default=0)

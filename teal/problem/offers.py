@@ -1,4 +1,4 @@
-"""Side conditions that service requests may ask for, by option name."""
+"""The side conditions that a service request may contain, by the name of their option."""
 
 from __future__ import annotations
 

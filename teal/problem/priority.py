@@ -1,15 +1,16 @@
 """Priority classes: the flow of each class, and a certified bound on it from any link prices.
 
-With V_j the flow of class j in an allocation, the program of class c is
+With x[d, k] the flow of demand d on path k, u[e] the capacity of link e, and V_j the flow of class
+j in an allocation, the program of class c is
 
-    P_c(V) = max sum of x over class c  s.t.  load[e] <= c[e],  sum_k x[d, k] <= demand[d],
+    P_c(V) = max sum of x over class c  s.t.  load[e] <= u[e],  sum_k x[d, k] <= demand[d],
              sum of x over class j >= V_j for every higher class j;
 
 the flows of higher classes may be rerouted as long as their sum stays. An allocation is
 lexicographically optimal if V_c = P_c(V) for every class c. For prices p[e] >= 0, with price(d) the
 least sum of p along a live path of demand d,
 
-    P_c(V) <= sum_e c[e] p[e] + sum over d in c of demand[d] max(0, 1 - price(d))
+    P_c(V) <= sum_e u[e] p[e] + sum over d in c of demand[d] max(0, 1 - price(d))
               - sum over j < c of Cost_j(V_j),
 
     Cost_j(V) = min sum over d in j of price(d) f[d]  s.t.  sum f = V, 0 <= f[d] <= demand[d],
@@ -59,7 +60,7 @@ class ClassFigures:
 
     Attributes:
         names: names of the classes, the highest priority first.
-        demand: (B, C) Gbit/s.
+        demand: (B, C) total demand of each class, Gbit/s.
         value: (B, C) carried flow, Gbit/s.
         bound: (B, C) certified bound on the flow of the class while higher classes keep theirs, at
             least the value, Gbit/s.
@@ -76,7 +77,14 @@ class ClassFigures:
     def of_bounds(
         cls, names: tuple[str, ...], demand: Tensor, value: Tensor, bounds: Sequence[Tensor]
     ) -> ClassFigures:
-        """Build the metrics from the bound (B,) of each class, raised to the value if below."""
+        """Build the figures from the bound of each class; a bound below the value is raised to it.
+
+        Args:
+            names: names of the C classes, the highest priority first.
+            demand: (B, C) total demand of each class, Gbit/s.
+            value: (B, C) carried flow of each class, Gbit/s.
+            bounds: bound of each class, (B,) Gbit/s.
+        """
         return cls(names, demand, value, torch.maximum(torch.stack(list(bounds), 1), value))
 
     def rows(self, rows: Tensor) -> ClassFigures:
@@ -84,7 +92,7 @@ class ClassFigures:
         return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
     def lines(self, row: int) -> tuple[Line, ...]:
-        """Return a certificate line for each class of one matrix: demand, flow, bound and gap."""
+        """Return the certificate of each class of one matrix: demand, flow, bound and gap."""
         figures = (self.demand, self.value, self.bound, self.gap)
         return tuple(
             Line(name, *numbers)
@@ -94,16 +102,18 @@ class ClassFigures:
         )
 
     def counts(self, row: int) -> dict[str, int]:
-        """Return {}: classes have no counts (:meth:`Lines.counts`)."""
+        """Return {}, since there are no counts of demands by class."""
         return {}
 
     def headline(self, row: int) -> str:
-        """Return "": classes have no headline (:meth:`Lines.headline`)."""
+        """Return "", since the certificates of classes need no sentence above them."""
         return ""
 
     @property
     def gap(self) -> Float[Tensor, "B C"]:
-        """(B, C) (bound - value) / bound, at least 0; 0 if the bound is rounding of the demand."""
+        """Relative gap of each class, (B, C): (bound - value) / bound; 0 if the bound is 0 up to
+        rounding.
+        """
         return torch.where(
             self.bound > _NO_FLOW_SHARE * self.demand, (self.bound - self.value) / self.bound, 0
         )
@@ -162,7 +172,7 @@ def priority_problem(
 
 
 def upper_classes(problem: Problem, count: int) -> Problem:
-    """Return the problem of the demands of the ``count`` highest classes."""
+    """Return the problem with the demands of the ``count`` highest classes only."""
     if problem.classes is None or count == len(problem.classes):
         return problem
     num_demands = int(problem.classes.ptr[count])
@@ -178,8 +188,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
         problem: problem with C classes.
         splits: (B, D, K) share of each demand on each path.
         prices: (B, C, E) dual prices of the program of each class, or (B, E) for all classes; None
-            for
-            no prices: the bounds are then the routable demands.
+            for no prices, where the bounds are the routable demands.
     """
     problem = problem.to(torch.float64)
     assert problem.classes is not None
@@ -226,6 +235,7 @@ def class_bound(
     if prices is None:
         return program.routable_demand[:, blocks[-1]].sum(1)
 
+    # Rates (B, n) and prices (B, n) of the demands of each class, from column prices (B, D, J).
     def class_parts(column_price: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         offered_rate, price = offers(program, column_price)
         return [offered_rate[:, rows].flatten(1) for rows in blocks], [
@@ -245,9 +255,11 @@ def class_bound(
 
 
 def offers(program: Program, price: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest rate of each demand on its columns, cheapest first, and their prices.
+    """Return the rates that carry all of each demand at the lowest price, by column from the
+    cheapest on, and the prices of these columns.
 
-    A demand without upper bounds on columns offers its cheapest column alone, J = 1.
+    Columns with an upper bound are filled one after the other.  Without such bounds the cheapest
+    column alone carries the demand, and the results have J = 1.
 
     Args:
         program: program with one value per demand.

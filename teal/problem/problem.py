@@ -1,7 +1,8 @@
 """Allocation problem: B traffic matrices on one network, the input of every scheme.
 
-:attr:`teal.Problem.usable` removes demand and capacity that no allocation can use.
-Value maximisation has the same allocations and optimum with
+:attr:`teal.Problem.usable` removes demand and capacity that no allocation can use.  With live paths
+k of demand d, bottleneck[d, k] the smallest capacity along a path, and links e, value maximisation
+has the same allocations and optimum with
 
     capacity'[e] = min(capacity[e], sum over d of demand'[d]),
     demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
@@ -49,11 +50,11 @@ from teal.runtime.shapes import Bool, Float
 
 
 def checked(field: str, values: AnyArray, width: int) -> AnyArray:
-    """Return ``values`` (n, width) after validation.
+    """Validate an array of rates, capacities or weights, and return it unchanged.
 
     Args:
         field: name of the array in messages.
-        values: one row for each matrix.
+        values: array with one row for each matrix.
         width: required number of columns.
 
     Raises:
@@ -86,10 +87,10 @@ def arrays(
     Args:
         topology: network of E links.
         paths: candidate paths of D demands.
-        objective: the objective.
-        demand: (B, D) or (D,) Gbit/s.
-        capacity: (B, E) or (E,) Gbit/s; None for the capacities of the topology.
-        weight: (D,) weight of each demand; None for none.
+        objective: objective of the problem.
+        demand: rate of each demand, (B, D) or (D,) Gbit/s.
+        capacity: link capacities, (B, E) or (E,) Gbit/s; None for those of the topology.
+        weight: weight of each demand, (D,); None for none.
         classes: priority classes of the demands; None for none.
 
     Returns:
@@ -202,11 +203,12 @@ class Extremes(NamedTuple):
     """Largest and smallest numbers of a problem, by which solvers select formulas and scales.
 
     Attributes:
-        smallest_capacity, largest_capacity: Gbit/s of a link.
-        smallest_live_capacity: Gbit/s of a link that has not failed; infinite if all have.
+        smallest_capacity, largest_capacity: smallest and largest link capacity, Gbit/s.
+        smallest_live_capacity: smallest capacity of a link that has not failed, Gbit/s; infinite if
+            all have failed.
         least_total: smallest total demand of a matrix, Gbit/s.
         largest_demand: largest demand of any matrix, Gbit/s.
-        smallest_value, largest_value: value of a Gbit/s of a demand.
+        smallest_value, largest_value: smallest and largest value of a Gbit/s of a demand.
         largest_cost: largest absolute cost of a Gbit/s on a link.
     """
 
@@ -354,12 +356,12 @@ class Problem:
 
     @property
     def batch(self) -> int:
-        """Number of matrices B."""
+        """Number of matrices of the problem, B."""
         return len(self.demand)
 
     @cached_property
     def path_value(self) -> Float[Tensor, "D K"]:
-        """(D, K) v[d, k], the value of one Gbit/s on each path; 0 where there is no path."""
+        """Value of one Gbit/s on each path, (D, K); 0 where a demand has fewer than K paths."""
         value = self.demand_value[:, None]
         if self.has_link_cost:
             value = value - self.ops.path_sum(self.link_cost[None])[0]
@@ -374,7 +376,7 @@ class Problem:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no demand or no link."""
+        """Whether the problem has no demand or no link."""
         return not (self.demand.numel() and self.capacity.numel())
 
     @cached_property
@@ -399,7 +401,11 @@ class Problem:
         return Extremes(*torch.stack([value.to(torch.float64) for value in numbers]).tolist())
 
     def _extremes_by_kernel(self, backend: Any) -> tuple[float, ...]:
-        """Compute the fields of :class:`Extremes`, in order, by one GPU kernel and one reading."""
+        """Compute the fields of :class:`Extremes`, in order, by one GPU kernel and one reading.
+
+        Args:
+            backend: path operations of the GPU, with a kernel ``extremes``.
+        """
         # Equal capacities in all matrices are read once.
         has_one_capacity = self.capacity.stride(0) == 0
         capacity, demand, value, cost = backend.extremes(
@@ -420,16 +426,17 @@ class Problem:
         )
 
     def with_known_branches(self, *, has_link_cost: bool, may_fail: bool) -> Problem:
-        """Return this program with formulas that hold for any values of its tensors.
+        """Return this problem with cached properties fixed in advance, so that no tensor is read to
+        choose a formula.
 
-        A recorded GPU graph needs them: no value is read to choose a formula.
+        A recorded GPU graph needs this, since other values are copied into its tensors later.
 
         Args:
             has_link_cost: whether links may have costs.
             may_fail: whether links may have failed.
         """
         clone = dataclasses.replace(self)
-        # Read by `_changed`.
+        # `_changed` fixes the properties of derived problems in the same way.
         clone.__dict__["_branches"] = {"has_link_cost": has_link_cost, "may_fail": may_fail}
         clone.__dict__["has_link_cost"] = has_link_cost
         program = clone.program
@@ -439,50 +446,53 @@ class Problem:
         return clone
 
     def _changed(self, **fields: Any) -> Problem:
-        """Return this program with other tensors, and the same formulas where they are fixed."""
+        """Return this problem with other tensors; properties that :meth:`with_known_branches` has
+        fixed stay fixed.
+        """
         clone = dataclasses.replace(self, **fields)
         branches = self.__dict__.get("_branches")
         return clone if branches is None else clone.with_known_branches(**branches)
 
     @property
     def path_mask(self) -> Bool[Tensor, "B D K"]:
-        """(B, D, K) true for live paths: the path exists and none of its links has failed."""
+        """Whether each path is live, (B, D, K): it exists and none of its links has failed."""
         return self.program.live
 
     @cached_property
     def routable(self) -> Bool[Tensor, "B D"]:
-        """(B, D) true where a demand has at least one live path."""
+        """Whether each demand has at least one live path, (B, D)."""
         return self.path_mask.any(-1)
 
     @property
     def routable_demand(self) -> Float[Tensor, "B D"]:
-        """(B, D) Gbit/s, 0 for a demand without a live path."""
+        """Demands in Gbit/s, (B, D), with 0 for those without a live path."""
         return self.program.routable_demand
 
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
-        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that nothing divides by 0.
-
-        Clamped to the largest number of the type.
+        """Inverse of each capacity, (B, E) in 1 / (Gbit/s), clamped to the largest number of the
+        type; 0 for a failed link.
         """
         max_value = torch.finfo(self.capacity.dtype).max
         return torch.where(self.capacity > 0, (1 / self.capacity).clamp(max=max_value), 0)
 
     @cached_property
     def bottleneck(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) smallest capacity in Gbit/s along each live path; 0 for other paths."""
+        """Smallest link capacity along each live path, (B, D, K) Gbit/s; 0 for other paths."""
         return torch.where(self.path_mask, -self.ops.path_max(-self.capacity)[0], 0)
 
     @property
     def usable(self) -> Problem:
-        """The program without demand and capacity that cannot be used; itself if all can."""
+        """The problem without the demand and capacity that no allocation can use; the problem
+        itself if there is none.
+        """
         return self if self._limited is None else self._limited
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """The program of :attr:`usable`; None stands for the problem itself.
+        """The problem without unusable demand and capacity; None if it would be unchanged.
 
-        None avoids a reference cycle, which would keep tensors alive.
+        Storing the problem itself would make a reference cycle, which would keep tensors alive.
         """
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
@@ -506,18 +516,20 @@ class Problem:
 
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:
-        """(B, E) m, the utilisation of each link if every live path carried all of its demand."""
+        """Utilisation of each link if every live path carried all of its demand, (B, E)."""
         return self.loads(self.path_mask.to(self.demand.dtype)) * self.inverse_capacity
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) equal splits over the live paths of each demand; 0 for a demand without one."""
+        """Equal splits over the live paths of each demand, (B, D, K); 0 for a demand
+        without any.
+        """
         num_live_paths = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
         return self.path_mask.to(self.demand.dtype) / num_live_paths
 
     @property
     def first_path_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand on its first, shortest path; 0 where that path has failed."""
+        """Splits with each demand on its first, shortest path, (B, D, K); 0 if it has failed."""
         first = torch.zeros_like(self.even_splits)
         first[..., 0] = 1
         return torch.where(self.path_mask, first, 0)
@@ -527,7 +539,7 @@ class Problem:
         return splits * self.demand[..., None]
 
     def loads(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
-        """Return the load (B, E) in Gbit/s of each link."""
+        """Return the load (B, E) of each link in Gbit/s, for splits (B, D, K)."""
         return self.ops.link_sum(self.flows(splits))
 
     def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
@@ -559,25 +571,26 @@ class Problem:
         return self.objective.rules.value(self, splits)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
-        """Return (B,) the sum over the links of capacity times price, for prices (B, E)."""
+        """Return the sum (B,) over the links of capacity times price, for prices (B, E)."""
         return (self.capacity * prices).sum(1)
 
     def cheapest_path_cost(
         self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0
     ) -> Float[Tensor, "B D"]:
-        """Return (B, D) the smallest ``path_cost`` over the live paths of each demand.
+        """Return the cost (B, D) of the cheapest live path of each demand.
 
         Args:
-            path_cost: (B, D, K) cost of each path, such as the sum of link prices along it.
+            path_cost: cost of each path, (B, D, K), such as the sum of link prices along it.
             unroutable: cost of a demand without a live path.
         """
         min_cost = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
         return torch.where(self.routable, min_cost, unroutable)
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
-        """Return the problem with other matrices (B, D), and the capacities of the first matrix.
+        """Return the problem with other matrices, all with the capacities of the present first one.
 
-        The matrices are not validated.
+        Args:
+            demand: (B, D) Gbit/s, for any number of matrices; not validated.
 
         Raises:
             InputError: installed splits that differ between matrices; value steps, which are shares
@@ -611,10 +624,11 @@ class Problem:
 
     @property
     def weighted(self) -> Problem:
-        """The single weighted program under priority; the problem itself under other objectives.
+        """Under priority, the weighted-flow problem that replaces the sequence of programs: the
+        value of a Gbit/s falls by the factor :data:`teal.objectives.CLASS_RATIO` from class to
+        class.
 
-        A Gbit/s of a class has :data:`teal.objectives.CLASS_RATIO` times the value of one of the
-        next class.
+        Under other objectives it is the problem itself.
         """
         weighted = dataclasses.replace(
             self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None
@@ -623,7 +637,10 @@ class Problem:
 
     @property
     def solved(self) -> Problem:
-        """The problem that engines solve: under max_concurrent_flow max_link_utilisation."""
+        """The equivalent problem that engines solve: max_concurrent_flow as max_link_utilisation.
+
+        Under other objectives it is the problem itself.
+        """
         name = self.objective.rules.solved_as
         return (
             self
@@ -706,7 +723,7 @@ class Problem:
         return self.under(Protection.of(self.ops, self.topology.num_links, groups))
 
     def condition(self, kind: type[AnyCondition]) -> AnyCondition | None:
-        """Return the condition of a class, or None."""
+        """Return the side condition of this class; None if the problem has none."""
         return next(
             (condition for condition in self.conditions if isinstance(condition, kind)), None
         )
@@ -718,7 +735,7 @@ class Problem:
 
     @cached_property
     def utility(self) -> Concave | None:
-        """The concave utility of the demands; None where value is piecewise linear in flow.
+        """The concave utility of the demands; None if the value is piecewise linear in flow.
 
         Weights of the demands are scaled so that their sum is the total routable demand.
         """
@@ -747,7 +764,7 @@ class Problem:
 
     @property
     def demand_set(self) -> DemandSet:
-        """The feasible set of a demand's splits."""
+        """The feasible set of a demand's splits, for the objective and the limits on paths."""
         if self.utility is not None:
             return self.utility
         if self.objective.rules.carries_all:
@@ -758,19 +775,21 @@ class Problem:
 
     @property
     def price_set(self) -> PriceSet:
-        """The feasible set of link prices."""
+        """The feasible set of link prices: the simplex if utilisation is balanced, else y >= 0."""
         return Simplex() if self.objective.rules.balances else NonNegative()
 
     @cached_property
     def program(self) -> Program:
-        """The program over paths and links, without side conditions."""
+        """The linear or concave program over paths and links, without side conditions."""
         return Program(
             self.ops, self.demand, self.capacity, self.path_value, self.demand_set, self.price_set
         )
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The program under the side conditions, in float64; without any, :attr:`program`."""
+        """The program rewritten by all side conditions, in float64, with the maps from its columns
+        to paths; :attr:`program` and identity maps without conditions.
+        """
         rewritten = Rewritten.of(
             self.to(torch.float64).program if self.conditions else self.program
         )
@@ -782,7 +801,7 @@ class Problem:
     def over_columns(self) -> Problem:
         """The rewritten program as a problem without side conditions, for engines.
 
-        Its columns take the place of paths, its rows that of links.
+        Its columns replace the paths, its rows the links.
 
         Raises:
             InputError: a condition whose rewriting engines do not support.
@@ -819,7 +838,7 @@ class Problem:
                 "the rewritten program changes demands or values",
                 "change only columns, rows, or the largest share of each column (Capped)",
             )
-        # Under a utility, every demand with a weight needs a usable column.
+        # Under a utility, every demand with a weight needs a usable column; name one that has none.
         if self.utility is not None:
             available_share = program.live if max_share is None else program.live * max_share
             lacks_column = (self.utility.unit_value > 0) & (available_share.sum(-1) <= 0)
@@ -866,7 +885,11 @@ class Problem:
         )
 
     def first_demands(self, count: int) -> Problem:
-        """Return the problem of the first ``count`` demands, without classes and conditions."""
+        """Return the problem of the first ``count`` demands, without classes and conditions.
+
+        Args:
+            count: number of demands to keep, at most D.
+        """
         if count == self.paths.num_demands:
             return dataclasses.replace(self, classes=None, conditions=())
         paths = first_demands(self.paths, count)
@@ -890,7 +913,9 @@ class Problem:
         return self.rows(slice(index, index + 1))
 
     def to(self, dtype: torch.dtype) -> Problem:
-        """Return the problem in another floating-point type; itself if it has that type."""
+        """Return the problem with its tensors in a floating-point type, unchanged if
+        they have it.
+        """
         if self.demand.dtype == dtype:
             return self
         converted = {
@@ -901,7 +926,7 @@ class Problem:
 
 
 def mean_value(problem: Problem) -> Float[Tensor, ""]:
-    """Return () the mean value of a Gbit/s over all existing paths.
+    """Return the mean value of a Gbit/s over all existing paths, a scalar tensor.
 
     It is 0 under max_link_utilisation and max_concurrent_flow, which have no values.
     """
@@ -915,6 +940,6 @@ def mean_value(problem: Problem) -> Float[Tensor, ""]:
 
 
 def mean_capacity(problem: Problem) -> Float[Tensor, "B 1"]:
-    """Return (B, 1) mean capacity in Gbit/s of the links that have not failed."""
+    """Return the mean capacity (B, 1) in Gbit/s of the links that have not failed."""
     num_live = (problem.capacity > 0).sum(1, keepdim=True).clamp(min=1)
     return problem.capacity.sum(1, keepdim=True) / num_live

@@ -1,8 +1,8 @@
 """Linear program over columns and rows, the input of bounds, engines and LP solvers.
 
-Side conditions rewrite the program over paths and links to such a program.
-With columns j of each demand d (paths, bundles of paths, doubled paths), rows r (links and
-budgets), and coefficients a[r, d, j] of a Gbit/s on a column in a row,
+Side conditions rewrite the program over paths and links to such a program.  With columns j of each
+demand d (paths, bundles of paths, doubled paths), rows r (links and budgets), and coefficients a[r,
+d, j] of a Gbit/s on a column in a row,
 
     max sum v[d, j] x[d, j]
     s.t.  sum a[r, d, j] x[d, j] <= limit[r],   x[d] = demand[d] w[d],  w[d] in W,
@@ -179,11 +179,14 @@ def _minimise_in_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tens
 def _minimise_tangents(
     tangents: list[tuple[FloatArray, float]], ends: FloatArray
 ) -> tuple[float, FloatArray]:
-    """Return the minimum over a box of the largest slope' x + offset, and its point (n,).
+    """Minimise the maximum of affine functions slope' x + offset over a box, by a small LP.
 
     Args:
-        tangents: slope (n,) and offset of each.
-        ends: (n,) the box is [0, ends].
+        tangents: slope (n,) and offset of each function.
+        ends: (n,) upper bounds of the box [0, ends].
+
+    Returns:
+        the minimum and the minimising point (n,); -inf and the middle of the box if the LP fails.
     """
     slopes = np.stack([slope for slope, _ in tangents])
     offsets = np.array([offset for _, offset in tangents])
@@ -233,17 +236,21 @@ class Program:
 
     @cached_property
     def live(self) -> Bool[Tensor, "B D J"]:
-        """(B, D, J) columns that exist and whose rows all have a limit above 0."""
+        """Whether each column is live, (B, D, J): it exists, and all its rows have a
+        limit above 0.
+        """
         return live_columns(self.columns, self.limit)
 
     @cached_property
     def has_one_value(self) -> bool:
-        """Whether all columns of each demand have the same value: then the cheapest one is best."""
+        """Whether all columns of each demand have the same value, so that the cheapest live column
+        is the best one.
+        """
         return bool(((self.value == self.value[:, :1]) | ~self.columns.mask).all())
 
     @cached_property
     def routable_demand(self) -> Float[Tensor, "B D"]:
-        """(B, D) Gbit/s, 0 for a demand without a live column."""
+        """Demands in Gbit/s, (B, D), with 0 for those without a live column."""
         return torch.where(self.live.any(-1), self.demand, 0)
 
     def flows(self, shares: Tensor) -> Tensor:
@@ -255,9 +262,10 @@ class Program:
         return self.columns.link_sum(self.flows(shares))
 
     def overload(self, load: Tensor) -> Tensor:
-        """Return the relative overload (B, R) of each row: (load - limit) / limit, 0 without load.
+        """Return the relative overload (B, R) of each row: (load - limit) / limit, and 0 without
+        load.
 
-        For a limit of 0 it is the load over the largest limit.
+        For a row with a limit of 0 it is the load over the largest limit.
 
         Args:
             load: (B, R) Gbit/s.
@@ -355,6 +363,7 @@ class Program:
         )
         min_coefficient = torch.where(coefficients > 0, coefficients, torch.inf).flatten(1).amin(1)
 
+        # (B,) bound as a function of the prices (B, added rows) of the added rows.
         def bound_at(added_prices: Tensor) -> Tensor:
             added_price = torch.einsum("br,rdj->bdj", added_prices, coefficients)
             return bound(
@@ -383,7 +392,7 @@ class Program:
 
 
 def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None = None) -> Tensor:
-    """Return whether (B, D, J) each column exists and uses no row with a limit of 0.
+    """Return for each column (B, D, J) whether it exists and uses no row with a limit of 0.
 
     Args:
         columns: operations over the columns.
@@ -398,5 +407,7 @@ def live_columns(columns: PathOps, limit: Tensor, *, may_be_closed: bool | None 
 
 
 def _finite_bound(bound: Tensor) -> Tensor:
-    """Return bounds (B,), infinite where they are not finite."""
+    """Return the bounds (B,) with NaN and negative infinity replaced by infinity, the trivial
+    bound.
+    """
     return torch.where(bound.isfinite(), bound, torch.inf)

@@ -1,9 +1,10 @@
 """Protected flows: guarantees under the failure of any one group of links.
 
 Routers react by local rescaling alone.
-As in FFC (Liu et al., "Traffic engineering with forward fault correction", SIGCOMM 2014): a[d, k]
-Gbit/s are reserved on the paths of a demand, of which b[d] are guaranteed ("promised"); with L(d,
-g) the paths of d that survive the failure of group g,
+As in FFC (Liu et al., "Traffic engineering with forward fault correction", SIGCOMM 2014), a[d, k]
+Gbit/s are reserved on path k of demand d, and b[d] Gbit/s of the demand are guaranteed.  With v[d]
+the value of a Gbit/s, c[e] the capacity of link e, and L(d, g) the paths of d that survive the
+failure of group g, the program is
 
     max sum_d v[d] b[d]
     s.t.  sum over k in L(d, g) of a[d, k] >= b[d] for every group g, and for no failure,
@@ -117,6 +118,9 @@ class Protection(Condition):
     @classmethod
     @override
     def from_request(cls, request: ConditionRequest) -> Protection:
+        """Return the protection that was computed for the network, repeated for each class of the
+        request; raise InputError for a network without link groups or for latency limits.
+        """
         if request.value not in request.network_data:
             raise InputError.invalid(
                 "protect", "", "the network has no link groups", "register it with groups"
@@ -141,7 +145,7 @@ class Protection(Condition):
         Args:
             ops: operations over D demands with at most K paths each.
             num_links: E.
-            groups: link indices of each group.
+            groups: link indices of each group of links that fail together.
 
         Raises:
             InputError: an unknown link.
@@ -180,6 +184,9 @@ class Protection(Condition):
 
     @override
     def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
+        """Return what protection requires of the objective and the other conditions; "" if they
+        meet it.
+        """
         if not objective.rules.allows_protection:
             supported_objectives = [
                 name for name in ObjectiveName if Objective(name).rules.allows_protection
@@ -193,8 +200,8 @@ class Protection(Condition):
     def rewrite(self, program: Program) -> Rewritten:
         """Rewrite a program over bundles of paths instead of paths.
 
-        The share on a bundle is guaranteed flow; splits are the guaranteed flows in the ratio of
-        the reservations on the paths.
+        A bundle's column carries guaranteed flow.  The splits of a demand divide its guaranteed
+        flow among its paths in proportion to their reservations.
         """
         bundles = BundleOps(program.columns, self.bundles)
         value = program.value.amax(-1, keepdim=True) * bundles.mask
@@ -240,20 +247,23 @@ class Protection(Condition):
         )
 
     def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
-        """Return whether (B, D) no reservation can protect a demand."""
+        """Return for each demand (B, D) whether no reservation can protect it: no
+        bundle is live.
+        """
         return ~self.rewrite(program).program.live.any(-1)
 
     def reserved(
         self, splits: Tensor, surviving_fraction: Tensor | None = None
     ) -> Float[Tensor, "B D K"]:
-        """Return the smallest reservations (B, D, K) that guarantee splits, over the demand.
+        """Return the smallest reservations (B, D, K) that guarantee splits, as shares of the
+        demand.
 
-        With s the sum of a demand's splits, they are split * s / (smallest surviving share of s
-        under any group); infinite where no path survives a group.
+        With s the sum of a demand's splits and r the smallest sum of its surviving splits under any
+        group, they are split * s / r; infinite where no path survives some group.
 
         Args:
-            splits: (B, D, K) guaranteed share on each path.
-            surviving_fraction: (B, D) smallest surviving share, if known.
+            splits: (B, D, K) guaranteed share of each demand on each path.
+            surviving_fraction: (B, D) r of each demand; None to compute it.
         """
         total = splits.sum(-1)
         return (
@@ -271,9 +281,10 @@ class Protection(Condition):
         )
 
     def surviving_fraction(self, splits: Tensor) -> Float[Tensor, "B D"]:
-        """Return the smallest share (B, D) of a demand on surviving paths under any group.
+        """Return the smallest sum (B, D) of a demand's splits on surviving paths, over all groups.
 
-        Routers have not rescaled yet.  Computed one matrix at a time, to limit memory.
+        This is the share before routers rescale traffic to the surviving paths.  It is computed one
+        matrix at a time, to limit memory.
 
         Args:
             splits: (B, D, K) share of each demand on each path.
@@ -285,7 +296,13 @@ class Protection(Condition):
 
 
 def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> BoolArray:
-    """Return whether (G, D, K) each path crosses a link of each of G groups."""
+    """Return for each of G groups whether each path crosses one of its links, (G, D, K).
+
+    Args:
+        ops: operations over D demands with at most K paths each.
+        num_links: E.
+        groups: link indices of each group.
+    """
     failed = torch.zeros(len(groups), num_links, dtype=torch.float64)
     for index, links in enumerate(groups):
         failed[index, list(links)] = 1
@@ -340,7 +357,13 @@ def chosen_columns(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]
 
 
 def _scatter_columns(values: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
-    """Scatter values (D, M, n) of some columns (D, n) to (D, M, width); 0 in the others."""
+    """Scatter values (D, M, n) of some columns to all ``width`` columns, (D, M, width).
+
+    Args:
+        values: (D, M, n) values of the given columns.
+        columns: (D, n) indices of these columns for each demand.
+        width: number of columns of the result, which is 0 in the others.
+    """
     scattered = np.zeros((*values.shape[:2], width), dtype=values.dtype)
     np.put_along_axis(scattered, columns[:, None], values, 2)
     return scattered
@@ -362,6 +385,7 @@ def _survivor_families(
     """
     exists = np.take_along_axis(ops.mask.cpu().numpy(), columns, 1)
 
+    # Families with the single code of each demand's surviving paths (..., n).
     def family_bits(surviving: BoolArray) -> np.ndarray:
         codes = np.zeros(surviving.shape[:-1], np.uint8)
         for k in range(surviving.shape[-1]):
@@ -379,7 +403,12 @@ def _survivor_families(
 
 
 def _family_sets(family: int, width: int) -> BoolArray:
-    """Return the path sets (m, width) of a family: the bits of c for each bit c of the family."""
+    """Return the path sets (m, width) of a family, as booleans.
+
+    Args:
+        family: bits of the family; bit c is set if it contains the path set with code c.
+        width: number of paths; bit k of a code c is set if path k is in the set.
+    """
     codes = [code for code in range(1 << width) if family >> code & 1]
     return np.array(
         [[bool(code >> k & 1) for k in range(width)] for code in codes], dtype=bool

@@ -18,16 +18,17 @@ _MIN_PARALLEL_OPERATIONS = 3_000_000
 def project_splits(
     splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Tensor | None = None
 ) -> Tensor:
-    """Project the splits of each demand onto {w >= 0, sum w <= 1} (= 1 if ``carries_all``).
+    """Project the splits of each demand onto {w >= 0, sum w <= 1}, or onto {w >= 0, sum w = 1} if
+    ``carries_all``; return (B, D, K).
 
-    In the metric diag(1 / s), by sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t
-    such that the sum is 1, and t = 0 where the positive part sums to less.
+    The metric is diag(1 / s); the method is sorting (Held, Wolfe & Crowder 1974): w = max(0, x -
+    t s), with t such that the sum is 1.  If the sum may be less than 1, t is at least 0.
 
     Args:
-        splits: (B, D, K) x.
+        splits: (B, D, K) splits x to project.
         mask: (B, D, K) live paths; the others get 0.
-        carries_all: whether all of a demand is carried.
-        slope: (B, D, K) s, positive; None for 1.
+        carries_all: whether all of a demand must be carried.
+        slope: (B, D, K) positive weights s of the metric; None for 1.
     """
     masked_slope = mask.to(splits) if slope is None else torch.where(mask, slope, 0)
     point = torch.where(mask, splits, 0)
@@ -38,10 +39,10 @@ def project_splits(
 
 
 def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
-    """Return (B, D, C) the t for which max(0, point - t slope) sums to each given value.
+    """Return the shifts t (B, D, C) for which max(0, point - t slope) sums to each of C values.
 
     Args:
-        point: (B, D, K) x, 0 where no path is live.
+        point: (B, D, K) entries to shift, 0 where no path is live.
         slope: (B, D, K) positive, 0 where no path is live.
         mask: (B, D, K) live paths; t is 0 for a demand without any.
         sums: (..., C) required sums.
@@ -62,12 +63,12 @@ def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
 def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Tensor:
     """Return the proximal step (B, D, K) of a demand with value steps.
 
-    The minimiser of |w - x|^2 / 2 + sum over c of drop[c] (part of sum w in step c) over {w >= 0,
-    sum w <= 1}: by its optimality conditions w = max(0, x - t), t = min over c of max(drop[c],
-    t_c), with t_c such that w sums to end[c].
+    It minimises |w - x|^2 / 2 + sum over c of drop[c] (part of sum w in step c) over {w >= 0,
+    sum w <= 1}.  By its optimality conditions w = max(0, x - t) with t = min over c of max(drop[c],
+    t_c), where t_c is the shift at which w sums to end[c].
 
     Args:
-        splits: (B, D, K) x, after a gradient step with the value of the first step.
+        splits: (B, D, K) splits x after a gradient step with the value of the first step.
         mask: (B, D, K) live paths; the others get 0.
         end: (B, D, C) share of the demand at which each step ends.
         drop: (B, D, C) reduction of the gradient step in each step relative to the first,
@@ -85,9 +86,9 @@ def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: 
     ``total``.
 
     Args:
-        point: (B, E).
-        slope: (B, E) positive.
-        total: the sum, a number or (B, 1).
+        point: (B, E) points to project.
+        slope: (B, E) positive weights of the metric.
+        total: required sum, a number or (B, 1).
         live: (B, E) live entries; the others get 0.
     """
     point = torch.where(live, point, 0)
@@ -111,9 +112,9 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     that the sums at these breakpoints give t.
 
     Args:
-        point: (B, D, n).
+        point: (B, D, n) points to project.
         limit: (B, D, n) upper bounds.
-        slope: (B, D, n) positive.
+        slope: (B, D, n) positive weights of the metric.
     """
     # On the CPU by a compiled kernel, row by row.
     if point.device.type == "cpu" and point.dtype == torch.float64:
@@ -204,13 +205,13 @@ def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
 def project_box_plainly(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     """Project each demand onto {0 <= w <= limit, sum w <= 1}, in torch.
 
-    The metric is diag(1 / slope).  All 2 n breakpoints are evaluated at once, in memory of 2 n (B,
-    D, n) numbers.
+    The metric is diag(1 / slope).  All 2 n breakpoints of a demand are evaluated at once, which
+    needs memory for 2 n arrays of shape (B, D, n).
 
     Args:
-        point: (B, D, n).
+        point: (B, D, n) points to project.
         limit: (B, D, n) upper bounds.
-        slope: (B, D, n) positive.
+        slope: (B, D, n) positive weights of the metric.
     """
 
     def clipped_at(t: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Feasible sets of demand shares and of row prices.
+"""Feasible sets of demand shares and of row prices, with their support functions (for bounds) and
+their projections (for PDHG).
 
-Bounds need their support functions, PDHG their projections.  The share w[d, j] of a demand d on
+The share w[d, j] of a demand d on
 column j carries w[d, j] demand[d] Gbit/s; the shares of a demand lie in a set W
 (:class:`DemandSet`). By weak duality a demand adds ``demand[d] support(g[d])`` to
 every bound, with g[d, j] the profit of a Gbit/s on column j (value less prices) and
@@ -13,8 +14,8 @@ Prices y lie in a set Y (:class:`PriceSet`). Every program is solved as a maximu
     max over w of min over y in Y of <value, w> - <y, load(w) - limit>.
 
 Non-negative prices belong to rows whose loads may not exceed their limits. Prices on the simplex,
-where the sum of limit[r] y[r] is 1, belong to max -theta with load <= theta limit: the largest
-utilisation with its sign reversed.
+where the sum of limit[r] y[r] is 1, belong to max -theta with load <= theta limit, where theta is
+the largest utilisation.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ class DemandSet(Protocol):
 
     @property
     def uses_best_column(self) -> bool:
-        """Whether the best column alone determines the support."""
+        """Whether the support depends only on the largest profit of a column."""
         ...
 
     @property
     def carries_all(self) -> bool:
-        """Whether all demand is carried."""
+        """Whether every demand with a live column must be carried in full."""
         ...
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D) from the largest profits alone: max over w of the profit of w.
+        """Return the support (B, D) from the largest profit of each demand: the profit of the best
+        shares, for each Gbit/s of demand.
 
         Args:
             best: (B, D) largest profit of a Gbit/s on a live column; 0 for a demand without one.
@@ -91,7 +93,9 @@ class ByBestColumn:
     carries_all = False
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D) from the largest profits (B, D) of live columns."""
+        """Return the support (B, D) from the largest profit (B, D) of each demand's
+        live columns.
+        """
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
@@ -110,7 +114,9 @@ class AtMostOne(ByBestColumn):
     """Demand set {w >= 0, sum w <= 1}: demand may be shed."""
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support max(0, best) (B, D): an unprofitable demand is shed."""
+        """Return the support (B, D), max(0, largest profit), since an unprofitable
+        demand is shed.
+        """
         return best.clamp(min=0)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
@@ -124,7 +130,7 @@ class ExactlyOne(ByBestColumn):
     carries_all = True
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support: the best profit (B, D), even below 0, since all is carried."""
+        """Return the support (B, D): the largest profit, even if negative, since all is carried."""
         return best
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
@@ -146,20 +152,28 @@ class Stepped(ByBestColumn):
 
     @override
     def of_best(self, best: Tensor) -> Tensor:
+        """Return the support (B, D) from the largest profit (B, D) in the first step: the steps
+        that are profitable are filled.
+        """
         return self.steps.profit(best, self.value)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """Return the proximal step of the shares (B, D, J), with one step size per demand.
 
-        The gradient of step c is smaller by drop[c] = value (1 - level[c]) step size, (B, D, C).
+        Args:
+            point: (B, D, J) shares after a gradient step with the value of the first step.
+            live: (B, D, J) usable columns; the others get 0.
+            slope: unused.
+            step: (B, D, 1) step size of each demand.
         """
+        # (B, D, C) reduction of the gradient step in each value step: value (1 - level) step.
         drop = self.value[:, None].to(step) * (1 - self.steps.level.to(step)) * step
         return project_steps(point, live, self.steps.end.to(point), drop)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capped:
-    """Demand set {0 <= w <= max_share, sum w <= 1}.
+    """Demand set {0 <= w <= max_share, sum w <= 1}: demand may be shed, and columns are limited.
 
     The support is a fractional knapsack, filled by descending profit.
 
@@ -173,7 +187,7 @@ class Capped:
     carries_all = False
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Raise NotImplementedError: the support depends on all profits."""
+        """Raise NotImplementedError, since the support depends on the profits of all columns."""
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
@@ -217,7 +231,7 @@ class PriceSet(Protocol):
 
     @property
     def on_simplex(self) -> bool:
-        """Whether the prices lie on a simplex."""
+        """Whether the prices lie on a simplex, where a bound does not depend on their scale."""
         ...
 
     def scale(self, row_value: Tensor) -> Tensor:
@@ -260,16 +274,16 @@ class PriceSet(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class NonNegative:
-    """Price set {y >= 0}."""
+    """Price set {y >= 0}, of rows whose loads may not exceed their limits."""
 
     on_simplex = False
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """Return 1 (B,): prices need no scaling."""
+        """Return the factors 1 (B,), since non-negative prices need no scaling."""
         return torch.ones_like(row_value)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """Return the term of the rows in the dual bound: the sum (B,) of limit times price."""
+        """Return the term (B,) of the rows in the dual bound: the sum of limit times price."""
         return row_value
 
     def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
@@ -286,18 +300,22 @@ class NonNegative:
 
 @dataclasses.dataclass(frozen=True)
 class Simplex:
-    """Price set {y >= 0, sum_r limit[r] y[r] = 1}."""
+    """Price set {y >= 0, sum_r limit[r] y[r] = 1}, of programs that minimise the largest
+    utilisation.
+    """
 
     on_simplex = True
 
     def scale(self, row_value: Tensor) -> Tensor:
-        """Return 1 / (sum of limit times price) (B,), 0 where the sum is 0."""
+        """Return the factors (B,) that scale prices onto the simplex: 1 / (sum of limit times
+        price), and 0 where the sum is 0.
+        """
         is_above = row_value > 0
         # Avoid 1 / 0, which has no gradient.
         return torch.where(is_above, 1 / torch.where(is_above, row_value, 1), 0)
 
     def support(self, row_value: Tensor) -> Tensor:
-        """Return 0 (B,): the term of the rows is constant on the simplex."""
+        """Return zeros (B,), since the term of the rows is constant on the simplex."""
         return torch.zeros_like(row_value)
 
     def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:

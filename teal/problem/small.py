@@ -1,10 +1,9 @@
-"""Compiled kernels for small problems over paths: assessment and projection.
+"""Compiled kernels that assess and project allocations of small problems over paths.
 
-Assessment computes loads, violations, value and bounds.
-Torch takes about 20 microseconds for each operation, whereas a network of ten nodes is solved in
-less than half a millisecond. The formulas are those of :func:`teal.solvers.projection.project`,
-:mod:`teal.problem.feasibility` and :mod:`teal.problem.bounds`. Entry points: :func:`is_small`,
-:func:`measured`, :func:`projected`.
+Assessment computes loads, violations, value and bounds.  Torch takes about 20 microseconds for each
+operation, whereas a network of ten nodes is solved in less than half a millisecond. The formulas
+are those of :func:`teal.solvers.projection.project`, :mod:`teal.problem.feasibility` and
+:mod:`teal.problem.bounds`. Entry points: :func:`is_small`, :func:`measured`, :func:`projected`.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ _DEMAND, _CARRIED, _VALUE, _MAX_UTILISATION, _VIOLATION, _FIRST_BOUND = range(6)
 
 
 class Measured(NamedTuple):
-    """Metrics of B allocations.
+    """Metrics of B allocations, as the compiled kernel computes them.
 
     Attributes:
         demand: (B,) total demand, Gbit/s.
-        carried: (B,) total flow, Gbit/s.
+        carried: (B,) total flow that is carried, Gbit/s.
         value: (B,) value of the objective.
         max_link_utilisation: (B,) largest load over capacity.
         violation: (B,) largest violation of all rules (capacity, sum and sign of the splits, failed
             paths), relative to a capacity or demand; infinite where a split is NaN.
         utilisation: (B, E) load over capacity; infinite where a failed link carries traffic.
-        score: (B,) upper bound on the program as a maximum (minus the utilisation where it is
-            minimised), the best of all multiples of the prices.
+        score: (B,) upper bound on the optimum of the program as a maximisation (of minus the
+            utilisation where it is minimised), the smallest over all multiples of the prices.
     """
 
     demand: FloatArray
@@ -63,8 +62,9 @@ class Measured(NamedTuple):
 def is_small(problem: Problem) -> bool:
     """Return whether the compiled kernels support a problem.
 
-    It must have few paths, be on the CPU in float64, and be one program that is linear in flow, or
-    max_link_utilisation, without side conditions.
+    The problem must have at most :data:`MAX_SCAN` scan entries and no side conditions, be on the
+    CPU in float64, and have an objective that is one program: linear in flow, or
+    max_link_utilisation.
     """
     rules = problem.objective.rules
     return (
@@ -111,6 +111,7 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
         utilisation,
         metrics,
     )
+    # The best bound of all multiples.
     score = metrics[:, _FIRST_BOUND:].min(1)
     return Measured(
         demand=metrics[:, _DEMAND],
@@ -124,14 +125,14 @@ def measured(problem: Problem, splits: Tensor, prices: Tensor, scales: FloatArra
 
 
 def projected(problem: Problem, splits: FloatArray) -> Tensor:
-    """Project splits (B, D, K) to feasible ones, of a problem that :func:`is_small` accepts.
+    """Make splits feasible, for a problem that :func:`is_small` accepts; return them (B, D, K).
 
-    Splits are clipped to [0, 1], normalised, and scaled down on overloaded paths; capacity that
-    becomes free is not refilled.
+    Splits are clipped to [0, 1] and normalised; each path is scaled down by its most overloaded
+    link.  Capacity that becomes free is not used again.
 
     Args:
-        problem: B matrices.
-        splits: (B, D K), changed in place.
+        problem: problem of B matrices.
+        splits: (B, D K) share of each demand on each path, changed in place.
     """
     _project(
         path_links_of(problem.paths),

@@ -1,6 +1,5 @@
-"""Piecewise-linear concave values of demands: value steps.
+"""Value steps: piecewise-linear concave values of demands, whose first part has the largest value.
 
-The first part of a demand has a larger value than the next.
 With C steps, a demand d of which the share z is carried has the value
 
     demand[d] demand_value[d] sum over c of level[d, c] (min(z, end[d, c]) - min(z, end[d, c - 1])),
@@ -74,9 +73,8 @@ class ValueSteps:
         return total
 
     def lost(self, share: Tensor) -> Tensor:
-        """Return the reduction (B, D) of the value by the lower levels of later steps.
-
-        It is relative to the value of all of the demand in the first step.
+        """Return the value (B, D) that carried demands lack because later steps have lower levels,
+        relative to the value of the whole demand at the level of the first step.
 
         Args:
             share: (B, D) carried share of each demand.
@@ -104,11 +102,11 @@ class ValueSteps:
         return self.level.expand_as(self.end).gather(-1, step)[..., 0]
 
     def rows(self, rows: slice | Tensor) -> ValueSteps:
-        """Return the steps of some of the matrices."""
+        """Return the steps of some of the matrices, by a slice, indices or booleans."""
         return ValueSteps(self.level, self.end[rows])
 
     def demands(self, demands: slice | Tensor) -> ValueSteps:
-        """Return the steps of some of the demands."""
+        """Return the steps of some of the demands, by a slice, indices or booleans."""
         return ValueSteps(
             self.level if len(self.level) == 1 else self.level[demands], self.end[:, demands]
         )
