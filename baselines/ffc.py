@@ -141,17 +141,17 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
     first_column = np.searchsorted(variables.demand_row, np.arange(num_demands))
     for row, d in enumerate(variables.demands.tolist()):
         # Paths of the demand that are variables, and their distinct sets of survivors.
-        path_columns = (
+        path_indices = (
             variables.path[
                 first_column[row] : first_column[row + 1] if row + 1 < num_demands else None
             ]
             % num_paths
         )
-        for survivors in np.unique(survives[:, d][:, path_columns], axis=0):
-            column = first_column[row] + np.flatnonzero(survivors)
-            rows += [num_rows] * (len(column) + 1)
-            columns += [*column.tolist(), num_columns + row]
-            coefficients += [-1.0] * len(column) + [1.0]
+        for survivors in np.unique(survives[:, d][:, path_indices], axis=0):
+            reservation_columns = first_column[row] + np.flatnonzero(survivors)
+            rows += [num_rows] * (len(reservation_columns) + 1)
+            columns += [*reservation_columns.tolist(), num_columns + row]
+            coefficients += [-1.0] * len(reservation_columns) + [1.0]
             num_rows += 1
     return sp.csr_array(
         (coefficients, (rows, columns)), shape=(num_rows, num_columns + num_demands)

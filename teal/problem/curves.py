@@ -69,11 +69,11 @@ class Curve:
         if self.alpha == 1:
             return share.log()
         power = 1 - self.alpha
-        # expm1 is accurate for alpha near 1 and shares near 1.
+        # (s^power - 1) / power; expm1 is accurate for alpha near 1 and shares near 1.
         return torch.expm1(power * share.log()) / power
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """Return the share with each given utility (the inverse of u), clamped to [0, 1]."""
+        """Return the carried share that has each given utility, clamped to [0, 1]."""
         utility = utility.clamp(max=0)
         if self.alpha == 1:
             return utility.exp()
