@@ -124,8 +124,11 @@ def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) ->
 
 
 def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_array:
-    """Return the matrix of the rows b[d] - sum over the surviving paths of a[d, k], which must be
-    at most 0: a row for each demand and each distinct set of its surviving paths.
+    """Return the rows that limit each promise to the reservations on the surviving paths.
+
+    With the promise b[d] of demand d and the reservation a[d, k] on its path k, a row is b[d] - sum
+    over the surviving paths of a[d, k], which must be at most 0.  There is one for each demand and
+    each distinct set of its surviving paths.
 
     Args:
         variables: paths of the demands; reservations are the first variables, then promises.
