@@ -124,8 +124,11 @@ def _solve_matrix(matrix: Matrix, survives: np.ndarray, settings: LpSettings) ->
 
 
 def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_array:
-    """Return the matrix of the rows b[d] - sum over the surviving paths of a[d, k], which must be
-    at most 0: a row for each demand and each distinct set of its surviving paths.
+    """Return the rows that limit each promise to the reservations on the surviving paths.
+
+    With the promise b[d] of demand d and the reservation a[d, k] on its path k, a row is b[d] - sum
+    over the surviving paths of a[d, k], which must be at most 0.  There is one for each demand and
+    each distinct set of its surviving paths.
 
     Args:
         variables: paths of the demands; reservations are the first variables, then promises.
@@ -141,17 +144,17 @@ def _promise_rows(variables: PathVariables, survives: np.ndarray) -> sp.csr_arra
     first_column = np.searchsorted(variables.demand_row, np.arange(num_demands))
     for row, d in enumerate(variables.demands.tolist()):
         # Paths of the demand that are variables, and their distinct sets of survivors.
-        path_columns = (
+        path_indices = (
             variables.path[
                 first_column[row] : first_column[row + 1] if row + 1 < num_demands else None
             ]
             % num_paths
         )
-        for survivors in np.unique(survives[:, d][:, path_columns], axis=0):
-            column = first_column[row] + np.flatnonzero(survivors)
-            rows += [num_rows] * (len(column) + 1)
-            columns += [*column.tolist(), num_columns + row]
-            coefficients += [-1.0] * len(column) + [1.0]
+        for survivors in np.unique(survives[:, d][:, path_indices], axis=0):
+            reservation_columns = first_column[row] + np.flatnonzero(survivors)
+            rows += [num_rows] * (len(reservation_columns) + 1)
+            columns += [*reservation_columns.tolist(), num_columns + row]
+            coefficients += [-1.0] * len(reservation_columns) + [1.0]
             num_rows += 1
     return sp.csr_array(
         (coefficients, (rows, columns)), shape=(num_rows, num_columns + num_demands)

@@ -69,8 +69,8 @@ def _solve_classes(
 
     Args:
         matrix: demands, live paths and capacities.
-        demand_class: (D,) class of each demand.
-        num_classes: C.
+        demand_class: (D,) index of the class of each demand, the highest class first.
+        num_classes: number of classes, C.
         settings: settings of the LP solver.
 
     Returns:
@@ -82,6 +82,7 @@ def _solve_classes(
     flow = np.zeros(matrix.mask.shape)
     seconds = 0.0
     for class_index in range(num_classes):
+        # Demands of this class and all higher ones.
         lp = path_program(matrix, matrix.routable & (demand_class <= class_index), matrix.capacity)
         variable_class = demand_class[lp.path // matrix.mask.shape[1]]
         # Rows that keep the flow of each higher class: -sum of x <= -V_j.

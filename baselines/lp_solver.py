@@ -33,6 +33,7 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
         x, dual, status = solve(program, settings)
         solver_end = time.perf_counter()
     else:
+        # Solve the scaled program, and convert x and the multipliers back.
         scaled, units, row_units = program.scaled(program.size)
         scaling_end = time.perf_counter()
         x, dual, status = solve(scaled, settings)

@@ -214,6 +214,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     total_seconds = []
     end_time = time.perf_counter()
     for matrix in matrices(problem):
+        # Time since the last matrix: computing the arrays of this one.
         begin_time = time.perf_counter()
         arrays_s = time.perf_counter() - end_time
         result = solve(matrix)

@@ -119,6 +119,7 @@ class NcFlow:
         """
         require_objective("ncflow", problem.objective, ObjectiveName.TOTAL_FLOW)
         problem = problem.to(torch.float64)
+        # Contract the network, then iterate, matrix by matrix.
         runs = []
         build_s = []
         solve_s = []

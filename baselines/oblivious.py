@@ -165,8 +165,9 @@ def _cover_rows(
     """Return the matrix (m, variables) of the rows a[d, e] / c[e] - sum of pi_e over the links of
     q, which must be at most 0.
 
-    There is a row for each demand d, each link e that it can use and each path q of d; a[d, e] is
-    the sum of the splits of d on paths over e.
+    There is a row for each demand d, each link e that it can use and each path q of d.  Here a[d,
+    e] is the sum of the splits of d on paths over e, c[e] the capacity of e, and pi_e[l] the weight
+    of link l for link e; all but c are variables.
 
     Args:
         problem: network, B = 1.
@@ -181,8 +182,8 @@ def _cover_rows(
     num_paths = len(path_demand)
     path_links = sp.csr_array(loads.T.tocsr()[:num_paths])
     # Pairs of a demand and a link e that it can use.
-    uses = sp.coo_array((path_links > 0).astype(float))
-    pair_of_use = path_demand[uses.row] * num_links + uses.col
+    path_link_uses = sp.coo_array((path_links > 0).astype(float))
+    pair_of_use = path_demand[path_link_uses.row] * num_links + path_link_uses.col
     pairs = np.unique(pair_of_use)
     demand = pairs // num_links
     e = pairs % num_links
@@ -206,7 +207,7 @@ def _cover_rows(
     row = np.arange(len(pair))
     # Coefficients of the splits: a[d, e] / c[e].
     split_terms = sp.csr_array(
-        (np.ones(len(uses.row)), (pair_of_use, uses.row)),
+        (np.ones(len(path_link_uses.row)), (pair_of_use, path_link_uses.row)),
         shape=(problem.paths.num_demands * num_links, width),
     )[pairs]
     split_terms = sp.csr_array(sp.diags_array(1 / capacity[e]) @ split_terms)[pair]

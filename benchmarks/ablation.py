@@ -294,6 +294,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "ablation.csv"
     results = Results(file)
+    # Each network: models and controls without training, then each variant with each seed.
     for name in options.networks:
         if name in FILES and options.data is None:
             print(f"{name}: skipped, it needs --data")

@@ -72,20 +72,26 @@ def main() -> None:
     topology = load_topology(options.topology, options.default_capacity)
     traffic = load_traffic(options.traffic, topology)
     matrices = traffic.read(slice(None))
+    # Intervals without traffic are left out.
     has_traffic = matrices.sum(1) > 0
     matrices = matrices[has_traffic]
     # Days since 1970-01-01, a Thursday; 0 is Monday.
     weekday = (traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3) % 7
-    cut = round(options.history * len(matrices))
+    num_history = round(options.history * len(matrices))
     measurements = ecmp_measurements(
         EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs
     )
     # Counters are the loads of shortest paths by hops.
     case = Case(
-        topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5
+        topology,
+        traffic.pairs,
+        measurements,
+        matrices[:num_history],
+        matrices[num_history:],
+        weekday[num_history:] >= 5,
     )
     print(
-        f"{topology.name}: {cut} matrices of history, {len(matrices) - cut} of test, F {measurements.shape}"
+        f"{topology.name}: {num_history} matrices of history, {len(matrices) - num_history} of test, F {measurements.shape}"
     )
     for part in options.parts.split(","):
         if part == "alarm":

@@ -191,7 +191,8 @@ def minimise_barrier_dual(
     for _ in range(MAX_NEWTON_STEPS):
         cost = matrix.T @ price - program.column_value
         min_cost = np.minimum(np.minimum.reduceat(cost, first), 0.0)
-        # The multipliers by a safeguarded Newton method: the shares of a block sum to 1.
+        # The multipliers by 60 steps of a safeguarded Newton method: the shares of a block
+        # sum to 1.
         low = min_cost - (np.diff(program.block_ptr) + 1) * mu
         high = min_cost - mu
         multiplier = low
@@ -359,9 +360,11 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
         rows: rows of cases.csv.
     """
 
+    # A figure of a case: CPU seconds ("s") or iterations ("n") of a method.
     def number(row: Row, method: str, unit: str) -> float:
         return float(row[f"{method} {unit}"])
 
+    # Groups of cases: all, by kind, and by network.
     groups = {"all": rows}
     for kind in ("plain", "shock", "failure"):
         groups[kind] = [row for row in rows if row["kind"] == kind]
@@ -369,6 +372,7 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
         groups[network] = [row for row in rows if row["network"] == network]
     for name, members in groups.items():
         for target, method in itertools.product(TARGETS, METHODS):
+            # Cases in which the method was measured to this gap.
             selected_rows = [
                 row for row in members if row["target"] == target and f"{method} s" in row
             ]
@@ -383,6 +387,8 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
                 for row in selected_rows
                 if number(row, "interior", "n")
             ]
+            # The central point was computed in advance, so only its iterations count; iterations of
+            # PDHG are not compared.
             has_time = method != "central point"
             is_newton = "interior" in method or "at once" in method or not has_time
             # Speed-ups over the faster cold method; 0.97 allows for noise of the clock.

@@ -475,8 +475,8 @@ def measure_echo(
     import httpx
 
     port = free_port()
-    # Of a response for GEANT: 4-byte splits of 462 demands on 4 paths and utilisations of 72 links,
-    # and about 2000 bytes of metadata.
+    # Size of a response for GEANT in bytes: 4-byte splits of 462 demands on 4 paths and
+    # utilisations of 72 links, and about 2000 bytes of metadata.
     size = 462 * 4 * 4 + 72 * 4 + 2000
     process = subprocess.Popen([sys.executable, __file__, option, str(port), str(size)])
     # Wait until it answers.

@@ -162,10 +162,11 @@ class Allocation:
         )
 
     def save(self, file: Path | str) -> None:
-        """Write all fields except ``paths`` to a .npz file, which :meth:`load` reads.
+        """Write splits, prices, status and times of each matrix to a .npz file, which :meth:`load`
+        reads; ``parallel_s`` and ``program_prices`` are not stored.
 
         Raises:
-            InputError: an allocation over its own paths.
+            InputError: the splits are over other paths than the candidate paths.
         """
         if self.paths is not None:
             raise InputError.invalid(

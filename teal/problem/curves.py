@@ -69,11 +69,11 @@ class Curve:
         if self.alpha == 1:
             return share.log()
         power = 1 - self.alpha
-        # expm1 is accurate for alpha near 1 and shares near 1.
+        # (s^power - 1) / power; expm1 is accurate for alpha near 1 and shares near 1.
         return torch.expm1(power * share.log()) / power
 
     def share_of(self, utility: Tensor) -> Tensor:
-        """Return the share with each given utility (the inverse of u), clamped to [0, 1]."""
+        """Return the carried share that has each given utility, clamped to [0, 1]."""
         utility = utility.clamp(max=0)
         if self.alpha == 1:
             return utility.exp()
@@ -142,7 +142,9 @@ class Concave(ByBestColumn):
         return trial_utilisation.clamp(min=1) ** power.to(trial_utilisation)
 
     def score(self, share: Tensor) -> Tensor:
-        """Return the sum (B,) over the demands of W (u(s) + 1), for carried shares s (B, D)."""
+        """Return the sum (B,) over the demands of W (u(s) + 1), with weights W and
+        shares s (B, D).
+        """
         weight = self.unit_value * self.demand
         utility = self.curve.utility(torch.where(weight > 0, share, 1).clamp(max=1))
         return torch.where(weight > 0, weight * (utility + 1), 0).sum(-1)
@@ -159,8 +161,8 @@ class Concave(ByBestColumn):
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D) for each Gbit/s of demand: the maximum over s in (0, 1] of
-        W (u(s) + 1) / demand - price * s.
+        """Return the support (B, D) for each Gbit/s of demand: the maximum over shares s in (0, 1]
+        of W (u(s) + 1) / demand - price * s, with the weight W of the demand.
 
         Args:
             best: (B, D) largest profit, column value less price, of a live column.
@@ -175,7 +177,7 @@ class Concave(ByBestColumn):
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
         """Return the support (B, D) for each Gbit/s of demand: the maximum over column shares w of
-        W (u(sum w) + 1) / demand less the cost of w.
+        W (u(sum w) + 1) / demand less the cost of w, with the weight W of the demand.
 
         With limits on columns the cheapest columns are filled first.  With p[j] the prices in
         ascending order and R[j] the sum of the first j limits, the best total share is the maximum

@@ -158,10 +158,10 @@ def _project_rows(
     to 1.
 
     Args:
-        begin, end: rows to compute.
+        begin, end: first row to compute, and the row after the last one.
         points: (m, n) rows to project.
-        limits: (m, n) upper bounds.
-        slopes: (m, n) positive.
+        limits: (m, n) upper bounds of the entries.
+        slopes: (m, n) positive weights of the metric.
         out: (m, n) projected rows (written).
     """
     num_columns = points.shape[1]
