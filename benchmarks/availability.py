@@ -197,11 +197,9 @@ def _guarantee_row(topology: teal.Topology, max_failed_components: int) -> dict[
     for name, make_routing in routings.items():
         begin = time.perf_counter()
         result = measure(name, [make_routing()], [problem], components, states)
-        row |= {
-            name: float(result.mean.low),
-            f"{name}_at_most": float(result.mean.high),
-            f"{name}_s": time.perf_counter() - begin,
-        }
+        row[name] = float(result.mean.low)
+        row[f"{name}_at_most"] = float(result.mean.high)
+        row[f"{name}_s"] = time.perf_counter() - begin
     return row
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -93,19 +94,18 @@ def main() -> None:
     print(
         f"{topology.name}: {num_history} matrices of history, {len(matrices) - num_history} of test, F {measurements.shape}"
     )
+    evaluations: dict[str, Callable[[Case], None]] = {
+        "estimate": _evaluate_estimates,
+        "routing": _evaluate_routing,
+        "flows": _evaluate_measured_flows,
+        "repair": _evaluate_repair,
+        "repaired": _evaluate_repaired_estimates,
+        "persistent": _evaluate_lasting_faults,
+        "worst": _evaluate_worst_load,
+        "alarm": lambda case: _evaluate_alarms(case, options.clean),
+    }
     for part in options.parts.split(","):
-        if part == "alarm":
-            _evaluate_alarms(case, options.clean)
-        else:
-            {
-                "estimate": _evaluate_estimates,
-                "routing": _evaluate_routing,
-                "flows": _evaluate_measured_flows,
-                "repair": _evaluate_repair,
-                "repaired": _evaluate_repaired_estimates,
-                "persistent": _evaluate_lasting_faults,
-                "worst": _evaluate_worst_load,
-            }[part](case)
+        evaluations[part](case)
 
 
 def _noisy_counters(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -169,13 +169,20 @@ def main() -> int:
             )
             if code:
                 return code
+    write_tables(options.out)
+    return 0
+
+
+def write_tables(out: Path) -> None:
+    """Write results.csv, of unchanged matrices and networks, and results-changed.csv, of changed
+    ones, from all complete studies in a folder.
+    """
     nominal_rows: list[tuple[object, ...]] = [("network", "matrices", *COLUMNS)]
     changed_rows: list[tuple[object, ...]] = [("network", "scheme", "measure", "value")]
-    # Unchanged matrices and networks, and changed ones, in two tables.
     for study in STUDIES:
-        if not (options.out / study / "report.html").exists():
+        if not (out / study / "report.html").exists():
             continue
-        for rows in by_network(read_csv(options.out / study / "results.csv", Row)).values():
+        for rows in by_network(read_csv(out / study / "results.csv", Row)).values():
             matrices = len({row.index for row in rows})
             for summary in summaries_of(rows):
                 if summary["protocol"] == Protocol.OFFLINE.value:
@@ -186,10 +193,9 @@ def main() -> int:
                         (study, summary["scheme"], level, summary["satisfied_demand"])
                     )
     for name, table in (("results.csv", nominal_rows), ("results-changed.csv", changed_rows)):
-        with (options.out / name).open("w", newline="", encoding="utf-8") as stream:
+        with (out / name).open("w", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerows(table)
-        print(options.out / name)
-    return 0
+        print(out / name)
 
 
 if __name__ == "__main__":

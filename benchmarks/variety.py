@@ -39,9 +39,9 @@ def main() -> None:
     problem = teal.Problem.create(
         topology, paths, teal.Objective("max_link_utilisation"), matrices[:1]
     )
-    history = (
-        traffic.read(rows[0] - 1 - np.arange(options.history)[::-1]) if options.history else None
-    )
+    # Matrices before the first interval, in time order.
+    history_rows = rows[0] - 1 - np.arange(options.history)[::-1]
+    history = traffic.read(history_rows) if options.history else None
     estimator = teal_ip.Estimator(
         traffic.pairs, topology.num_nodes, history=history, tracking=options.tracking
     )

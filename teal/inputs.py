@@ -297,10 +297,8 @@ def traffic_outcome(config: TrafficConfig, _: Notify) -> Outcome:
         describe_traffic(traffic),
         f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {median:.6g}",
         f"largest tenth of the demands: {100 * largest_tenth_share:.1f}% of the total demand",
-        (
-            f"{name} sends or receives {100 * node_load:.3g}% of the capacity of its links, the "
-            "most of all nodes"
-        ),
+        f"{name} sends or receives {100 * node_load:.3g}% of the capacity of its links, the most "
+        "of all nodes",
     ]
     # Doubtful units, and missing matrices.
     if not _MIN_NODE_LOAD < node_load < _MAX_NODE_LOAD:

@@ -215,11 +215,9 @@ class SolveFigures(Figures):
         figures = {name: getattr(self, name) for name in field_names}
         # Figures of some objectives and options only: churn relative to the installed splits, gap
         # as a fraction of the loss, latency, demands without a path, common served fraction.
-        churn = (
-            {}
-            if self.moved_share is None
-            else {"moved_share": self.moved_share, "changed": self.changed}
-        )
+        churn: dict[str, Any] = {}
+        if self.moved_share is not None:
+            churn = {"moved_share": self.moved_share, "changed": self.changed}
         loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
         loss = {} if loss_gap is None else {"loss_gap": loss_gap}
         # (mean, 99%, stretch), in the order of the fields of `LatencyFigures`.
