@@ -84,7 +84,7 @@ def network(failed: int = 0) -> Problem:
 
 
 def cold_solve(failed: int = 0) -> Work:
-    """Return a cold solve to 1%, as a function of the factor of the demand.
+    """Return a function that scales all demands by its argument, and solves cold to a gap of 1%.
 
     Args:
         failed: number of failed links.
@@ -94,8 +94,8 @@ def cold_solve(failed: int = 0) -> Work:
 
 
 def warm_solve() -> Work:
-    """Return a solve that starts from the result for other demands, as a function of the factor of
-    the demand.
+    """Return a function that scales all demands by its argument, and solves from the result for
+    other demands.
     """
     problem = network()
     start = pdhg.solve(problem, gap=GAP)

@@ -4,7 +4,7 @@ All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES`, :data:`KEYWOR
 :data:`OPTIONS`.  A package whose names are loaded on first use passes its loader through
 :func:`with_old_names`; a class with renamed attributes has the decorator
 :func:`with_old_attributes`, a function with renamed keywords :func:`with_old_keywords`.  The
-command line and functions with options look up :func:`new_option`.
+command line and functions with options call :func:`new_option` for the present name of an option.
 """
 
 from __future__ import annotations

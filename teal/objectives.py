@@ -578,7 +578,8 @@ class Objective:
             object.__setattr__(self, "options", tuple(sorted(spec.options.items())))
         self._read_epsilon()
         if self.name not in _RULES:
-            raise InputError("objective", "name", ", ".join(_RULES.names()), repr(self.name))
+            expected = f"one of {', '.join(_RULES.names())}"
+            raise InputError("objective", "name", expected, repr(self.name))
         # A plain string is accepted, too: registered objectives are not in the enumeration.
         with contextlib.suppress(ValueError):
             object.__setattr__(self, "name", ObjectiveName(self.name))

@@ -254,7 +254,8 @@ def guarantee_min_cvar(
             is ignored in such states, in which no rates help it.
 
     Raises:
-        InputError: another availability, or states for too little of the time.
+        InputError: an availability outside (0, 1), or listed states that cover too little of the
+            time.
         SolverError: the first program was not solved in time.
     """
     check_availability(availability, "promise")

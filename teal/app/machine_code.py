@@ -114,7 +114,10 @@ def main() -> None:
         "--task", action="append", help="a task of teal warm-up; repeat for more; default: all"
     )
     parser.add_argument(
-        "--work", type=Path, default=WORK, help="working folder with the forms of earlier runs"
+        "--work",
+        type=Path,
+        default=WORK,
+        help="working folder, with compiled kernels of earlier runs that are reused",
     )
     parser.add_argument(
         "--out", type=Path, default=shipped_kernels.FOLDER, help="output folder of the package"

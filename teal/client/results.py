@@ -129,7 +129,7 @@ class Measured:
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Measured:
-        """Build the result from a JSON response."""
+        """Build the summary of the stored measured matrices from a JSON response."""
         first, last = (
             None if body[name] is None else utc(body[name]) for name in ("first", "last")
         )

@@ -105,14 +105,14 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     Args:
         rows: rows of cases.
     """
-    # Cases of a scheme: index of the matrix and value of the metric; NaN values are omitted, and an
-    # infinite one omits the metric.
     shares = shares_of_optimum(rows)
     for group, schemes in _groups(rows):
         for scheme, scheme_rows in schemes.items():
             failed = sum(not row.usable for row in scheme_rows)
             is_maximum = Objective(scheme_rows[0].objective).rules.sense > 0
             for metric in _METRICS:
+                # Index of the matrix and value of the metric for each case, without NaN values; no
+                # cases if a value is infinite, which omits the metric.
                 cases = _finite_cases(
                     [(row.index, _counted(row, metric, shares)) for row in scheme_rows]
                 )

@@ -39,7 +39,7 @@ def gbps_per_unit(unit: str, where: str) -> float:
     """Return the Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps, Gb/s or G.
 
     Raises:
-        InputError: a unit that is not a rate of bits.
+        InputError: a unit that is not one of a bit rate.
     """
     if re.search(r"B(yte)?s?(ps|/s)|octet|^[KMGT]?B$", unit.strip()):
         raise InputError(where, "unit", "bits per second, such as Gbit/s", f"{unit!r} (bytes)")
@@ -48,7 +48,7 @@ def gbps_per_unit(unit: str, where: str) -> float:
         raise InputError(
             where,
             "unit",
-            "a rate of bits, such as Gbit/s, Mbps, kbit/s, bit/s or 100GE",
+            "a unit of bit rate, such as Gbit/s, Mbps, kbit/s, bit/s or 100GE",
             repr(unit),
         )
     return factor

@@ -121,7 +121,9 @@ class TrafficMatrices:
                 where, "demands", "node pairs are not sorted by source and target, or repeat"
             )
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
-            raise InputError.invalid(where, "demands", "a demand has the same source and target")
+            index = int((self.pairs[:, 0] == self.pairs[:, 1]).argmax())
+            problem = f"demand {index} has the node {self.pairs[index, 0]} as source and as target"
+            raise InputError.invalid(where, "demands", problem)
 
     def __len__(self) -> int:
         """Return the number of matrices.

@@ -203,6 +203,7 @@ def outages(
         before = _SolvedBlock.of(
             problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
         )
+        # Add paths to all matrices until the target gap holds over all paths of the network.
         before = before.refined(torch.arange(len(block), device=problem.demand.device), gap)
         # Solve each failure of the block.
         for part, failure in zip(parts, failures, strict=True):

@@ -200,8 +200,10 @@ class Protection(Condition):
     def rewrite(self, program: Program) -> Rewritten:
         """Rewrite a program over bundles of paths instead of paths.
 
-        A bundle's column carries guaranteed flow.  The splits of a demand divide its guaranteed
-        flow among its paths in proportion to their reservations.
+        A bundle is a set of paths that carries a guaranteed flow together: it reserves capacity on
+        each of them, so that the flow survives the failure of any group.  Its column is the share
+        of the demand that it guarantees.  The splits of a demand divide its guaranteed flow among
+        its paths in proportion to their reservations.
         """
         bundles = BundleOps(program.columns, self.bundles)
         value = program.value.amax(-1, keepdim=True) * bundles.mask

@@ -182,7 +182,7 @@ def _compute_metrics(
     largest violation, then one dual bound for each multiple s of the prices:
 
         value maximisation:  s c' y + sum of demand * max(0, max over paths of value - s * price),
-        utilisation (negated):  -sum of demand * (min over paths of price) / c' y.
+        utilisation (negated):  -sum of demand * (min over paths of price) / c' y, for any s.
 
     Args:
         paths: P paths of D demands in CSR form: paths of demand d are path_ptr[d]:path_ptr[d + 1],
@@ -210,9 +210,9 @@ def _compute_metrics(
         violation = 0.0
         has_nan = False
         has_failures = False
-        # Value c' y of all capacity at the prices.
         for i in range(len(row_metrics)):
             row_metrics[i] = 0.0
+        # Value c' y of all capacity at the prices.
         for e in range(num_links):
             capacity_value += capacity[b, e] * prices[b, e]
             load[e] = 0.0

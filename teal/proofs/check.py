@@ -338,8 +338,10 @@ class Flows:
     def add(self, demand, line):
         """Read a demand's line of the proof, and add its flows to the sums and to each program.
 
-        The line has the demand's index, multipliers of groups (@group:multiplier), and flow:links
-        of each path.
+        The line has the demand's index, multipliers of groups of links that fail together
+        (@group:multiplier), and flow:links of each path, such as ``7 @g1:3 120:0,4,9``.  The
+        demand's rate is ``rate[0]`` rounded down, and ``rate[1]`` rounded up.  A path over a failed
+        link has a length of at least ``CLOSED``.
         """
         name, *words = line.split(" ")
         need(

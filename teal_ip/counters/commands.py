@@ -178,6 +178,7 @@ def estimate_files(run: EstimateRun) -> dict[str, Callable[[Path], None]]:
         ROWS: partial(write_csv, rows=run.intervals),
         PAGE: partial(write_estimate_page, run=run),
     }
+    # Lower ends of the prediction intervals are NaN without a calibration.
     if not np.isnan(run.lower).all():
         files[INTERVALS] = partial(save_intervals, run=run)
     return files

@@ -418,7 +418,10 @@ def _parse_record(row: dict[str, Any], position: str, path: Path, sampling: floa
         values[field] = next((row[name] for name in names if row.get(name) not in (None, "")), None)
         if values[field] is None and field in _REQUIRED_FIELDS:
             raise InputError.invalid(
-                str(path), position, f"no {field}: none of the fields {', '.join(names)}"
+                str(path),
+                position,
+                f"the record has no {field}",
+                f"export one of the fields {', '.join(names)}",
             )
     # Start and end; without an end or a duration, the record ends when it begins.
     first = seconds_of(values["first"], str(path), position)

@@ -322,8 +322,10 @@ class Projection:
     ) -> FloatArray:
         """Solve the Newton system (F diag(demand_weight) F' + diag(variance)) z = rhs for z (R,).
 
+        F is the measurement matrix (R, D), the share of each demand that each counter counts.
+
         Args:
-            demand_weight: (D,) phi x, weight of each demand.
+            demand_weight: (D,) relative prior variance phi of each demand times its rate x.
             variance: (R,) variances of the counters.
             is_known: (R,) whether each counter was measured; z is 0 for the others.
             rhs: (R,) right-hand side, 0 for missing counters.

@@ -78,7 +78,7 @@ def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected a rate of bits"),
+        ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected a unit of bit rate"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
         ({"modules": ""}, "link L: capacity: the link has no capacity; name its attribute"),
         (

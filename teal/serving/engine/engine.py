@@ -491,7 +491,8 @@ class AllocationEngine:
             # Do not store a matrix that contradicts the counters.
             if counted.alarm:
                 LOG.warning(
-                    "counters disagree", extra={"teal": {"network": name, **counted.figures}}
+                    "link counters disagree with each other, or with the matrix",
+                    extra={"teal": {"network": name, **counted.figures}},
                 )
                 return {**measurements.info(), "counted": {**counted.figures, "kept": False}}
             rates = counted.rates

@@ -848,7 +848,7 @@ def _recentre(
 
 @inner_kernel
 def _max_imbalance(program: PresolvedProgram, sheds: bool, step: Iterate) -> float:
-    """Return the largest change, over all blocks, of the sum of a block's shares by a step.
+    """Return how much a step changes the sum of the shares of a block, at most over all blocks.
 
     The sum stays 1 in exact arithmetic, so that the result measures the rounding of the step.
     """

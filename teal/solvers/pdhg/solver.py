@@ -276,8 +276,8 @@ class _Settings:
             raise InputError.invalid(
                 "solve",
                 "starter",
-                f"{problem.objective.name} has no single program that a model can start",
-                "drop the starter",
+                f"{problem.objective.name} is not solved as one program, which a model could start",
+                "omit starter",
             )
 
     def prepare(self, problem: Problem) -> None:
