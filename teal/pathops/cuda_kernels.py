@@ -64,12 +64,12 @@ class NodeMemory(NamedTuple):
     """Memory for the node values of a block.
 
     Attributes:
-        place: IN_SHARED_MEMORY or IN_GLOBAL_MEMORY.
+        space: IN_SHARED_MEMORY or IN_GLOBAL_MEMORY.
         scratch: (blocks * max_slots * lanes,) global memory; used only for IN_GLOBAL_MEMORY.
         max_slots: maximum number of nodes of a source, including the source itself.
     """
 
-    place: Any
+    space: Any
     scratch: Any
     max_slots: int
 
@@ -123,7 +123,7 @@ def node_memory(memory, numbers, slots, lanes, first, nodes):
     Returns:
         (slots * lanes,) uninitialised node values, the index, and the offset.
     """
-    if len(memory.place) == 1:
+    if len(memory.space) == 1:
         # Shared memory holds the values, then the copy of the index.
         value = cuda.shared.array(0, memory.scratch.dtype)
         index = cuda.shared.array(0, numbers.dtype)[

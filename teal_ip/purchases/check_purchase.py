@@ -116,7 +116,7 @@ class Instance:
         self.capacity = [
             decimal(row["capacity"], f"capacity of link {i}")[1] for i, row in enumerate(self.links)
         ]
-        self.outgoing, self.cost, self.most = {}, {}, {}
+        self.outgoing, self.cost, self.max_added = {}, {}, {}
         for i, row in enumerate(self.links):
             self.outgoing.setdefault(row["source"], []).append((i, row["target"]))
             price, limit = decimal(row["cost"], f"cost of link {i}")[0], row.get("most") or None
@@ -125,7 +125,7 @@ class Instance:
                 f"cable {row['cable']}: its links have different costs",
             )
             need(
-                self.most.setdefault(row["cable"], limit) == limit,
+                self.max_added.setdefault(row["cable"], limit) == limit,
                 f"cable {row['cable']}: its links have different limits",
             )
 
@@ -193,10 +193,10 @@ class Instance:
             excess = price - (self.cost[cable] << BITS)
             if excess > 0:
                 need(
-                    self.most[cable] is not None,
+                    self.max_added[cable] is not None,
                     f"cable {cable}: its price in the cuts exceeds its cost, and it has no limit",
                 )
-                total += excess * decimal(self.most[cable], f"limit of cable {cable}")[1]
+                total += excess * decimal(self.max_added[cable], f"limit of cable {cable}")[1]
         return total
 
 
@@ -241,12 +241,12 @@ def check(network, demands, failures, proof):
     claimed, bound = decimal(cost, "cost")[1], integer(bound)
     # Sum the cuts, in units of 2^-180: rates times distances, minus capacities times prices.
     proved, num_disconnected, paid = 0, 0, {}
-    for key, *rest in cuts:
+    for key, *values in cuts:
         need(
-            key == "cut" and len(rest) > 2,
+            key == "cut" and len(values) > 2,
             f"expected a line 'cut MATRIX FAILURE LINK:PRICE ...', found {key[:40]!r}",
         )
-        matrix, failure, *words = rest
+        matrix, failure, *words = values
         need(matrix in instance.rates, f"there is no matrix {matrix[:40]!r}")
         need(failure == "-" or failure in instance.down, f"there is no failure {failure[:40]!r}")
         price = instance.prices(failure, words)

@@ -50,7 +50,7 @@ def test_cuda_path_operations_equal_the_torch_reference(
         _disable_shared_memory(monkeypatch)
     ops, plain = _both(seed)
     assert isinstance(ops.backend, CudaBackend)
-    assert (ops.backend.layout(dtype, 1).memory.place == IN_SHARED_MEMORY) is in_shared
+    assert (ops.backend.layout(dtype, 1).memory.space == IN_SHARED_MEMORY) is in_shared
     generator = torch.Generator().manual_seed(seed)
     links = torch.rand(batch, ops.paths.num_links, features, generator=generator, dtype=dtype).to(
         DEVICE

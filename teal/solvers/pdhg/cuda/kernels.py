@@ -228,7 +228,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         node_value, index, offset = node_memory(
             memory, trie.parent, memory.max_slots, 1, first_node, num_nodes
         )
-        up_index = index if len(memory.place) == 1 else trie.child_end
+        up_index = index if len(memory.space) == 1 else trie.child_end
         # Prices of the paths: node_value is the price from the source to each node.
         for n in range(thread, num_nodes, THREADS):
             node_value[n + 1] = arrays.price[b * num_links + trie.link[first_node + n]]
@@ -313,7 +313,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         cuda.syncthreads()
 
         # Flow through each trie node: sum of the flows of its paths and children.
-        if len(memory.place) == 1:
+        if len(memory.space) == 1:
             for n in range(thread, num_nodes, THREADS):
                 up_index[n + 1] = trie.child_end[first_node + n]
         for n in range(thread, num_nodes, THREADS):
