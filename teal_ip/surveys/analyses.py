@@ -177,7 +177,7 @@ class Analyses:
         settings: dict[str, Any] = {
             "failures": "cables",
             "groups": options.groups,
-            "at_most": options.changes,
+            "max_changes": options.changes,
             "deadline": options.deadline,
         }
         return improve(self.dag, self.traffic, MetricsOptions(**settings), self.notify), settings

@@ -160,7 +160,7 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
     ]
     assert main([*command, "--out", str(tmp_path / "proof")]) == 2
     assert (
-        f"link {name}: expected at most {capacity!r} Gbit/s, found {2 * capacity}"
+        f"link {name}: expected a load of at most {capacity!r} Gbit/s, found {2 * capacity}"
         in capsys.readouterr().err
     )
     assert main([*command, "--repair", "--out", str(tmp_path / "proof")]) == 0
@@ -184,7 +184,7 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
         ),
         (
             ["--allocation", "flows.csv", "--objective", "alpha_fair:alpha=2"],
-            "linear in flow, for a proof",
+            "not linear in the flows and cannot be used for a proof",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_every_row_of_an_evaluation_is_proved(tmp_path: Path) -> None:
     assert [row["scheme"] for row in rows] == ["pdhg", "shortest-path", "ecmp", "lp-all"]
     assert (
         rows[2]["note"]
-        == "not proved: proof: paths: expected an allocation over paths of links, found one over segment lists"
+        == "not proved: proof: paths: proofs do not support segment lists; use candidate paths"
     )
     for row in (rows[0], rows[1], rows[3]):
         assert not row["note"]

@@ -105,7 +105,7 @@ def test_solve_and_allocate_take_a_trained_model(
     for command in (["solve"], ["allocate", "--workers", "0", "--out", str(tmp_path / "other")]):
         assert main([*command, *B4, *model, "--objective", "max_link_utilisation"]) == 2
         said = capsys.readouterr().err
-        assert "a model for max_link_utilisation, found one for total_flow" in said
+        assert "trained for total_flow, not for max_link_utilisation" in said
         assert "12 nodes" not in said, "refused before the network is looked at"
 
 

@@ -448,7 +448,7 @@ UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
     (422, "cannot be combined with the next interval", "?previous=ID", {"for": "next"}),
     (422, "only deadline_ms and form may be given", "", {"for": "next", "protect": "cables"}),
     (422, "protect", "", {"protect": "ducts", "demands": []}),
-    (422, "without groups", "", {"protect": "groups", "demands": []}),
+    (422, "no link groups", "", {"protect": "groups", "demands": []}),
     (
         422,
         "protect: cannot be combined with entries",

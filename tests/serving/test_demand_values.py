@@ -180,8 +180,8 @@ def test_what_only_the_demands_of_a_request_make_impossible_is_refused(tmp_path:
             await client.put_network("d", topology, num_paths=3, functions=functions)
             await client.wait_ready("d")
             for options, message in (
-                ({"objective": "proportional_fair", "protect": "cables"}, "a -> d"),
-                ({"objective": "alpha_fair:alpha=2", "protect": "cables"}, "a -> d"),
+                ({"objective": "proportional_fair", "protect": "cables"}, "from a to d"),
+                ({"objective": "alpha_fair:alpha=2", "protect": "cables"}, "from a to d"),
                 ({"objective": "bandwidth_functions", "max_churn": 0.5}, "churn: steps"),
             ):
                 body = {"demands": demands, **options}

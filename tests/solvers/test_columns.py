@@ -245,7 +245,7 @@ def test_computing_paths_without_enough_memory_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr("teal.network.paths._MIN_SLOTS_OF_ESTIMATE", 1)
     monkeypatch.setattr("teal.runtime.memory.available", lambda: 1000)
     topology = random_topology(1)
-    with pytest.raises(InputError, match=r"[GM]iB of memory; use fewer pairs .* or a smaller K"):
+    with pytest.raises(InputError, match=r"[GM]iB are usable; use fewer pairs .* or a smaller K"):
         compute_paths(topology, cache=False)
 
 

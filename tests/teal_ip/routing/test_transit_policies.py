@@ -234,7 +234,7 @@ def test_a_file_keeps_that_policies_are_of_transit(tmp_path: Path) -> None:
     (tmp_path / "q.json").write_text(
         (tmp_path / "p.json").read_text().replace('"source": "n1"', '"source": "n3"')
     )
-    with pytest.raises(InputError, match="another target"):
+    with pytest.raises(InputError, match="source and target are the same node"):
         read_policies(tmp_path / "q.json", topology)
     loads = IgpFailures.of_demands(
         dag, np.array([(0, 3)], dtype=np.int32), np.ones((1, 1)), policies

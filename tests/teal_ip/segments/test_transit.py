@@ -149,7 +149,7 @@ def test_any_number_of_transit_policies_is_refused() -> None:
         EcmpDag.of(topology, np.ones(topology.num_links)),
         all_pairs(topology).astype(np.int64),
     )
-    with pytest.raises(InputError, match="few policies"):
+    with pytest.raises(InputError, match="need a limit on their number"):
         static_lists([dag], pairs, np.ones((1, len(pairs))), transit=True)
 
 
