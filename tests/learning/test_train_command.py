@@ -130,7 +130,8 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
     command += ["--from", "none:layers=2", "--learning-rate", "1e30", "--max-steps", "10"]
     assert main(command) == 2
     errors = capsys.readouterr().err
-    assert "a finite loss; try a lower --learning-rate" in errors
+    assert "the loss is not finite" in errors
+    assert "try a lower --learning-rate" in errors
     assert errors.count("a finite loss") == 1
 
 
