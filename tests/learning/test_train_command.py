@@ -132,7 +132,7 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(
     errors = capsys.readouterr().err
     assert "the loss is not finite" in errors
     assert "try a lower --learning-rate" in errors
-    assert errors.count("a finite loss") == 1
+    assert errors.count("the loss is not finite") == 1
 
 
 def test_more_workers_than_cpus_are_refused(
