@@ -243,8 +243,8 @@ def _write_bad_files(folder: Path) -> None:
             "train --topology b4 --traffic mars.csv",
             "mars.csv: invalid row: line 2: target 'mars'; use a target that is a node of b4",
         ),
-        ("train --topology b4 --traffic negative.csv", "found line 2: rate '-1'"),
-        ("train --topology b4 --traffic nan.csv", "found line 2: rate 'nan'"),
+        ("train --topology b4 --traffic negative.csv", "invalid row: line 2: rate '-1'"),
+        ("train --topology b4 --traffic nan.csv", "invalid row: line 2: rate 'nan'"),
         ("train --topology b4 --traffic gravity --calibrate 1.5", "--calibrate: expected a share"),
         ("train --topology b4 --traffic gravity --time-budget soon", "a duration"),
         (
@@ -275,7 +275,7 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --out m --from nowhere", "nowhere: model.json"),
         (
             "train --topology b4 --traffic gravity --out m --num-paths 3 --from b4",
-            "a model for K = 3 paths",
+            "the model takes 4 paths per demand, not 3",
         ),
         (
             "evaluate --topology b4 --traffic gravity --scheme teal --model rubbish",

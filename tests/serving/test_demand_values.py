@@ -122,12 +122,15 @@ def test_bandwidth_functions_of_the_network_are_solved_proved_and_kept(tmp_path:
         ({"objective": "bandwidth_functions"}, "needs functions of the network"),
         (
             {"weights": [{"source": "1", "target": "99", "weight": 1}]},
-            "two nodes of the network, not 1 and 99",
+            "'1' and '99' are not two different nodes",
         ),
         ({"weights": _WEIGHTS[:1] * 2}, "each pair once"),
         ({"weights": [{"source": "1", "target": "2", "weight": 0}]}, "weight"),
         ({"functions": [{"points": [(1, 1), (2, 3)]}]}, "expected"),
-        ({"functions": [{"source": "1", "target": "2", "points": _OWN}]}, "one for 1 to 3"),
+        (
+            {"functions": [{"source": "1", "target": "2", "points": _OWN}]},
+            "no function for the demand from 1 to 3",
+        ),
         ({"functions": [{"points": _OWN, "shares": _SHARES}]}, "either points or shares"),
         ({"functions": [{"points": _OWN}, {"points": _OWN}]}, "each pair once"),
         (
