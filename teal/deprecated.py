@@ -51,9 +51,8 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "States": {"rest": "unlisted_probability"},
     "SurveyReport": {"done": "results_by_analysis"},
 }
-# Function or method: old keyword -> new keyword.
+# Function, or method as Class.method: old keyword -> new keyword.
 KEYWORDS: Mapping[str, Mapping[str, str]] = {
-    "before": {"known": "num_known"},
     "common_quantile": {"patterns": "survival_states"},
     "guarantee_common_fraction": {"patterns": "survival_states"},
     "guarantee_common_fractions": {"patterns": "survival_states"},
@@ -63,7 +62,8 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "counts_cut": "counts_disconnected",
     },
     "guarantee_min_loss": {"patterns": "survival_states"},
-    "incidences": {"most": "max_paths"},
+    "Past.before": {"known": "num_known"},
+    "PathSet.incidences": {"most": "max_paths"},
     "threads_for": {"least": "min_operations"},
     "most_probable_states": {
         "rest": "max_unlisted_probability",
@@ -141,7 +141,7 @@ def with_old_keywords(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Decorate a function: accept the deprecated names of its keyword arguments in
     :data:`KEYWORDS`, with a warning.
     """
-    name = function.__name__
+    name = function.__qualname__
     new_names = KEYWORDS[name]
 
     @functools.wraps(function)

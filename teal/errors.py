@@ -37,6 +37,8 @@ class InputError(TealError):
     def invalid(cls, where: str, field: str, problem: str, remedy: str = "") -> InputError:
         """Return the error ``WHERE: FIELD: PROBLEM; REMEDY``.
 
+        Its ``expected`` and ``actual`` are empty: re-raise it with :meth:`relocated`.
+
         Args:
             where: file, name or option with the fault.
             field: field of it that is wrong; ``""`` for the whole.

@@ -19,6 +19,7 @@ from teal.app.options import options_of
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES, OPTIONS, new_option
+from teal.errors import InputError
 from teal.network import PathSet
 from teal.problem.condition import Condition
 from teal.runtime.interruptible import Deadline
@@ -110,7 +111,7 @@ def _functions_with_old_keywords() -> dict[str, Any]:
         PathSet.incidences,
         scenarios_of,
     ]
-    return {function.__name__: function for function in functions}
+    return {function.__qualname__: function for function in functions}
 
 
 def test_every_old_keyword_belongs_to_a_function_that_has_the_new_one() -> None:
@@ -199,6 +200,11 @@ def test_an_old_option_in_python_warns_and_is_read() -> None:
     with pytest.warns(DeprecationWarning, match="option most is deprecated: use max_metric"):
         options = options_of(MetricsOptions, {"most": 7})
     assert options.max_metric == 7
+    with (
+        pytest.warns(DeprecationWarning, match="option most is deprecated"),
+        pytest.raises(InputError, match="max_metric: given by its old and its new name"),
+    ):
+        options_of(MetricsOptions, {"max_metric": 7, "most": 8})
 
 
 def test_a_condition_with_the_old_name_of_its_factory_is_built_by_the_new_one() -> None:

@@ -82,6 +82,10 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
             suggestion = did_you_mean(name, names)
             expected = "one of " + ", ".join(sorted(names))
             raise InputError(kind.__name__, name, expected, f"{name}={value!r}{suggestion}")
+        if name in values:
+            raise InputError.invalid(
+                kind.__name__, name, "given by its old and its new name", "use the new name alone"
+            )
         if name in getattr(kind, "TRAFFIC_OPTIONS", ()) and isinstance(value, TrafficMatrices):
             values[name] = value
             continue
