@@ -25,7 +25,7 @@ from baselines.oblivious import RatioProgram
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.spec import Spec
 
 # Certified gap of the optima by which utilisations are divided.
@@ -76,7 +76,7 @@ class Cope:
             program: program of the network.
             problem: matrices of the window.
         """
-        optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
+        optimum = pipeline.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
         num_paths = problem.paths.num_paths
         # Rows: the utilisation of each matrix, over its optimum, is at most a further variable.
         utilisation_rows = []

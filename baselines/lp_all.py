@@ -46,8 +46,9 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.runtime.interruptible import Steps, complete
-from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, tasks_of
+from teal.solvers.pipeline import tasks_of
 from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, Stop
 from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 

@@ -30,7 +30,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.engine import AllocationEngine
 from teal.serving.http.app import make_app
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal_ip.routing.measurements import path_measurements
 
 _NOISE = 0.01  # relative standard deviation of a counter

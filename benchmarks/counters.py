@@ -28,8 +28,8 @@ from teal.network.ecmp import EcmpDag
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
-from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.solvers.pipeline import solve
 from teal_ip.counters.check import Checker
 from teal_ip.counters.estimator import Estimator
 from teal_ip.counters.repair import repair, repaired_values

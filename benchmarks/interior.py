@@ -116,6 +116,12 @@ def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
     return seconds, result.iterations, float(result.gap[0])
 
 
+def chosen_engine(result: Any) -> str:
+    """Return the name of the engine that had the first turn of a solve."""
+    turns = [stage.name for stage in result.trace if stage.name.startswith("iterate: ")]
+    return turns[0].removeprefix("iterate: ")
+
+
 COLUMN_NETWORKS = (
     ("topohub:sndlib/cost266", 4),
     ("topohub:sndlib/germany50", 6),
@@ -234,7 +240,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
         out: folder of the table.
     """
     import teal
-    from teal.solvers.interior.engine import FirstProgram, is_faster
+    from teal.solvers.interior.engine import FirstProgram
 
     with (out / "interior.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -251,7 +257,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
                 row += [*map(int, FirstProgram(problem).size), paths.scan_size]
                 for engine in ("interior", "fused"):
                     row += measured(problem, gap, engine)
-                row.append("interior" if is_faster(problem, gap) else "pdhg")
+                row.append(chosen_engine(teal.solve(problem, gap=gap, deadline=_LIMIT_S)))
                 writer.writerow(row)
                 stream.flush()
                 print(*row[:5], *row[9:], flush=True)

@@ -38,7 +38,7 @@ from teal.problem import Problem
 from teal.runtime.progress import progress_bar
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import PriceGnnScheme
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.testing import random_problem
 from tests.stand_in_gpu import RecordedGraph, stand_in_gpu
 
@@ -90,7 +90,7 @@ def cold_solve(failed: int = 0) -> Work:
         failed: number of failed links.
     """
     problem = network(failed)
-    return lambda factor: pdhg.solve(problem.with_demand(factor * problem.demand), gap=GAP)
+    return lambda factor: pipeline.solve(problem.with_demand(factor * problem.demand), gap=GAP)
 
 
 def warm_solve() -> Work:
@@ -98,8 +98,8 @@ def warm_solve() -> Work:
     other demands.
     """
     problem = network()
-    start = pdhg.solve(problem, gap=GAP)
-    return lambda factor: pdhg.solve(
+    start = pipeline.solve(problem, gap=GAP)
+    return lambda factor: pipeline.solve(
         problem.with_demand(factor * problem.demand), gap=GAP, warm_start=start
     )
 

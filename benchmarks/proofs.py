@@ -24,7 +24,7 @@ from teal.network import compute_paths
 from teal.problem import Problem
 from teal.proofs import check
 from teal.proofs.write import CHECKER, GROUPS, MATRIX, NETWORK, PROOF, write_proof
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from tests.proofs.cases import CASES, write_case
 from tests.proofs.exact import is_true
 from tests.proofs.mutations import REMOVED_CHECKS, checker_without, mutated

@@ -27,13 +27,14 @@ from teal.network.disturbances import flash_crowd
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.schemes.models import load_model
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult
 
 SOURCES = {"Kdl": "Kdl.json", "ASN": "ASN2k.json", "world": "topohub:backbone/world"}
 LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
 
 
-def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.PdhgResult | None]]:
+def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, PdhgResult | None]]:
     """Yield the cases of a network.
 
     Args:
@@ -60,7 +61,7 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
         yield "load 8", problem(2 * first), 1e-2, None
         return
     # Flash crowds, from nothing and, on Kdl, from the solution of the previous matrix.
-    earlier = pdhg.solve(problem(first), gap=1e-3)
+    earlier = pipeline.solve(problem(first), gap=1e-3)
     for seed in range(6):
         crowd = problem(flash_crowd(second, np.random.default_rng(seed)))
         yield f"flash crowd {seed}", crowd, 1e-2, None
@@ -78,8 +79,8 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.
 
 
 def timed_variants(
-    problem: Problem, gap: float, warm_start: pdhg.PdhgResult | None, repeats: int
-) -> dict[str, tuple[float, pdhg.PdhgResult]]:
+    problem: Problem, gap: float, warm_start: PdhgResult | None, repeats: int
+) -> dict[str, tuple[float, PdhgResult]]:
     """Return the median time, s, and the last result of each variant, timed in turn.
 
     Args:
@@ -94,11 +95,11 @@ def timed_variants(
         "all": {"engine": "fused"},
     }
     times: dict[str, list[float]] = {variant: [] for variant in variants}
-    results: dict[str, pdhg.PdhgResult] = {}
+    results: dict[str, PdhgResult] = {}
     for repeat in range(repeats + 1):
         for variant, settings in variants.items():
             begin = time.perf_counter()
-            results[variant] = pdhg.solve(problem, gap=gap, warm_start=warm_start, **settings)
+            results[variant] = pipeline.solve(problem, gap=gap, warm_start=warm_start, **settings)
             if repeat:
                 times[variant].append(time.perf_counter() - begin)
     return {

@@ -29,7 +29,7 @@ from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, assess
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import limit_threads
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 
 _PROGRAMS = (
     "proportional_fair",

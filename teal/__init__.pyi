@@ -37,10 +37,11 @@ from .schemes.models import load_model
 from .schemes.past import Hedge, Past
 from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.layer import OptimalValue, optimal_value, smooth_splits
-from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
+from .solvers.pipeline import solve
 from .solvers.projection import project
+from .solvers.result import PdhgResult, PdhgState, Starter
 
 __version__: str
 

@@ -1,8 +1,8 @@
 """Deprecated public names, which work for one release with a DeprecationWarning.
 
-All renamings are in the tables :data:`NAMES`, :data:`ATTRIBUTES`, :data:`KEYWORDS` and
-:data:`OPTIONS`.  A package whose names are loaded on first use passes its loader through
-:func:`with_old_names`; a class with renamed attributes has the decorator
+All renamings are in the tables :data:`NAMES`, :data:`MOVED`, :data:`ATTRIBUTES`,
+:data:`KEYWORDS` and :data:`OPTIONS`.  A package whose names are loaded on first use passes its
+loader through :func:`with_old_names`; a class with renamed attributes has the decorator
 :func:`with_old_attributes`, a function with renamed keywords :func:`with_old_keywords`.  The
 command line and functions with options call :func:`new_option` for the present name of an option.
 """
@@ -10,6 +10,7 @@ command line and functions with options call :func:`new_option` for the present 
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
@@ -40,6 +41,21 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "teal_ip.purchases.hose": {"buy_for_hose": "expand_for_hose"},
 }
 
+# Package: name that moved -> its module.
+MOVED: Mapping[str, Mapping[str, str]] = {
+    "teal.solvers.pdhg": {
+        "PdhgResult": "teal.solvers.result",
+        "PdhgState": "teal.solvers.result",
+        "Starter": "teal.solvers.result",
+        "Stop": "teal.solvers.result",
+        "prepare": "teal.solvers.pipeline",
+        "register_sequence": "teal.solvers.pipeline",
+        "solve": "teal.solvers.pipeline",
+        "solving": "teal.solvers.pipeline",
+        "takes_starter": "teal.solvers.pipeline",
+        "tasks_of": "teal.solvers.pipeline",
+    },
+}
 # Class: old attribute -> new attribute.
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Deadline": {"left": "remaining_s"},
@@ -109,6 +125,24 @@ def with_old_names(
         return load_present(new_name)
 
     return load_any
+
+
+def with_moved_names(package: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package, which knows the names that moved elsewhere.
+
+    Args:
+        package: key of :data:`MOVED`.
+    """
+
+    def load(name: str) -> Any:
+        module = MOVED[package].get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        message = f"{package}.{name} is deprecated: use {module}.{name}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(module), name)
+
+    return load
 
 
 def with_old_attributes(cls: _Class) -> _Class:

@@ -315,7 +315,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.serving.engine.requests": ("CounterReadings",),
     "teal.serving.engine.solvers": ("HEDGE",),
-    "teal.solvers": ("pdhg",),
+    "teal.solvers": ("pipeline",),
     "teal.solvers.columns": ("improving",),
     "teal.solvers.pdhg.scenarios.dropped_flow": ("excess_and_shed",),
     "teal.solvers.result": (

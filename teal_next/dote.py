@@ -21,7 +21,7 @@ from teal.errors import InputError
 from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.spec import Spec
 
 # Matrices per training step.
@@ -122,7 +122,7 @@ class Dote:
         self._mean = demand.mean(0).clamp(min=1e-300)
         targets = torch.arange(self._window + lead - 1, len(demand))
         inputs = torch.stack([self._input(demand[: t - lead + 1]) for t in targets.tolist()])
-        optimum = pdhg.solve(history.rows(targets), gap=_OPTIMUM_GAP).value
+        optimum = pipeline.solve(history.rows(targets), gap=_OPTIMUM_GAP).value
         self._network = _initial_network(inputs.shape[1], history.paths.leaf.size)
         penalty = self._penalty_weights(history)
 

@@ -33,7 +33,8 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.schemes.hedges import OfLastMatrix
 from teal.schemes.past import Hedge, Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgState
 from teal_next.conformal import ConformalLimit
 
 # Certified gaps of the optimum; differences below 0.001 are not significant.
@@ -181,7 +182,7 @@ class NextInterval:
         # Splits of each hedge in the previous interval, for the churn.
         self._previous_splits: dict[str, InstalledSplits] = {}
         # Warm start of the optimum.
-        self._start: pdhg.PdhgState | None = None
+        self._start: PdhgState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
         """Return the matrix indices of all intervals of a run, including the warm-up.
@@ -249,7 +250,7 @@ class NextInterval:
             problem: the matrix, B = 1.
         """
         is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
-        result = pdhg.solve(
+        result = pipeline.solve(
             problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start
         )
         self._start = result.state

@@ -11,7 +11,8 @@ from pathlib import Path
 from torch import Tensor
 
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgState
 from teal.spec import Spec
 
 
@@ -26,7 +27,7 @@ class Last:
 
     def __init__(self, gap: float = 3e-3) -> None:
         self._gap = gap
-        self._state: pdhg.PdhgState | None = None
+        self._state: PdhgState | None = None
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval.
@@ -45,7 +46,7 @@ class Last:
             past: known matrices, which give the network and its paths.
         """
         problem = past.last(1).with_demand(demand)
-        result = pdhg.solve(problem, gap=self._gap, warm_start=self._state)
+        result = pipeline.solve(problem, gap=self._gap, warm_start=self._state)
         self._state = result.state
         return result.splits[0]
 

@@ -35,7 +35,7 @@ from teal.runtime.archives import check_npz
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.past import Hedge, Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.scenarios.dropped_flow import excess_and_shed
 from teal.spec import Spec
 
@@ -229,7 +229,7 @@ class Mixture:
         """
         # Losses of the hedges (n,) and of the mixture, and the subgradient (n,), as multiples of
         # the optimum. Programs that may drop traffic have the loss of the dropped flow.
-        optimum = float(pdhg.solve(problem, gap=_OPTIMUM_GAP).value)
+        optimum = float(pipeline.solve(problem, gap=_OPTIMUM_GAP).value)
         repeated = problem.with_demand(problem.demand.expand(len(splits), -1))
         if not optimum > 0:
             return

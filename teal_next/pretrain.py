@@ -60,7 +60,7 @@ from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.spec import Spec
 from teal_next.learned import HISTORY, model_inputs
 from teal_next.mixture import DEFAULT, Mixture
@@ -310,7 +310,7 @@ def record(source: HistorySource, file: Path) -> None:
             weights.append(mixture.weights)
             recent_losses.append(mixture.recent_losses.copy())
     # Optima of the recorded matrices.
-    optimum = pdhg.solve(
+    optimum = pipeline.solve(
         problem.with_demand(torch.from_numpy(traffic.read(rows))), gap=_OPTIMUM_GAP
     ).value
     with atomic_file(file) as temporary:

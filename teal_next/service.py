@@ -30,7 +30,7 @@ from teal.serving.engine import parts
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.log import LOG
 from teal.serving.engine.solvers import HEDGE
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal_next.conformal import ConformalLimit
 from teal_next.evaluation import realised
 from teal_next.mixture import Mixture
@@ -191,7 +191,7 @@ class NextInterval(parts.NextIntervalPart):
         """
         if problem is None:
             return
-        optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP)
+        optimum = pipeline.solve(problem, gap=_OPTIMUM_GAP)
         optimal = realised(problem, optimum.splits[0])
         ratio = realised(problem, splits) / optimal if optimal > 0 else math.nan
         if math.isfinite(ratio):

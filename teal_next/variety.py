@@ -21,7 +21,7 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.lp import solve_lp
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 
 # Certified gap of the optimal largest utilisation.
 _GAP = 1e-3

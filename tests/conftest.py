@@ -52,7 +52,7 @@ CHECKED = (
     "teal.problem.problem",
     "teal.problem.allocation",
     "teal.pathops.base",
-    "teal.solvers.pdhg.solver",
+    "teal.solvers.pipeline",
 )
 try:
     from jaxtyping import install_import_hook

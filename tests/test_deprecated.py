@@ -18,7 +18,7 @@ from teal.app.command import EXIT_INPUT
 from teal.app.options import options_of
 from teal.cli import main
 from teal.cli.commands import COMMANDS
-from teal.deprecated import ATTRIBUTES, KEYWORDS, NAMES, OPTIONS, new_option
+from teal.deprecated import ATTRIBUTES, KEYWORDS, MOVED, NAMES, OPTIONS, new_option
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.problem.condition import Condition
@@ -53,6 +53,14 @@ def test_an_old_name_warns_and_is_the_new_one(package: str, old: str, new: str) 
     assert value is getattr(module, new)
     exported = getattr(module, "__all__", None)
     assert exported is None or (new in exported and old not in exported)
+
+
+def test_a_name_that_moved_warns_and_is_the_same_object() -> None:
+    for package, names in MOVED.items():
+        for name, module in names.items():
+            with pytest.warns(DeprecationWarning, match=rf"use {module}\.{name}"):
+                value = getattr(importlib.import_module(package), name)
+            assert value is getattr(importlib.import_module(module), name)
 
 
 def test_an_old_name_works_through_teal_too() -> None:

@@ -20,7 +20,7 @@ from teal.problem.assessment import Certificate, register_certificate
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import scaled_dual_bound
 from teal.runtime.arrays import FloatArray
-from teal.solvers.pdhg import register_sequence
+from teal.solvers.pipeline import register_sequence
 from teal.solvers.result import PdhgState
 from teal.solvers.sequences.task import Solve, Tasks
 from teal.testing import random_problem

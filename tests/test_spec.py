@@ -19,7 +19,8 @@ from teal.problem import assessment
 from teal.problem.assessment import register_certificate
 from teal.schemes import hedges
 from teal.schemes import registry as schemes
-from teal.solvers.pdhg import register_sequence, solver
+from teal.solvers import pipeline
+from teal.solvers.pipeline import register_sequence
 from teal.spec import Registry, parse_spec
 
 
@@ -64,7 +65,7 @@ def _other(*_: Any) -> Any:
         (register_objective, objectives._RULES._registered, "total_flow"),
         (register_model, OTHER_FORMS._registered, "universal"),
         (register_learner, LEARNERS._registered, "coma"),
-        (register_sequence, solver._SEQUENCES, "priority"),
+        (register_sequence, pipeline._SEQUENCES, "priority"),
         (register_certificate, assessment._CERTIFICATES, "max_min"),
     ],
 )

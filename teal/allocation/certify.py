@@ -30,7 +30,7 @@ from teal.proofs.write import CHECKER, FILES, write_proof
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.storage import check_out_folder, remove_files
 from teal.solvers.columns import improving
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.solvers.projection import project
 
 # Maximum rounds of column generation for prices that prove a bound over all paths.

@@ -71,9 +71,12 @@ class SolveConfig(InstanceConfig):
     demands), else none.  With --engine auto, balanced programs and concave utilities use no model,
     since its prediction takes longer than it saves."""
     engine: Literal["auto", "interior", "fused", "plain", "equilibrated"] = "auto"
-    """Solver.  interior: interior-point method, exact on small networks.  fused, plain,
-    equilibrated: variants of PDHG.  auto: the solver with the shortest predicted time to the
-    gap."""
+    """Solver.  interior: interior-point method, exact on small networks.  fused, plain: PDHG,
+    compiled or in torch.  auto: the solver with the shortest predicted time to the gap.
+    equilibrated is deprecated and means auto."""
+    explain: bool = False
+    """Print the stages of the solve with their times, the predicted time of each solver, and why
+    the first one was chosen."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  A demand that loses all
     its candidate paths gets a new one if the network still connects it."""

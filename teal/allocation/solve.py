@@ -48,8 +48,9 @@ from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
 from teal.solvers.columns import prepare as prepare_columns
-from teal.solvers.pdhg import PdhgResult, Stop, prepare, solve, takes_starter
 from teal.solvers.pdhg.dense import bytes_needed
+from teal.solvers.pipeline import prepare, solve, takes_starter
+from teal.solvers.result import PdhgResult, Stage, Stop
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
@@ -171,6 +172,7 @@ class SolveFigures(Figures):
             every demand that the splits carry, and its upper bound; None otherwise.
         over_all_paths: whether column generation added paths until the gap to the optimum over all
             paths was reached.
+        trace: stages of the solve, for ``--explain``; empty without it.
     """
 
     objective: Objective
@@ -189,6 +191,7 @@ class SolveFigures(Figures):
     without_path: WithoutPath | None = None
     largest_share: tuple[float, float] | None = None
     over_all_paths: bool = False
+    trace: tuple[Stage, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -233,6 +236,9 @@ class SolveFigures(Figures):
             if self.largest_share is None
             else dict(zip(field_names, self.largest_share, strict=True))
         )
+        trace: dict[str, Any] = {}
+        if self.trace:
+            trace = {"trace": [dataclasses.asdict(stage) for stage in self.trace]}
         # All figures in the documented order.
         entries = {
             "objective": self.objective.spec,
@@ -242,7 +248,7 @@ class SolveFigures(Figures):
             **loss,
             **latency,
         }
-        return dict(json_value({**entries, **parts, **churn}))
+        return dict(json_value({**entries, **parts, **churn, **trace}))
 
     def unit_hint(self) -> str:
         """Return a hint if demand and capacity seem to be in different units, else ``""``."""
@@ -279,6 +285,7 @@ class SolveFigures(Figures):
             *self._further_lines(),
             *([] if self.latency is None else [_latency_line(self.latency)]),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
+            *(stage.describe() for stage in self.trace),
         ]
         return "\n".join(lines)
 
@@ -518,6 +525,7 @@ def _report(
         latency=latency_figures(problem, splits[0]),
         lines=assessment.lines,
         over_all_paths=config.over_all_paths,
+        trace=result.trace if config.explain else (),
         largest_share=None
         if result.largest_share is None
         else tuple(result.largest_share[0].tolist()),

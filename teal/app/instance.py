@@ -52,7 +52,8 @@ from teal.runtime.device import is_faster_on_gpu, pick_device
 from teal.runtime.interruptible import Deadline
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, cache_dir, content_key
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgState
 from teal.spec import parse_spec
 
 # Relative certified gap at which PDHG stops for each optimum.
@@ -173,7 +174,7 @@ class _LoadSearch:
         self._unscaled = unscaled
         self._bar = bar
         self._end = end
-        self._state: pdhg.PdhgState | None = None
+        self._state: PdhgState | None = None
 
     def median_served_fraction(self, log_factor: float) -> float:
         """Return the median over the matrices of optimal total flow / total demand, with all
@@ -183,7 +184,7 @@ class _LoadSearch:
             SolverError: the deadline has passed, or the certified gap of an optimum is above 1%.
         """
         problem = self._unscaled.with_demand(self._unscaled.demand * math.exp(log_factor))
-        result = pdhg.solve(
+        result = pipeline.solve(
             problem,
             gap=_TARGET_GAP,
             deadline=self._end.remaining,

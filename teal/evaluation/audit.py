@@ -47,7 +47,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.storage import check_out_folder
 from teal.schemes import Scheme, make_scheme
 from teal.schemes.models import model_of_each
-from teal.solvers import pdhg
+from teal.solvers import pdhg, pipeline
 
 # Number of mutated matrices of a generation: as many as PDHG solves together.
 CHILDREN = pdhg.MAX_LANES
@@ -490,7 +490,7 @@ def _losses(
             matrix.
         gap: certified gap of the optimum.
     """
-    optimum = pdhg.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
+    optimum = pipeline.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
     losses = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
         matrix_problem = problem.row(b)

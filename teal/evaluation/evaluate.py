@@ -42,7 +42,7 @@ from teal.proofs.write import proved_gap, write_proof
 from teal.runtime.kernel_cache import num_compiled
 from teal.runtime.progress import progress_bar
 from teal.schemes import Follower, Scheme
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.projection import CutOnly, cut_only
 from teal.solvers.result import Starter
 
@@ -568,7 +568,10 @@ class Evaluation:
         if self._last_installed is None or self._last_installed[0] != case.index:
             previous = self._previous_problem(case)
             assert previous is not None
-            self._last_installed = case.index, pdhg.solve(previous, gap=_INSTALLED_GAP).splits[0]
+            self._last_installed = (
+                case.index,
+                pipeline.solve(previous, gap=_INSTALLED_GAP).splits[0],
+            )
         return self._last_installed[1]
 
     def _previous_problem(self, case: Case) -> Problem | None:

@@ -10,7 +10,7 @@ import torch
 
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.solvers.projection import project
 
 OBJECTIVES = (

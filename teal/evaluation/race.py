@@ -44,9 +44,9 @@ from teal.runtime.storage import check_out_folder
 from teal.schemes import Follower, make_scheme
 from teal.schemes.models import model_of_each
 from teal.schemes.registry import Scheme
-from teal.solvers import pdhg
-from teal.solvers.pdhg import Starter
-from teal.solvers.pdhg.model_start import may_benefit_from_model
+from teal.solvers import pipeline
+from teal.solvers.cost_model import may_benefit_from_model
+from teal.solvers.result import PdhgResult, PdhgState, Starter
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
     "next interval",
@@ -150,7 +150,7 @@ class Earlier:
     """
 
     problem: Problem
-    result: pdhg.PdhgResult
+    result: PdhgResult
 
 
 def situations(
@@ -171,7 +171,7 @@ def situations(
         for offset in (-1, 0)
     )
     earlier_problem = instance.problem(earlier_demand)
-    earlier = Earlier(earlier_problem, pdhg.solve(earlier_problem, gap=_EARLIER_GAP))
+    earlier = Earlier(earlier_problem, pipeline.solve(earlier_problem, gap=_EARLIER_GAP))
     # The next interval, a flash crowd, failures, and no earlier state.
     yield NEXT, instance.problem(demand), earlier
     yield CROWD, instance.problem(flash_crowd(demand, rng)), earlier
@@ -222,7 +222,7 @@ def _runs(
             notify(str(error))
             del schemes[name]
     # Starts of PDHG: cold, warm, and the models.
-    starts: dict[str, pdhg.PdhgResult | Starter | None] = {COLD: None}
+    starts: dict[str, PdhgResult | Starter | None] = {COLD: None}
     if earlier is not None:
         starts[WARM] = earlier.result
     starts |= {
@@ -238,7 +238,7 @@ def _runs(
             )
 
 
-def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: float) -> _Solved:
+def _solve(problem: Problem, start: PdhgResult | Starter | None, target: float) -> _Solved:
     """Run PDHG to a target gap; return the allocation and the number of iterations.
 
     Args:
@@ -248,12 +248,12 @@ def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: fl
     """
     if isinstance(start, Starter) and not may_benefit_from_model(problem):
         # PDHG itself would not call the model for this problem; the race measures it all the same.
-        model_state = pdhg.PdhgState(*start.start(problem))
-        result = pdhg.solve(problem, gap=target, warm_start=model_state)
+        model_state = PdhgState(*start.start(problem))
+        result = pipeline.solve(problem, gap=target, warm_start=model_state)
     elif isinstance(start, Starter):
-        result = pdhg.solve(problem, gap=target, starter=start)
+        result = pipeline.solve(problem, gap=target, starter=start)
     else:
-        result = pdhg.solve(problem, gap=target, warm_start=start)
+        result = pipeline.solve(problem, gap=target, warm_start=start)
     return result.allocation, result.iterations
 
 

@@ -24,7 +24,7 @@ from teal.runtime.arrays import Int64Array
 from teal.runtime.bootstrap import Interval, interval_of_mean
 from teal.runtime.progress import progress_bar
 from teal.schemes import Scheme, make_scheme
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.projection import cut_only, project, share_of_value
 from teal.solvers.result import Starter
 
@@ -278,7 +278,7 @@ def _splits_metrics(problem: Problem, splits: Tensor) -> _Metrics:
 
 def _optimum_metrics(problem: Problem) -> _Metrics:
     """Solve one matrix to a gap of 0.001%, or for at most a minute, and measure the result."""
-    result = pdhg.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
+    result = pipeline.solve(problem, gap=_OPTIMUM_GAP, deadline=_OPTIMUM_S)
     share = _share(problem, result.splits)
     certified_gap = gap(problem, problem.value(result.splits.to(problem.demand)), result.bound)
     return _Metrics(share, share, float(certified_gap), float(certified_gap))

@@ -32,8 +32,9 @@ from teal.problem import Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.columns import improving
+from teal.solvers.result import PdhgResult
 
 BLOCK_MATRICES = 16  # number of matrices that are solved together
 _NEGLIGIBLE_LOSS = 1e-3  # share of the value up to which a loss counts as 0
@@ -201,7 +202,7 @@ def outages(
         problem = instance.problem(instance.traffic.read(block))
         # Solve without failure.  Under latency limits no paths are added: they may be too long.
         before = _SolvedBlock.of(
-            problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
+            problem, pipeline.solve(problem, gap=gap), may_add_paths=instance.max_latency is None
         )
         # Add paths to all matrices until the target gap holds over all paths of the network.
         before = before.refined(torch.arange(len(block), device=problem.demand.device), gap)
@@ -215,7 +216,7 @@ def outages(
             # Solve with the failure, from the state without it.
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
-            result = pdhg.solve(failed, gap=gap, warm_start=before.result)
+            result = pipeline.solve(failed, gap=gap, warm_start=before.result)
             after = _SolvedBlock.of(failed, result, may_add_paths=before.may_add_paths)
             # Refinements of ``before`` are not kept: every failure starts from the same state, so
             # that results do not depend on the parts of an earlier run.
@@ -241,13 +242,13 @@ class _SolvedBlock:
     """
 
     problem: Problem
-    result: pdhg.PdhgResult
+    result: PdhgResult
     bound: torch.Tensor
     may_add_paths: bool
-    extended: tuple[tuple[torch.Tensor, Problem, pdhg.PdhgResult], ...] = ()
+    extended: tuple[tuple[torch.Tensor, Problem, PdhgResult], ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, result: pdhg.PdhgResult, *, may_add_paths: bool) -> _SolvedBlock:
+    def of(cls, problem: Problem, result: PdhgResult, *, may_add_paths: bool) -> _SolvedBlock:
         """Return a block with a result, and the bound over all paths at the prices of the result.
 
         Sequences of programs and side conditions keep the bound over the candidate paths.
@@ -296,7 +297,7 @@ class _SolvedBlock:
         if not len(rows):
             return self
         part = _select_rows(self.problem, rows)
-        result = pdhg.solve(part, gap=target, warm_start=self.result.state.rows(rows))
+        result = pipeline.solve(part, gap=target, warm_start=self.result.state.rows(rows))
         refined = _SolvedBlock.of(part, result, may_add_paths=self.may_add_paths)
         better = self._with_bound(rows, refined.bound)
         return dataclasses.replace(better, result=self.result.replaced(rows, refined.result))

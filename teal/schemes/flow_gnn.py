@@ -36,7 +36,7 @@ from teal.problem.fixed import FixedProgram
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
-from teal.solvers import admm, admm_fused, pdhg
+from teal.solvers import admm, admm_fused, pipeline
 from teal.solvers.pdhg.dense import total_value
 from teal.solvers.pdhg.reduction import has_ordinary_numbers
 from teal.solvers.pdhg.search import LAST_REFILL
@@ -294,7 +294,7 @@ def _evaluate_by_engine(
         max_iterations: iteration limit of PDHG.
         gap: target gap of PDHG.
     """
-    result = pdhg.solve(
+    result = pipeline.solve(
         problem.weighted,
         gap=gap,
         max_iterations=max_iterations,

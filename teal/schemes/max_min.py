@@ -11,7 +11,7 @@ from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.sequences import max_min
 from teal.solvers.sequences.fairness import require_shedding
 from teal.solvers.sequences.task import run_tasks
@@ -58,7 +58,7 @@ class MaxMin:
             tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
         else:
             tasks = max_min.tasks(problem, self.gap, weight=weight)
-        result = complete(run_tasks(tasks, pdhg.solving))
+        result = complete(run_tasks(tasks, pipeline.solving))
         return Allocation.of_batch(
             result.splits, None, time.perf_counter() - begin, result.program_prices
         )

@@ -24,7 +24,7 @@ from teal.problem import Problem
 from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
-from teal.solvers import pdhg
+from teal.solvers import pdhg, pipeline
 from teal.spec import parse_spec
 
 # A model that can start PDHG, and that allocates as a scheme.
@@ -133,7 +133,7 @@ def helps(model: object, problem: Problem) -> bool:
         model: FlowGNN, PriceGNN or another starter.
         problem: B matrices.
     """
-    if not pdhg.takes_starter(problem):
+    if not pipeline.takes_starter(problem):
         return False
     is_useful_at_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
     return serves(model, problem.objective) and (is_useful_at_any_size or saves_time(problem.paths))

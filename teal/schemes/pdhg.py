@@ -15,7 +15,8 @@ from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult
 from teal.solvers.sequences.priority import residual_tasks
 from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
@@ -45,7 +46,7 @@ class Pdhg:
         """
         return self.solve_from(problem, None)
 
-    def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
+    def solve_from(self, problem: Problem, start: PdhgResult | None) -> Allocation:
         """Return the allocation of all matrices, solved from the result of other matrices.
 
         Args:
@@ -63,21 +64,21 @@ class Pdhg:
                     "pdhg", "form=residual", "the objective priority", problem.objective.name
                 )
             tasks = residual_tasks(problem, self.gap)
-            residual = complete(run_tasks(tasks, pdhg.solving, max_iterations=self.iterations))
+            residual = complete(run_tasks(tasks, pipeline.solving, max_iterations=self.iterations))
             return Allocation.of_batch(residual.splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
         return Allocation.of_batch(
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices
         )
 
-    def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
+    def search(self, problem: Problem, start: PdhgResult | None = None) -> PdhgResult:
         """Return the result of PDHG within the limits of this scheme.
 
         Args:
             problem: B matrices.
             start: result whose splits and prices are the start; None for a cold start.
         """
-        return pdhg.solve(
+        return pipeline.solve(
             problem,
             gap=self.gap,
             deadline=self.deadline or math.inf,
@@ -99,7 +100,7 @@ class WarmPdhg:
     pdhg: Pdhg
 
     def __post_init__(self) -> None:
-        self._previous: pdhg.PdhgResult | None = None
+        self._previous: PdhgResult | None = None
 
     def follow(self, before: Problem | None) -> None:
         """Solve the previous interval after a cold start, and store the result as the next start.

@@ -24,7 +24,7 @@ from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
@@ -183,7 +183,7 @@ class PriceGnnScheme:
         elif problem.demand_set.carries_all:
             max_iterations = BALANCING_ITERATIONS
             gap = BALANCED_GAP
-        result = pdhg.solve(
+        result = pipeline.solve(
             problem.weighted,
             gap=gap,
             max_iterations=max_iterations,

@@ -9,7 +9,8 @@ from torch.nn.functional import pad
 
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult, PdhgState, Starter
 
 
 class SuccessivePdhg:
@@ -19,7 +20,7 @@ class SuccessivePdhg:
     """
 
     def __init__(self) -> None:
-        self._state: pdhg.PdhgState | None = None
+        self._state: PdhgState | None = None
 
     def resized(self, num_paths: int) -> SuccessivePdhg:
         """Return the same solver for a path set with another number of paths per demand.
@@ -53,9 +54,9 @@ class SuccessivePdhg:
         gap: float,
         deadline: float = math.inf,
         max_iterations: int = 10_000,
-        starter: pdhg.Starter | None = None,
-        start: pdhg.PdhgState | None = None,
-    ) -> pdhg.PdhgResult:
+        starter: Starter | None = None,
+        start: PdhgState | None = None,
+    ) -> PdhgResult:
         """Solve B matrices together, from the state after the last matrix of the previous call.
 
         Args:
@@ -84,9 +85,9 @@ class SuccessivePdhg:
         gap: float,
         deadline: Deadline,
         max_iterations: int = 10_000,
-        starter: pdhg.Starter | None = None,
-        start: pdhg.PdhgState | None = None,
-    ) -> Steps[pdhg.PdhgResult]:
+        starter: Starter | None = None,
+        start: PdhgState | None = None,
+    ) -> Steps[PdhgResult]:
         """Solve B matrices from the stored state, as a computation that pauses between iterations.
 
         Args:
@@ -102,13 +103,13 @@ class SuccessivePdhg:
         warm = start
         if start is None and self._state is not None and self.has_start(problem):
             warm = self._state.repeated(problem.batch)
-        result = yield from pdhg.solving(
+        result = yield from pipeline.solving(
             problem,
             gap=gap,
             deadline=deadline,
             max_iterations=max_iterations,
             warm_start=warm,
-            starter=starter if pdhg.takes_starter(problem) else None,
+            starter=starter if pipeline.takes_starter(problem) else None,
         )
         # Store the state of the last matrix.
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))

@@ -44,7 +44,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.storage import atomic_file, content_key
 from teal.solvers.columns import ColumnRound, improving
 from teal.solvers.interior import all_paths
-from teal.solvers.pdhg import solving
+from teal.solvers.pipeline import solving
 
 _FORMAT = 2  # part of the cache key: increment when the selection changes
 # Number of representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the

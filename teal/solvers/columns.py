@@ -33,12 +33,12 @@ from teal.solvers import least_cost
 from teal.solvers.interior import all_paths
 from teal.solvers.interior import engine as interior
 from teal.solvers.interior.master import Round
-from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
-from teal.solvers.pdhg import prepare as prepare_engine
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
-from teal.solvers.pdhg.single import iteration_dtype
+from teal.solvers.pdhg.solver import iteration_dtype
+from teal.solvers.pipeline import prepare as prepare_engine
+from teal.solvers.pipeline import solving
 from teal.solvers.projection import project
-from teal.solvers.result import merged
+from teal.solvers.result import PdhgResult, PdhgState, Stop, merged
 
 ENGINES = ("auto", "interior", "pdhg")
 # Total gain of the paths that a round may skip, as a share of the target gap.

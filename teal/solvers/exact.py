@@ -320,7 +320,7 @@ class _ClassPrograms:
             return np.zeros(0), np.zeros(len(self.limit))
         # Columns of lower classes have the upper bound 0.
         solution = solve_lp(
-            -np.where(is_class, self._column_unit * self._value / volume, 0),
+            -np.where(is_class, self._column_unit, 0) / volume * self._value,
             (sp.vstack(self._constraint_rows, format="csr"), np.concatenate(self._rhs)),
             high=np.where(self._class_of <= class_index, self._upper, 0),
             seconds=seconds,

@@ -55,7 +55,7 @@ from teal.problem import Problem
 from teal.problem.bounds import from_score, usable_prices
 from teal.problem.problem import checked, mean_value
 from teal.problem.sets import AtMostOne
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 
 _START_GAP = 1e-2  # gap of the linear program whose prices start Newton's method
 # Continuation in the temperature: larger temperatures first, each warm-started from the last one.

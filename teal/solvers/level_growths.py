@@ -16,7 +16,7 @@ from torch import Tensor
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.fair_levels import WHOLE_SHARE, LevelGrowth, growth_bound, members
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.sequences.fairness import weights_of
 
 # Values of theta in the order of trial, until one exceeds its bound.
@@ -111,7 +111,9 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -
     for target in _GROWTH_FACTORS:
         rates = torch.where(grows, torch.minimum(target * level_rate, problem.demand[0]), rate)
         balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
-        prices = pdhg.solve(balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS).prices
+        prices = pipeline.solve(
+            balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS
+        ).prices
         best_bound = min(best_bound, growth_bound(problem, rate, grows, level_rate, prices))
         if best_bound <= target:
             break

@@ -16,7 +16,7 @@ from teal.formats.groups import failing_links
 from teal.problem import Problem
 from teal.problem.protection import Protection, failed_paths
 from teal.runtime.shapes import Float
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.result import PdhgResult
 
 
@@ -77,7 +77,7 @@ def protect(
         condition for condition in problem.conditions if not isinstance(condition, Protection)
     )
     plain = dataclasses.replace(problem, conditions=other_conditions)
-    result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
+    result = pipeline.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
     # Share of the demand that no reservation on its paths can protect.
     total = problem.demand.sum(1).clamp(min=1e-300)
     unprotected_share = (problem.demand * protection.unprotected(plain.program)).sum(1) / total

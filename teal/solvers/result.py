@@ -8,7 +8,7 @@ the interface of a model that gives starts.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
-from teal.problem.bounds import gap_between
+from teal.problem.bounds import gap_between, usable_prices
 from teal.problem.lines import Lines
 from teal.runtime.shapes import Float
 
@@ -94,6 +94,23 @@ def rounds_for(starter: Starter, iterations: float) -> int:
     """
     method = getattr(starter, "rounds_for", None)
     return _DEFAULT_ROUNDS if method is None else method(iterations)
+
+
+def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:
+    """Return a model's splits and prices as a valid start: splits >= 0 with sums of at most 1, and
+    finite prices.
+
+    Args:
+        problem: B matrices.
+        start: function of the problem that returns splits (B, D, K) and prices (B, E).
+    """
+    splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
+    # NaN, infinite and negative splits become 0.
+    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    return PdhgState(
+        splits / splits.sum(-1, keepdim=True).clamp(min=1),
+        usable_prices(problem, prices, max_ratio=1.0),
+    )
 
 
 _DEFAULT_ROUNDS = 22  # rounds of a PriceGNN
@@ -173,6 +190,40 @@ def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Record of a stage of a solve.
+
+    Attributes:
+        name: name of the stage, such as "presolve" or "iterate: interior".
+        seconds: wall-clock time, s.
+        detail: reason of a choice, or number of iterations.
+        predicted_s: predicted seconds of the engines that were compared, by engine and start.
+        matrices: number of matrices of a turn of an engine; 0 for other stages.
+    """
+
+    name: str
+    seconds: float
+    detail: str = ""
+    predicted_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    matrices: int = 0
+
+    def describe(self) -> str:
+        """Return a line of text, such as ``choose engines: 0.3 ms, shortest predicted time
+        (interior, cold 2 ms; pdhg 9 ms)``.
+        """
+        parts = [f"{1e3 * self.seconds:.3g} ms"]
+        if self.detail:
+            parts.append(self.detail)
+        if self.matrices > 1:
+            parts.append(f"{self.matrices} matrices")
+        text = f"{self.name}: {', '.join(parts)}"
+        predicted = "; ".join(
+            f"{engine} {1e3 * seconds:.3g} ms" for engine, seconds in self.predicted_s.items()
+        )
+        return f"{text} (predicted: {predicted})" if predicted else text
+
+
 # Called with the number of iterations and the widest gap of the matrices of one search.
 ProgressCallback = Callable[[int, float], None]
 
@@ -199,6 +250,7 @@ class PdhgResult(WithLines):
             ``gap`` is the widest gap of a class.
         largest_share: (B, 2) common served fraction of every demand and its upper bound, for
             matrices that cannot be fully served, NaN for others; None if all are fully served.
+        trace: stages of the solve, in order; of a sequence those of all its programs.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -213,6 +265,7 @@ class PdhgResult(WithLines):
     program_prices: ProgramPrices | None = None
     lines: Lines | None = None
     largest_share: Float[Tensor, "B 2"] | None = None
+    trace: tuple[Stage, ...] = ()
 
     def __repr__(self) -> str:
         value, gap = (
@@ -241,6 +294,14 @@ class PdhgResult(WithLines):
             for is_row_infeasible in is_infeasible
         )
         return dataclasses.replace(allocation, status=tuple(status))
+
+    def in_dtype(self, dtype: torch.dtype) -> PdhgResult:
+        """Return a copy with all tensors in a floating-point type."""
+        tensors: dict[str, Any] = {
+            field: getattr(self, field).to(dtype) for field in _TENSOR_FIELDS
+        }
+        state = PdhgState(self.state.splits.to(dtype), self.state.prices.to(dtype))
+        return dataclasses.replace(self, **tensors, state=state)
 
     def rows(self, rows: Tensor) -> PdhgResult:
         """Return the results of the matrices at the indices ``rows`` (n,), in this order."""

@@ -30,7 +30,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import inlined_kernel, kernel
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.split_table import admit, without_small
 
 # Relief of each round over all demands: of the first search, and of searches from the incumbent
@@ -326,7 +326,7 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
     if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded
-    coarse = pdhg.solve(
+    coarse = pipeline.solve(
         problem.to(torch.float64), gap=_PRICE_GAP, max_iterations=_MAX_PRICE_ITERATIONS
     )
     return improved(problem, rounded, coarse.prices, entries)

@@ -51,7 +51,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.lp import Between, LpResult, solve_lp, solve_milp
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal_ip.purchases.benders import ReportRound, Upgrade, expand_capacity, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.scenarios import Scenarios

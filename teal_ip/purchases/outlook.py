@@ -16,7 +16,7 @@ import torch
 from teal.network.failures import NO_FAILURE
 from teal.objectives import Objective
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal_ip.purchases.benders import Upgrade, expand_capacity
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.igp import expand_for_igp, largest_igp_loads

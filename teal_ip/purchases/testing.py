@@ -14,7 +14,8 @@ import torch
 
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal.solvers.pdhg import PdhgState, solve
+from teal.solvers.pipeline import solve
+from teal.solvers.result import PdhgState
 from teal_ip.purchases.cuts import Cuts, cheapest_cost, make_cuts
 from teal_ip.purchases.scenarios import Scenarios
 

@@ -35,7 +35,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.lp import Between, solve_milp
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal_ip.purchases.hose import Hose, static_limit, worst_matrices
 
 Measure = Literal["utilisation", "dropped"]

@@ -45,7 +45,8 @@ from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 from teal.schemes.igp import check_igp_program
 from teal.solvers.columns import improving
-from teal.solvers.pdhg import PdhgResult, solve
+from teal.solvers.pipeline import solve
+from teal.solvers.result import PdhgResult
 from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 

@@ -9,7 +9,7 @@ from matplotlib.collections import LineCollection
 
 import teal
 from teal.problem import Allocation
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.testing import random_problem
 
 mpl.use("Agg")
@@ -17,7 +17,7 @@ mpl.use("Agg")
 
 def test_the_network_is_drawn_with_its_utilisation() -> None:
     problem = random_problem(3, batch=2)
-    result = pdhg.solve(problem)
+    result = pipeline.solve(problem)
     axes = teal.plot.network(problem, Allocation.of_batch(result.splits, None, 0.0), row=1)
     lines = next(part for part in axes.collections if isinstance(part, LineCollection))
     expected = 100 * problem.utilisation(result.splits)[1].numpy()

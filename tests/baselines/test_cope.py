@@ -13,7 +13,7 @@ from teal.cli import main
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
 from tests.baselines.test_oblivious import worst_ratio
@@ -33,7 +33,7 @@ def past() -> Past:
 
 def _measured(problem: Problem, splits: torch.Tensor) -> float:
     """The largest ratio over the measured matrices."""
-    optimum = pdhg.solve(problem, gap=1e-5).value
+    optimum = pipeline.solve(problem, gap=1e-5).value
     several = splits.expand(problem.batch, -1, -1)
     return float((problem.utilisation(several).amax(1) / optimum).max())
 
@@ -50,7 +50,7 @@ def test_the_penalty_is_kept_and_buys_a_better_ratio_for_what_was_measured(past:
     assert ratios[0] > ratios[-1] + 1e-3
     # Without a penalty that binds: no splits have a smaller largest ratio, found here as a scenario
     # program.
-    optimum = pdhg.solve(problem, gap=1e-5).value
+    optimum = pipeline.solve(problem, gap=1e-5).value
     scaled = problem.with_demand(problem.demand / optimum[:, None])
     assert ratios[-1] == pytest.approx(solve_scenarios(scaled, tail=1.0, gap=1e-4).value, rel=2e-3)
 

@@ -28,7 +28,8 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.runtime.progress import progress_bar
 from teal.schemes.registry import make_scheme
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult
 
 
 @pytest.fixture(scope="module")
@@ -279,13 +280,13 @@ def test_warm_pdhg_starts_from_the_solution_of_the_previous_interval(
     b4: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts: list[Any] = []
-    solve = pdhg.solve
+    solve = pipeline.solve
 
-    def recording_solve(problem: Problem, **options: Any) -> pdhg.PdhgResult:
+    def recording_solve(problem: Problem, **options: Any) -> PdhgResult:
         starts.append(options["warm_start"])
         return solve(problem, **options)
 
-    monkeypatch.setattr("teal.schemes.pdhg.pdhg.solve", recording_solve)
+    monkeypatch.setattr("teal.schemes.pdhg.pipeline.solve", recording_solve)
     rows, _ = _run(b4, {"pdhg:gap=0.01,warm=true": make_scheme("pdhg:gap=0.01,warm=true")}, [0, 2])
     assert all(row.gap <= 0.01 + 1e-9 for row in rows)
     assert starts[:2] == [None, None], "the first matrix has no previous interval"

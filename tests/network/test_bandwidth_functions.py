@@ -26,7 +26,7 @@ from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, dual_bound
 from teal.problem.assessment import assess
 from teal.solvers.columns import improve
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_problem
 from tests.bounds import Cases
 

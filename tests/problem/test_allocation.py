@@ -9,13 +9,13 @@ import torch
 
 from teal.errors import InputError
 from teal.problem import Allocation
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.testing import random_problem
 
 
 def test_the_frame_has_the_flows_of_the_splits() -> None:
     problem = random_problem(3, batch=3)
-    result = pdhg.solve(problem)
+    result = pipeline.solve(problem)
     allocation = Allocation.of_batch(result.splits, result.prices, 0.1)
     frame = allocation.to_frame(problem)
     flows = problem.flows(result.splits)
@@ -42,7 +42,7 @@ def test_the_frame_has_the_flows_of_the_splits() -> None:
 
 def test_a_saved_allocation_is_loaded_unchanged(tmp_path: Path) -> None:
     problem = random_problem(3, batch=3)
-    result = pdhg.solve(problem)
+    result = pipeline.solve(problem)
     for prices in (result.prices, None):
         allocation = Allocation.of_batch(result.splits, prices, 0.1)
         allocation.save(tmp_path / "a.npz")

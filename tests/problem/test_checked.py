@@ -20,7 +20,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.churn import ChurnLimit
 from teal.problem.priority import bound_of_class, class_figures, priority_problem
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.pdhg.shards.sharded import ShardedProblem
 from teal.testing import assert_feasible, make_topology, random_problem
@@ -50,13 +50,13 @@ class _EvenStarter:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: pdhg.solve(_FAIR, starter=_EvenStarter()), "starter"),
-        (lambda: pdhg.solve(_priority(2), starter=_EvenStarter()), "starter"),
-        (lambda: pdhg.solve(_priority(2), warm_start=_STATE), "shape"),
-        (lambda: pdhg.solve(_PLAIN.with_protection(), engine="fused"), "engine"),
-        (lambda: pdhg.solve(_PLAIN, deadline=math.nan), "deadline"),
-        (lambda: pdhg.solve(_PLAIN, max_iterations=-1), "max_iterations"),
-        (lambda: pdhg.solve(_PLAIN.rows(slice(0, 0))), "at least one matrix"),
+        (lambda: pipeline.solve(_FAIR, starter=_EvenStarter()), "starter"),
+        (lambda: pipeline.solve(_priority(2), starter=_EvenStarter()), "starter"),
+        (lambda: pipeline.solve(_priority(2), warm_start=_STATE), "shape"),
+        (lambda: pipeline.solve(_PLAIN.with_protection(), engine="fused"), "engine"),
+        (lambda: pipeline.solve(_PLAIN, deadline=math.nan), "deadline"),
+        (lambda: pipeline.solve(_PLAIN, max_iterations=-1), "max_iterations"),
+        (lambda: pipeline.solve(_PLAIN.rows(slice(0, 0))), "at least one matrix"),
         (lambda: solve_scenarios(_churn(2)), "churn"),
         (lambda: solve_scenarios(_PLAIN.with_protection()), "protection"),
         (lambda: _PLAIN.with_churn_limit(_PLAIN.even_splits * math.nan, 0.1), "finite"),
@@ -117,7 +117,7 @@ def test_classes_with_latency_limits_where_no_pair_has_a_path() -> None:
     assert paths.trie.num_nodes == 0
     demand = {"gold": np.ones((1, 2)), "bronze": np.ones((1, 2))}
     problem = priority_problem(topology, paths, demand, latency_limit_ms={"gold": 1.0})
-    assert float(pdhg.solve(problem).value) == 0
+    assert float(pipeline.solve(problem).value) == 0
 
 
 def test_other_matrices_keep_a_limit_on_churn() -> None:
@@ -125,8 +125,8 @@ def test_other_matrices_keep_a_limit_on_churn() -> None:
     several = problem.with_demand(
         torch.cat([problem.demand, 2 * problem.demand, 3 * problem.demand])
     )
-    alone = pdhg.solve(problem.with_demand(3 * problem.demand), gap=1e-6)
-    together = pdhg.solve(several, gap=1e-6)
+    alone = pipeline.solve(problem.with_demand(3 * problem.demand), gap=1e-6)
+    together = pipeline.solve(several, gap=1e-6)
     torch.testing.assert_close(together.value[2:], alone.value, rtol=3e-6, atol=0)
     limit = several.condition(ChurnLimit)
     assert limit is not None
@@ -137,7 +137,7 @@ def test_other_matrices_keep_a_limit_on_churn() -> None:
 
 @pytest.mark.parametrize("problem", [_priority(3), _FAIR], ids=["priority", "max_min"])
 def test_some_results_of_a_sequence_have_their_own_certificates(problem: Problem) -> None:
-    result = pdhg.solve(problem, gap=1e-2)
+    result = pipeline.solve(problem, gap=1e-2)
     last = torch.tensor([problem.batch - 1])
     own = result.rows(last)
     assessment = teal.assess(problem.rows(last), own)
@@ -198,7 +198,7 @@ def test_no_class_has_more_than_its_bound_over_15_decades() -> None:
             base.demand.numpy() * 10 ** rng.uniform(-5, 10, base.demand.shape) for _ in range(2)
         )
         problem = priority_problem(base.topology, base.paths, {"gold": gold, "bronze": bronze})
-        result = pdhg.solve(problem, gap=0.5, max_iterations=100)
+        result = pipeline.solve(problem, gap=0.5, max_iterations=100)
         assert result.classes is not None
         assert result.program_prices is not None
         for one in (

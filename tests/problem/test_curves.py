@@ -23,7 +23,7 @@ from teal.problem.bounds import all_paths_bound
 from teal.problem.curves import Concave, Curve, project_concave, project_concave_box
 from teal.runtime.arrays import FloatArray
 from teal.solvers.columns import improve
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_problem
 
 ALPHAS = [0.0, 0.5, 1.0, 2.0, 4.0, 16.0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from teal.problem import Problem, scaled_dual_bound
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.testing import random_problem, with_random_steps
 
 
@@ -25,7 +25,7 @@ from teal.testing import random_problem, with_random_steps
 )
 def test_a_problem_that_was_solved_can_be_pickled(changed: Callable[[Problem], Problem]) -> None:
     problem = changed(random_problem(1, batch=3))
-    result = pdhg.solve(problem, gap=1e-3)
+    result = pipeline.solve(problem, gap=1e-3)
     bound = scaled_dual_bound(problem, result.prices)
     again = pickle.loads(pickle.dumps(problem))
     torch.testing.assert_close(again.value(result.splits), problem.value(result.splits))

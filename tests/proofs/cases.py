@@ -14,7 +14,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.priority import priority_problem
 from teal.proofs.write import write_proof
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.testing import cabled_topology, random_problem, random_topology
 
 _NEARLY_FULL = 0.9

@@ -29,7 +29,7 @@ from teal.problem.priority import priority_problem
 from teal.proofs import check
 from teal.proofs.flows import PathFlows, read_flows, splits_over
 from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, write_proof
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.testing import make_topology
 from tests.proofs.exact import is_true
 from tests.proofs.mutations import Lines

@@ -18,7 +18,7 @@ from teal.problem.assessment import assess
 from teal.problem.priority import priority_problem
 from teal.proofs import check
 from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, make_claims, write_proof
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_problem
 from tests.proofs.cases import CASES, Case, problem_of
 

@@ -24,8 +24,8 @@ from teal.problem import Allocation, assess
 from teal.runtime import cuda, kernel_cache, kernel_fingerprint
 from teal.runtime.kernel_cache import KernelCache, interpreting
 from teal.runtime.kernel_fingerprint import fingerprint
-from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.kernels import step
+from teal.solvers.pipeline import solve
 from teal.testing import random_problem
 
 PACKAGE = Path(kernel_cache.__file__).parents[1]

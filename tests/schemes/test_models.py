@@ -22,6 +22,7 @@ from teal.schemes.price_gnn import PriceGnnScheme
 from teal.serving.engine.allocation_task import single_program_task
 from teal.serving.engine.network_state import Job, NetworkState, check_model
 from teal.solvers.pdhg.model_start import ModelStart
+from tests.solvers.engine_times import prefer
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=3,count=2,load=8"]
 
@@ -113,7 +114,7 @@ def test_the_service_starts_from_a_model_where_it_serves_the_objective(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
-    monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
+    prefer(monkeypatch, "pdhg")
     topology, model = teal.load_topology("b4"), teal.load_model("b4")
     check_model(model)
     calls: list[str] = []

@@ -77,7 +77,7 @@ def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
         "from teal.nn import price_gnn_fused\n"
         "from teal.pathops import response\n"
         "from teal.schemes.models import load_model\n"
-        "from teal.solvers.pdhg import prepare\n"
+        "from teal.solvers.pipeline import prepare\n"
         "topology = teal.load_topology('b4')\n"
         "traffic = teal.load_traffic('gravity:seed=0,load=8,count=1', topology)\n"
         "paths = teal.compute_paths(topology, traffic.pairs)\n"

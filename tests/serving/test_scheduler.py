@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.solvers.engine_times import prefer
+
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import teal
@@ -26,7 +28,7 @@ from teal.serving.engine.queue import Chunk, Queue, QueuedRequest
 from teal.serving.engine.requests import Options
 from teal.serving.engine.scheduler import Scheduler, solve_slice
 from teal.serving.engine.service_times import ServiceTimeEstimate
-from teal.solvers.pdhg import Stop
+from teal.solvers.result import Stop
 from tests.serving.service import (
     b4_network_state,
     b4_service,
@@ -92,9 +94,7 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
     network_state: NetworkState, given: AllocationTask | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Interior points solve a matrix at once; PDHG can pause.
-    monkeypatch.setattr(
-        "teal.solvers.interior.engine.pdhg_iterations_before", lambda *_, **__: None
-    )
+    prefer(monkeypatch, "pdhg")
 
     async def work() -> None:
         chunks = []

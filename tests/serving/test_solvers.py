@@ -13,6 +13,8 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from tests.solvers.engine_times import prefer
+
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import teal
@@ -85,7 +87,7 @@ def test_answers_say_which_solver_they_are_from(
 ) -> None:
     monkeypatch.setattr(models, "saves_time", lambda _: True)
     monkeypatch.setattr(ModelStart, "saves_time", lambda start, _: not start._is_warm)
-    monkeypatch.setattr("teal.solvers.interior.engine.is_faster", lambda *_: False)
+    prefer(monkeypatch, "pdhg")
 
     async def work() -> None:
         async with service(

@@ -26,7 +26,8 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
 from teal.solvers.columns import ColumnRound, improve
-from teal.solvers.pdhg import solve
+from teal.solvers.interior.engine import InteriorPoints
+from teal.solvers.pipeline import solve
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 from tests.bounds import Cases
 
@@ -258,6 +259,6 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> None:
         pytest.fail("interior points were asked")
 
-    monkeypatch.setattr("teal.solvers.pdhg.single._solve_by_interior_points", refuse)
+    monkeypatch.setattr(InteriorPoints, "solve", refuse)
     result = improve(problem, target=1e-2, engine="pdhg")
     assert float(result.gap_all_paths.max()) <= 1e-2

@@ -9,7 +9,7 @@ import torch
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, violations
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.short_paths import preferred, shortened
 from teal.testing import make_topology, random_problem
 
@@ -55,7 +55,7 @@ def test_the_largest_utilisation_stays_where_it_is_minimised() -> None:
 def test_what_each_demand_carries_and_feasibility_stay(seed: int, objective: ObjectiveName) -> None:
     problem = random_problem(seed, objective=objective)
     latency = torch.as_tensor(np.random.default_rng(seed).uniform(1, 5, problem.topology.num_links))
-    result = pdhg.solve(problem, gap=1e-3)
+    result = pipeline.solve(problem, gap=1e-3)
     moved = shortened(problem, result.splits, latency)
     torch.testing.assert_close(moved.sum(-1), result.splits.sum(-1), atol=1e-9, rtol=0)
     torch.testing.assert_close(

@@ -15,7 +15,7 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.feasibility import violations
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.projection import project
 from teal.solvers.split_table import admit, in_table, table_weights, without_small
 from teal.testing import assert_feasible, make_topology, random_problem
@@ -83,7 +83,7 @@ def test_capacity_freed_by_admission_is_filled_again() -> None:
 def test_no_split_is_below_the_least_and_nothing_overflows(objective: ObjectiveName) -> None:
     for seed in range(6):
         problem = random_problem(seed, objective=objective, batch=3)
-        splits = pdhg.solve(problem, gap=1e-3).splits
+        splits = pipeline.solve(problem, gap=1e-3).splits
         for least in (0.0, 0.1, 0.4, 0.9):
             kept = without_small(problem, splits, least)
             assert_feasible(problem, Allocation.of_batch(kept, None, 0.0))

@@ -14,7 +14,7 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Allocation, Problem, assess
 from teal.problem.allocation import Status
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.split_table import admit, table_weights
 from teal.solvers.table_search import in_tables
 from teal.testing import make_topology, random_problem
@@ -30,7 +30,7 @@ def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
     seed: int, objective: ObjectiveName, entries: int, failed: int
 ) -> None:
     problem = random_problem(seed, objective=objective, batch=3, failed=failed, idle=0.3)
-    solved = pdhg.solve(problem, gap=1e-2)
+    solved = pipeline.solve(problem, gap=1e-2)
     rounded = admit(problem, solved.splits, entries)
     splits = in_tables(problem, solved.splits, entries)
     assert all(
@@ -78,7 +78,7 @@ def test_one_entry_comes_near_the_best_choice_of_paths(seed: int) -> None:
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
     demand = (4 * torch.rand(paths.num_demands, generator=generator, dtype=torch.float64)).numpy()
     problem = Problem.create(topology, paths, Objective(), demand)
-    solved = pdhg.solve(problem, gap=1e-4)
+    solved = pipeline.solve(problem, gap=1e-4)
     value = float(problem.value(in_tables(problem, solved.splits, 1))[0])
     assert value > 0.97 * _best_of_all(problem)
 
@@ -89,7 +89,7 @@ def test_two_fifths_of_what_rounding_loses_on_small_networks_are_found_again() -
     still = 0.0
     for seed in range(12):
         problem = random_problem(seed, nodes=10, batch=1, num_paths=4)
-        solved = pdhg.solve(problem, gap=1e-4)
+        solved = pipeline.solve(problem, gap=1e-4)
         optimum = float(solved.value[0])
         lost += 1 - float(problem.value(admit(problem, solved.splits, 1))[0]) / optimum
         still += 1 - float(problem.value(in_tables(problem, solved.splits, 1))[0]) / optimum

@@ -19,7 +19,7 @@ from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_hedge_gate
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal_next import pretrain as hedge_samples
 from teal_next.pretrain import (
     HISTORIES,
@@ -79,7 +79,9 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
         splits = last.allocate(Past(recording.problem, recording.traffic.part(0, known)))
     np.testing.assert_allclose(recording.decisions[0, 0], splits.numpy(), atol=1e-6)
     came = recording.problem.with_demand(torch.from_numpy(recording.traffic.read([row])))
-    assert recording.optimum[0] == pytest.approx(float(pdhg.solve(came, gap=1e-4).value), rel=2e-3)
+    assert recording.optimum[0] == pytest.approx(
+        float(pipeline.solve(came, gap=1e-4).value), rel=2e-3
+    )
 
 
 @pytest.mark.system

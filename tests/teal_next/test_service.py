@@ -27,7 +27,7 @@ from teal.schemes.past import Past
 from teal.serving.engine.allocation_task import AllocationTask
 from teal.serving.engine.errors import ServiceError
 from teal.serving.engine.responses import AllocationAnswer, NamedAllocation
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal_next.evaluation import realised
 from teal_next.service import NextInterval
 from tests.serving.service import b4_network_state, b4_service, run, service
@@ -104,7 +104,9 @@ def test_limits_follow_what_intervals_brought(tmp_path: Path) -> None:
         before = own.allocate(_network())
         own.matrices.add(_times(1, row), rates[row : row + 1])
         problem = _network().with_demand(_torch(rates[row : row + 1]))
-        ratios.append(realised(problem, before.splits) / float(pdhg.solve(problem, gap=1e-3).value))
+        ratios.append(
+            realised(problem, before.splits) / float(pipeline.solve(problem, gap=1e-3).value)
+        )
     limit = own.allocate(_network()).limit
     assert min(ratios) >= 1 - 1e-6
     assert np.sort(ratios)[-3] - 2e-3 <= limit <= max(ratios) + 2e-3

@@ -61,9 +61,9 @@ from teal.serving.engine.errors import ServiceError, invalid_request
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.service_times import SearchKind, ServiceTimeEstimate, SolverTimes
 from teal.serving.engine.solvers import MODEL, solve_steps
-from teal.solvers import pdhg
+from teal.solvers import pdhg, pipeline
 from teal.solvers.candidates import choose_paths, representative_matrices
-from teal.solvers.pdhg import Starter
+from teal.solvers.result import PdhgState, Starter, Stop
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
@@ -265,7 +265,7 @@ def check_model(model: Starter) -> None:
         raise InputError.invalid(
             "model", "", "the predicted splits or prices are NaN or infinite", "train it again"
         )
-    pdhg.solve(problem, max_iterations=8, warm_start=(splits, prices))
+    pipeline.solve(problem, max_iterations=8, warm_start=(splits, prices))
 
 
 @functools.cache
@@ -346,8 +346,8 @@ class BatchResult:
     problem: Problem
     splits: torch.Tensor
     prices: torch.Tensor
-    stopped_by: tuple[pdhg.Stop, ...]
-    state: pdhg.PdhgState
+    stopped_by: tuple[Stop, ...]
+    state: PdhgState
     iterations: int
     solver: str
     kind: SearchKind
@@ -410,7 +410,7 @@ def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
 
 
 def _status_words(
-    result: BatchResult, rows: slice, stopped_by: Sequence[pdhg.Stop], gap: float
+    result: BatchResult, rows: slice, stopped_by: Sequence[Stop], gap: float
 ) -> tuple[str, ...]:
     """Return the status of each matrix of an answer.
 
@@ -462,7 +462,7 @@ def _line_records(
     }
 
 
-def stop_reason(stop: pdhg.Stop, solver: str) -> str:
+def stop_reason(stop: Stop, solver: str) -> str:
     """Return the status of a search whose validated gap exceeds the requested one.
 
     It is the reason why the search ended; "rounding" if the search itself reached the gap, so that
@@ -475,7 +475,7 @@ def stop_reason(stop: pdhg.Stop, solver: str) -> str:
     # The model alone does not iterate.
     if solver == MODEL:
         return MODEL
-    return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
+    return (Stop.ROUNDING if stop is Stop.GAP else stop).value
 
 
 class SharedNetworkState:
@@ -631,8 +631,8 @@ class NetworkState:
             problem = self.problem(
                 AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
             )
-            pdhg.prepare(problem, gap=_WARM_UP_GAP)
-        pdhg.solve(problem, gap=0.1, max_iterations=8)
+            pipeline.prepare(problem, gap=_WARM_UP_GAP)
+        pipeline.solve(problem, gap=0.1, max_iterations=8)
         # Calibrate the service-time estimate, after one untimed answer: seconds for one matrix, and
         # for a full batch if that is expected to be fast.
         task = single_program_task(objective)
@@ -662,7 +662,7 @@ class NetworkState:
         return time.perf_counter() - begin
 
     def solve(
-        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+        self, job: Job, starter: Starter | None = None, start: PdhgState | None = None
     ) -> BatchResult:
         """Solve a job without pauses, and return its result.
 
@@ -676,7 +676,7 @@ class NetworkState:
         return run.result
 
     def begin(
-        self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None
+        self, job: Job, starter: Starter | None = None, start: PdhgState | None = None
     ) -> Run[BatchResult]:
         """Return the interruptible solve of a job.
 
@@ -690,7 +690,11 @@ class NetworkState:
         return Run(self._solve_steps(job, deadline, starter, start), deadline)
 
     def _solve_steps(
-        self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
+        self,
+        job: Job,
+        deadline: Deadline,
+        starter: Starter | None,
+        start: PdhgState | None,
     ) -> Steps[BatchResult]:
         """Solve a job as a generator, which yields at points where the solve can pause.
 

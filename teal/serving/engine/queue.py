@@ -31,7 +31,8 @@ from teal.serving.engine.answer import Answer
 from teal.serving.engine.errors import CLIENT_SHARE
 from teal.serving.engine.network_state import BatchResult, NetworkState
 from teal.serving.engine.requests import Options
-from teal.solvers.pdhg import MAX_LANES, PdhgState
+from teal.solvers.pdhg import MAX_LANES
+from teal.solvers.result import PdhgState
 
 
 @dataclasses.dataclass(eq=False)

@@ -31,7 +31,7 @@ from teal.serving.engine.errors import (
 from teal.serving.engine.network_state import BatchResult, Job, NetworkState
 from teal.serving.engine.queue import Chunk, Queue, QueuedRequest
 from teal.serving.engine.solvers import AUTO, PDHG
-from teal.solvers.pdhg import PdhgState, Starter, Stop
+from teal.solvers.result import PdhgState, Starter, Stop
 
 # Minimum length of a slice: a new request does not end the slice earlier.
 _MIN_SLICE_S = 0.05

@@ -29,8 +29,15 @@ from teal.schemes.models import helps, serves
 from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.errors import ServiceError, invalid_request
-from teal.solvers import pdhg
-from teal.solvers.result import rounds_for, start_for, start_of_sample
+from teal.solvers import pipeline
+from teal.solvers.result import (
+    PdhgResult,
+    PdhgState,
+    Starter,
+    rounds_for,
+    start_for,
+    start_of_sample,
+)
 
 SOLVERS = AUTO, MODEL, MODEL_PDHG, PDHG = "auto", "model", "model-pdhg", "pdhg"
 # Name of the solver of allocations for the next interval.
@@ -46,7 +53,7 @@ class _RecordingStarter:
         was_used: whether a warm start was requested.
     """
 
-    model: pdhg.Starter
+    model: Starter
     was_used: bool = False
 
     def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,14 +84,14 @@ class _RecordingStarter:
 def solve_steps(
     problem: Problem,
     solver: str,
-    model: pdhg.Starter | None,
+    model: Starter | None,
     engine: SuccessivePdhg,
     gap: float,
     deadline: Deadline,
-    start: pdhg.PdhgState | None,
+    start: PdhgState | None,
     *,
     prefer_model: bool = True,
-) -> Steps[tuple[pdhg.PdhgResult, str]]:
+) -> Steps[tuple[PdhgResult, str]]:
     """Solve B matrices as an interruptible computation.
 
     Args:
@@ -111,11 +118,11 @@ def solve_steps(
     if solver in (MODEL, MODEL_PDHG):
         model = _require_model(problem, model)
         if start is None or solver == MODEL:
-            start = pdhg.PdhgState(*model.start(problem))
+            start = PdhgState(*model.start(problem))
         if solver == MODEL:
             # Model alone: one projection without iterations. It bypasses `engine`, so that the
             # warm-start state of the network, nearer to the optimum, stays.
-            steps = pdhg.solving(
+            steps = pipeline.solving(
                 problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start
             )
             return (yield from steps), MODEL
@@ -131,7 +138,7 @@ def solve_steps(
     return result, MODEL_PDHG if recorder is not None and recorder.was_used else PDHG
 
 
-def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
+def model_supports(problem: Problem, model: Starter | None) -> bool:
     """Return whether the service has a model that supports a problem.
 
     Args:
@@ -145,7 +152,7 @@ def model_supports(problem: Problem, model: pdhg.Starter | None) -> bool:
     return True
 
 
-def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
+def _require_model(problem: Problem, model: Starter | None) -> Starter:
     """Return the model if it supports a problem.
 
     Args:
@@ -160,7 +167,7 @@ def _require_model(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter
         raise invalid_request(
             "solver: this service has no model; use auto or pdhg, or start it with --model"
         )
-    if problem.classes is not None or not pdhg.takes_starter(problem):
+    if problem.classes is not None or not pipeline.takes_starter(problem):
         raise invalid_request(
             "solver: models do not support demand classes and max_min; use auto or pdhg"
         )

@@ -31,11 +31,11 @@ from teal.serving.engine.parts import warm_up_parts
 from teal.serving.engine.proof import build_proof, check_provable
 from teal.serving.engine.request_kinds import AllocationKind, allocation_kinds
 from teal.serving.engine.requests import AllocationRequest, NetworkSpec
-from teal.solvers import columns, pdhg
+from teal.solvers import columns, pdhg, pipeline
+from teal.solvers.engine_choice import ENGINES
 from teal.solvers.interior import engine as interior
-from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_engine
-from teal.solvers.pdhg.solver import ENGINES
+from teal.solvers.result import Starter
 from teal.solvers.sequences import class_rows, rate_cuts
 
 _NODES = "a", "b", "c"
@@ -190,6 +190,6 @@ def _solve_twice(problem: Problem, gap: float, engine: str) -> None:
     start = None
     with contextlib.suppress(InputError):
         for _ in ("cold", "warm"):
-            start = pdhg.solve(
+            start = pipeline.solve(
                 problem, gap=gap, engine=engine, max_iterations=_ITERATIONS, warm_start=start
             )

@@ -1,8 +1,7 @@
 """PDHG, primal-dual hybrid gradient (Chambolle & Pock 2011), over the path trie.
 
 Solves B traffic matrices of one network at once, to a certified gap between a feasible allocation
-and a dual bound.  Entry points: :func:`solve`, and :func:`solving`, the same as a computation that
-can be paused.
+and a dual bound.  Entry point: :class:`Pdhg`, an engine of :mod:`teal.solvers.pipeline`.
 
 Saddle point, with S a scale that makes the objective of order 1 and prices p[e] = S y[e] / c[e]:
 
@@ -50,40 +49,18 @@ the ratio of the distances by which y and w moved.
 |        | of y, divides that of w            |                |           |                       |
 | tau    | step size of w                     | Gbit/s         | (B, D)    | primal_step           |
 
-Stages of a solve: :mod:`solver` validates options and expands sequences of programs;
-:mod:`single` rewrites side conditions, presolves (:mod:`reduction`), selects engines and splits the
-batch; :mod:`search` drives one engine to the target gap.  Engines: :mod:`plain` (reference, in
-torch), :mod:`fused` (compiled, CPU) and :mod:`cuda` compute the same iteration;
-:mod:`reduction` has an equilibrated engine for magnitudes that span many decades.  For piecewise
+:mod:`solver` selects the kernels and the start and splits the batch; :mod:`search` drives them to
+the target gap; :mod:`reduction` presolves extreme magnitudes.  :mod:`plain` (reference, in torch),
+:mod:`fused` (compiled, CPU) and :mod:`cuda` compute the same iteration.  For piecewise
 constant marginal values (:mod:`teal.problem.steps`) the primal prox is
 :func:`teal.problem.prox.project_steps`.
 """
 
+from teal.deprecated import with_moved_names
 from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES, lanes_of
 from teal.solvers.pdhg.model_start import foretells_work
-from teal.solvers.pdhg.solver import (
-    prepare,
-    register_sequence,
-    solve,
-    solving,
-    takes_starter,
-    tasks_of,
-)
-from teal.solvers.result import PdhgResult, PdhgState, Starter, Stop
+from teal.solvers.pdhg.solver import Pdhg
 
-__all__ = [
-    "LANES",
-    "MAX_LANES",
-    "PdhgResult",
-    "PdhgState",
-    "Starter",
-    "Stop",
-    "foretells_work",
-    "lanes_of",
-    "prepare",
-    "register_sequence",
-    "solve",
-    "solving",
-    "takes_starter",
-    "tasks_of",
-]
+__all__ = ["LANES", "MAX_LANES", "Pdhg", "foretells_work", "lanes_of"]
+
+__getattr__ = with_moved_names(__name__)

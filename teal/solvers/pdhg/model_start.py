@@ -24,16 +24,12 @@ before the first round.  The model is used where it saves more than m.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-
-import torch
-from torch import Tensor
 
 from teal.problem import Problem
-from teal.problem.bounds import usable_prices
+from teal.solvers import cost_model
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.search import FIRST_CHECK
-from teal.solvers.result import PdhgState, Starter, rounds_for, start_for
+from teal.solvers.result import Starter, rounds_for, start_for, usable_start
 
 # Cost model m (module docstring), from 12 cases on each of seven networks of 40 to 125 nodes; the
 # cost of calls is from GEANT.
@@ -149,36 +145,9 @@ def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> 
     return 2 * iterations if is_warm else FIRST_CHECK + iterations
 
 
-def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:
-    """Return a model's splits and prices as a valid start: splits >= 0 with sums of at most 1, and
-    finite prices.
-
-    Args:
-        problem: B matrices.
-        start: function of the problem that returns splits (B, D, K) and prices (B, E).
-    """
-    splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
-    # NaN, infinite and negative splits become 0.
-    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    return PdhgState(
-        splits / splits.sum(-1, keepdim=True).clamp(min=1),
-        usable_prices(problem, prices, max_ratio=1.0),
-    )
-
-
-def may_benefit_from_model(problem: Problem) -> bool:
-    """Whether a model's start can save time: in programs that maximise a linear value.
-
-    Balanced programs and concave utilities need fewer iterations from a model, but the model takes
-    longer than it saves: on networks of 50 to 158 nodes the total took 0.9 to 20 times as long, to
-    1% and 0.1%.
-    """
-    return not problem.demand_set.carries_all and problem.utility is None
-
-
 def foretells_work(problem: Problem, engine: str) -> bool:
     """Whether a model may start the program (:class:`ModelStart`): it maximises a linear value
     without side conditions, on the compiled CPU engine.
     """
-    may_benefit = not problem.conditions and may_benefit_from_model(problem)
+    may_benefit = not problem.conditions and cost_model.may_benefit_from_model(problem)
     return may_benefit and engine in ("auto", "fused") and FusedEngine.accepts(problem)

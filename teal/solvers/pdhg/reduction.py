@@ -1,27 +1,13 @@
-"""Presolve of programs with extreme magnitudes, and an equilibrated PDHG engine for wide ones.
+"""Presolve of programs with extreme magnitudes.
 
 :class:`Reduction` presolves a program and translates results back: unusable demand and capacity are
 removed (:attr:`teal.problem.Problem.usable`); where magnitudes are far from 1, the units of Gbit/s
 (per matrix) and of value are scaled by powers of two, which are exact; in value maximisation links
 of negligible capacity are closed, at a price at which no path over them is profitable.
 
-:class:`EquilibratedEngine` is the plain engine with step sizes per path, for magnitudes that span
-many decades.  The other engines have one step size per demand, set by its narrowest path: a path a
-million times wider then fills a million times too slowly.  Here the diagonal preconditioner of Pock
-& Chambolle (2011, lemma 2) is applied after scaling each variable by its largest magnitude in an
-optimum.  Symbols: table in :mod:`teal.solvers.pdhg`.
-
-    a[d, k] = min(1, S b[d, k] / demand[d])      largest share that a path can carry, b its
-                                                 bottleneck (S = 1 for value maximisation: the
-                                                 utilisation of a link is at most 1);
-    r[e]    = c[e] V / S for value maximisation: y if the price is V, the largest value of a Gbit/s;
-              for a balanced program min(c[e], load[e] / S) over the largest of them, with the load
-              of all shares at a;
-    h[d, k] = (sum of r / c along the path) / a[d, k],
-    m[e]    = (sum of demand a over the paths through e) / (c[e] r[e]).
-
-S of a balanced program is the largest utilisation under splits in proportion to the bottlenecks of
-the paths.  The primal weight starts at 1, since all magnitudes are 1 after scaling.
+:func:`spans_decades` finds programs whose magnitudes are too far apart for PDHG, which has one step
+size per demand, set by its narrowest path: a path a million times wider then fills a million times
+too slowly.
 """
 
 from __future__ import annotations
@@ -34,15 +20,12 @@ from torch import Tensor
 
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
-from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, start, total_value
-from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
 # Largest capacity, and largest demand, over the smallest capacity that step sizes per demand
 # follow.
 MAX_CAPACITY_RATIO = 1e4
-_MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
 
 
 def spans_decades(problem: Problem) -> Tensor:
@@ -58,105 +41,6 @@ def spans_decades(problem: Problem) -> Tensor:
     return (largest > MAX_CAPACITY_RATIO * smallest) | (
         problem.demand.amax(1) > MAX_CAPACITY_RATIO * smallest
     )
-
-
-def equilibrated_scaling(problem: Problem) -> Scaling:
-    """Compute step sizes per path for variables over their largest magnitude in an optimum.
-
-    These magnitudes are a for the share of a path and r for the dual variable of a link.  With
-    bottlenecks b of the paths, capacities c, the scale S of the objective and the largest value V
-    of a Gbit/s, they and the inverse step sizes h of the paths and m of the links are:
-
-        a = min(1, b / demand),     r = c V / S                            (value maximisation),
-        a = min(1, S b / demand),   r = min(c, load / S) over its maximum  (balanced program),
-        h = pathsum(r / c) / a,     m = linksum(demand a) / c / r          (m over S if balanced).
-
-    Args:
-        problem: B matrices, float64.
-    """
-    demand = problem.demand[..., None]
-    bottleneck = problem.bottleneck
-    on_simplex = problem.price_set.on_simplex
-    unscaled_objective = (
-        problem.utilisation(_normalised(bottleneck)).amax(1) if on_simplex else total_value(problem)
-    )
-    # Magnitudes: flow a * demand of each path, and r of each dual variable.
-    objective_scale = torch.where(unscaled_objective > 0, unscaled_objective, 1)[:, None]
-    load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
-    if not on_simplex:
-        max_flow = torch.minimum(demand, bottleneck)
-        if problem.largest_share is not None:
-            max_flow = torch.minimum(max_flow, demand * problem.largest_share)
-        dual_size = problem.capacity * problem.path_value.amax() / objective_scale
-    else:
-        max_flow = torch.minimum(demand, objective_scale[..., None] * bottleneck)
-        load = torch.minimum(problem.capacity, problem.ops.link_sum(max_flow) / objective_scale)
-        dual_size = (load / load.amax(1, keepdim=True).clamp(min=_MIN_DIVISOR)).clamp(min=1e-30)
-    # Step sizes h and m of the scaled variables.
-    largest_share = torch.where(
-        demand > 0, max_flow / demand.clamp(min=_MIN_DIVISOR), problem.path_mask.to(demand)
-    )
-    inverse_capacity_sum = problem.ops.path_sum(
-        dual_size * problem.inverse_capacity
-    ) / largest_share.clamp(min=_MIN_DIVISOR)
-    full_path_utilisation = (
-        problem.ops.link_sum(problem.flows(largest_share))
-        * problem.inverse_capacity
-        / dual_size.clamp(min=_MIN_DIVISOR)
-    )
-    full_path_utilisation = full_path_utilisation / load_scale
-    return Scaling(
-        objective_scale=objective_scale,
-        inverse_capacity_sum=torch.where(
-            problem.path_mask & (inverse_capacity_sum > 0), inverse_capacity_sum, 1
-        ),
-        full_path_utilisation=torch.where(full_path_utilisation > 0, full_path_utilisation, 1e-30),
-        load_scale=load_scale,
-        largest_share=largest_share,
-        dual_size=dual_size,
-    )
-
-
-def _normalised(shares: Tensor) -> Tensor:
-    """Scale ``shares`` (B, D, K) to a sum of 1 per demand; all zeros stay zero."""
-    return shares / shares.sum(-1, keepdim=True).clamp(min=_MIN_DIVISOR)
-
-
-class EquilibratedEngine(PlainEngine):
-    """PDHG with step sizes per path, in float64, for magnitudes that span many decades.
-
-    Args:
-        problem: B matrices.
-        state: start of the iteration; None for zero flow and prices, or in a balanced program for
-            splits in proportion to the bottlenecks of the paths.
-        dtype: unused; the iteration is in float64.
-    """
-
-    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        self._problem = exact = problem.solved.to(torch.float64)
-        self._scale = scale = equilibrated_scaling(exact)
-        DenseEngine.__init__(self, exact, scale.price_scale)
-        self._init_iterates(self._first_point(state), torch.ones_like(exact.capacity[:, 0]))
-
-    def _first_point(self, state: PdhgState | None) -> Point:
-        """Return the first iterate: ``state``, with shares clamped to the capacities of the paths.
-
-        Without a state it is zero flow and prices; a balanced program then starts from shares in
-        proportion to the bottlenecks of the paths.
-        """
-        exact = self._problem
-        largest_share = self._scale.largest_share
-        point = start(exact, self._scale, state)
-        splits = torch.minimum(point.splits, largest_share)
-        if exact.demand_set.carries_all:
-            has_splits = splits.sum(-1, keepdim=True) > 0
-            shares = (
-                torch.where(has_splits, splits, exact.bottleneck)
-                if state is not None
-                else exact.bottleneck
-            )
-            splits = _normalised(shares)
-        return Point(splits, point.dual)
 
 
 # Range of the largest capacity (Gbit/s) and of the value per Gbit/s in which units stay unchanged.
@@ -196,7 +80,7 @@ def has_ordinary_numbers(problem: Problem) -> bool:
 
 
 def is_ordinary(problem: Problem) -> bool:
-    """Whether a few sums show that a program needs neither presolve nor the equilibrated engine.
+    """Whether a few sums show that a program needs no presolve and has ordinary magnitudes.
 
     Numbers are ordinary, and no link is wider than the sum of a matrix's demands (where a link has
     failed, of the demands with a path). This shortcut matters: on small networks the full test

@@ -1,457 +1,198 @@
-"""Entry points of PDHG solves: validate options, expand sequences of programs, start the solve.
+"""PDHG as an engine of the solve pipeline: form of the kernels, parts of the batch, and start.
 
-:func:`solve` takes B matrices under any objective and returns a :class:`PdhgResult` with a
-certified gap; :func:`solving` is the same as a pausable computation. An objective is one linear or
-concave program (:mod:`teal.solvers.pdhg.single`), a sequence of programs
-(:mod:`teal.solvers.sequences`), or a least-cost program (:mod:`teal.solvers.least_cost`).
+:class:`Pdhg` selects the compiled kernels that support a program, else the reference engine; solves
+as many matrices at once as that engine takes; and starts from sampled demands or from a model where
+that saves time (:mod:`teal.solvers.pdhg.samples`, :mod:`teal.solvers.pdhg.model_start`).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from functools import partial
-from numbers import Real
-from typing import Protocol, TypedDict, Unpack, runtime_checkable
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from teal.errors import InputError
-from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.bounds import usable_prices
-from teal.problem.prox import project_box
-from teal.runtime.interruptible import Deadline, Steps, complete, with_single_threaded_torch
-from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers import least_cost
-from teal.solvers.interior import engine as interior
-from teal.solvers.pdhg.fused.engine import FusedEngine
-from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.model_start import foretells_work, may_benefit_from_model
-from teal.solvers.pdhg.reduction import spans_decades
-from teal.solvers.pdhg.single import (
-    SearchOptions,
-    is_solved_without_kernels,
-    iteration_dtype,
-    solve_single,
-    starts_from_samples,
-)
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
-from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
-from teal.solvers.sequences.task import Tasks, run_tasks
-from teal.spec import register
+from teal.runtime.interruptible import Steps
+from teal.solvers import cost_model
+from teal.solvers.contract import Limits, Start
+from teal.solvers.interior.engine import FirstProgram
+from teal.solvers.pdhg.engine import PdhgEngine
+from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
+from teal.solvers.pdhg.model_start import ModelStart, foretells_work
+from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.samples.start import SampledStart, is_faster
+from teal.solvers.pdhg.search import Search
+from teal.solvers.result import PdhgResult, merged
 
-ENGINES = ("auto", "fused", "plain", "equilibrated", "interior")
-WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+_FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
 
-@runtime_checkable
-class MakeTasks(Protocol):
-    """Factory of the tasks of an objective that is a sequence of programs."""
+def iteration_dtype(problem: Problem, gap: float, dtype: torch.dtype | None) -> torch.dtype:
+    """Return the floating-point type of the splits in the iteration.
 
-    def __call__(
+    float64 under a utility; else ``dtype``, or if it is None float64 for target gaps below 1e-5 and
+    float32 for others.
+    """
+    # float32 would round small shares to 0, where the utility is undefined.
+    if problem.utility is not None:
+        return torch.float64
+    return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
+
+
+def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
+    """Whether the search for one program without side conditions starts from sampled demands.
+
+    Args:
+        problem: B matrices.
+        gap: target gap.
+        engine: "auto", or the name of an engine; only "auto" samples.
+    """
+    # Samples are drawn in proportion to rates, so they represent demands of equal weight poorly.
+    is_weighted_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
+    may_sample = engine == "auto" and problem.largest_share is None and is_weighted_by_demand
+    may_sample = may_sample and FusedEngine.accepts(problem)
+    return may_sample and is_faster(problem.paths, gap)
+
+
+class Pdhg:
+    """PDHG on the fastest kernels that support a program.
+
+    Args:
+        form: "fused" (compiled), "plain" (reference), or "auto" for the fastest.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        first: presolved program of the first matrix, for the prediction; None to presolve it there.
+        may_stall: whether a search stops where the gap no longer shrinks.
+        may_replace_start: whether sampled demands or a model may replace the start.
+    """
+
+    def __init__(
         self,
-        problem: Problem,
-        gap: float,
+        form: str = "auto",
+        dtype: torch.dtype | None = None,
+        first: FirstProgram | None = None,
         *,
-        knows_value_steps: bool,
-        start: PdhgState | None = None,
-    ) -> Tasks:
-        """Return the tasks of a problem.
+        may_stall: bool = False,
+        may_replace_start: bool = True,
+    ) -> None:
+        self._form = form
+        self._dtype = dtype
+        self._first = first
+        self._may_stall = may_stall
+        self._may_replace_start = may_replace_start
+
+    @property
+    def name(self) -> str:
+        """The name of the form; "pdhg" for "auto"."""
+        return "pdhg" if self._form == "auto" else self._form
+
+    def accepts(self, problem: Problem) -> bool:
+        """Return whether the form supports a program; the reference engine supports all."""
+        if self._form != "fused" or FusedEngine.accepts(problem):
+            return True
+        return _accepted_by_cuda(problem)
+
+    def predict_seconds(self, problem: Problem, start: Start, gap: float) -> float:
+        """Return the predicted time of the compiled CPU engine to the target gap, s.
+
+        It is infinite for a program that this engine does not support.
+
+        Args:
+            problem: B matrices, the first of which stands for all.
+            start: start of the search; a model is not counted.
+            gap: target gap.
+        """
+        if not FusedEngine.accepts(problem):
+            return math.inf
+        features = (self._first or FirstProgram(problem)).features(gap)
+        return cost_model.seconds("pdhg", features, is_warm=start.state is not None)
+
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+        """Solve every matrix, in parts of the batch of the size that the kernels solve at once.
+
+        Args:
+            problem: B matrices of one program without side conditions.
+            start: start of the search.
+            limits: target and limits.
+
+        Raises:
+            InputError: the form does not support the program.
+        """
+        dtype = iteration_dtype(problem, limits.gap, self._dtype)
+        # ``lanes``: number of matrices that the kernels solve at once.
+        make_engine, lanes = self._kernels(problem, dtype)
+        results: list[PdhgResult] = []
+        for first in range(0, problem.batch, lanes):
+            rows = slice(first, first + lanes)
+            part = problem if lanes >= problem.batch else problem.rows(rows)
+            state = None if start.state is None else start.state.rows(rows)
+            # Each part gets time in proportion to its number of matrices.
+            begin = time.perf_counter()
+            deadline = limits.deadline.share(part.batch / (problem.batch - first))
+            engine = make_engine(part, state, dtype)
+            # Start that may replace ``state``: sampled demands, or a model.
+            sampled = None
+            model = None
+            if self._may_replace_start and isinstance(engine, FusedEngine):
+                if starts_from_samples(part, limits.gap, self._form):
+                    sampled = SampledStart(part, engine, limits.gap, start.model)
+                elif start.model is not None and foretells_work(part, self._form):
+                    is_warm = state is not None
+                    model = ModelStart(part, engine, limits.gap, start.model, is_warm=is_warm)
+            # Search to the target gap.
+            search = Search(
+                part,
+                engine,
+                limits.gap,
+                limits.max_iterations,
+                limits.report,
+                begin=begin,
+                may_stall=self._may_stall,
+                sampled=sampled,
+                model=model,
+            )
+            results.append((yield from search.run_steps(deadline, warm=state is not None)))
+            # Free the memory for the next part.
+            del search, sampled, model, engine
+        return results[0] if len(results) == 1 else merged(results)
+
+    def _kernels(
+        self, problem: Problem, dtype: torch.dtype
+    ) -> tuple[Callable[..., PdhgEngine], int]:
+        """Return the engine's class, and the number of matrices that it solves at once.
 
         Args:
             problem: B matrices.
-            gap: target gap.
-            knows_value_steps: whether the solver accepts piecewise constant marginal values
-                (:mod:`teal.problem.steps`).
-            start: warm start, splits and prices; None for a cold start.
-        """
-        ...
-
-
-_SEQUENCES: dict[str, MakeTasks] = {
-    ObjectiveName.PRIORITY: priority.tasks,
-    ObjectiveName.MAX_MIN: max_min.tasks,
-}
-
-
-def tasks_of(problem: Problem, gap: float) -> Tasks:
-    """Return the tasks of a sequence objective, for a solver without piecewise constant marginal
-    values.
-
-    Args:
-        problem: B matrices under an objective that is a sequence of programs.
-        gap: target gap.
-    """
-    return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
-
-
-def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False) -> None:
-    """Register the task factory of an objective that is a sequence of programs.
-
-    Args:
-        name: name of a registered objective.
-        make_tasks: factory of its tasks (:mod:`teal.solvers.sequences.task`).
-        replace: whether an existing factory of this name may be replaced.
-
-    Raises:
-        InputError: the name is taken.
-    """
-    register(_SEQUENCES, "sequence", name, make_tasks, replace=replace)
-
-
-def solve(
-    problem: Problem,
-    *,
-    gap: float = 1e-2,
-    deadline: float = math.inf,
-    max_iterations: int = 10_000,
-    warm_start: WarmStart | None = None,
-    starter: Starter | None = None,
-    engine: str = "auto",
-    dtype: torch.dtype | None = None,
-    report: ProgressCallback | None = None,
-) -> PdhgResult:
-    """Solve each matrix to a certified ``gap``, within a deadline and an iteration limit.
-
-    Returns the incumbent in every case: the best feasible allocation and the best dual prices.
-
-    Args:
-        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in
-            memory).
-        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For
-            max_concurrent_flow the iteration stops on the gap of the equivalent largest
-            utilisation.
-        deadline: seconds from now.  Set-up and one gap check (two after a warm start) always run,
-            for each part of the batch.
-        max_iterations: iteration limit of each program; priority and max_min solve several.
-        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from any
-            source: the previous matrix, the same matrix before a failure, a model.  Under priority
-            the last program starts from it; a result under priority or max_min also contributes the
-            prices of all its programs as dual bounds.
-        starter: learned start, such as a PriceGNN.  On large networks, where the engine starts from
-            sampled demands, it solves the sample (targets of 0.5% and above, value maximisation).
-            On smaller networks it replaces a missing ``warm_start``; in value maximisation only
-            where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
-            programs and concave utilities ignore it.  Rejected under priority and max_min.
-        engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
-            and GPU with numba-cuda), plain (PDHG, any device), equilibrated (PDHG, any device; for
-            magnitudes that span many decades), or auto.  Auto selects interior or fused by
-            predicted time (after a warm start PDHG, then interior points), and equilibrated for
-            magnitudes that span more than four decades or after a stall, unless the network is
-            large.  Under side conditions whose columns are not paths (bundles of paths, added rows)
-            auto uses plain instead of fused.
-        dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
-            is below 1e-5 and, with auto, where float32 stalls.
-        report: called after each full gap check between iterations, and under priority and max_min
-            after each program; the gap is infinite until it is known.
-
-    Raises:
-        InputError: options out of range, a warm start of another shape, a warm start, starter or
-            engine that does not apply to this program, or too little memory for one matrix.
-    """
-    if not _is_non_negative(deadline):
-        raise InputError("solve", "deadline", "seconds, a number >= 0", repr(deadline))
-    settings = _Settings(
-        gap=gap,
-        max_iterations=max_iterations,
-        warm_start=warm_start,
-        starter=starter,
-        engine=engine,
-        dtype=dtype,
-        report=report,
-    )
-    # Compile before the clock starts.
-    settings.prepare(problem)
-    return complete(_solve_prepared(problem, settings, Deadline.after(deadline)))
-
-
-def _is_non_negative(value: object) -> bool:
-    """Whether a value of any type is a real number of at least 0, or infinity."""
-    return isinstance(value, Real) and float(value) >= 0
-
-
-def takes_starter(problem: Problem) -> bool:
-    """Whether the objective is one program that always has an allocation, so that a model's start
-    applies to it.
-    """
-    rules = problem.objective.rules
-    return not (rules.is_sequence or rules.may_have_no_allocation)
-
-
-class SolveOptions(TypedDict, total=False):
-    """Options of :func:`solve` without its deadline.
-
-    Attributes:
-        gap: target gap.
-        max_iterations: iteration limit of each program.
-        warm_start: an earlier result, its state, or splits and prices.
-        starter: model whose splits and prices may start the search.
-        engine: name of an engine, or "auto".
-        dtype: type of the splits in the iteration; None to choose by the target gap.
-        report: progress callback.
-    """
-
-    gap: float
-    max_iterations: int
-    warm_start: WarmStart | None
-    starter: Starter | None
-    engine: str
-    dtype: torch.dtype | None
-    report: ProgressCallback | None
-
-
-def solving(
-    problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
-) -> Steps[PdhgResult]:
-    """Solve each matrix to a certified gap, as a computation that pauses between iterations.
-
-    :func:`solve` describes the options and the result.
-
-    Args:
-        problem: B matrices.
-        deadline: end of the solve; None for no limit.
-        options: ``gap``, ``max_iterations``, ``warm_start``, ``starter``, ``engine``, ``dtype`` and
-            ``report`` of :func:`solve`.
-
-    Raises:
-        InputError: invalid options or a start that does not apply; raised at the first step.
-    """
-    settings = _Settings(**options)
-    settings.prepare(problem)
-    return (yield from _solve_prepared(problem, settings, deadline or Deadline()))
-
-
-@torch.no_grad()
-def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve a problem whose kernels are compiled.
-
-    Torch runs on one thread if the problem is small, where threads cost more than they save.
-    """
-    steps = _solve_steps(problem, settings, deadline)
-    return (yield from with_single_threaded_torch(steps, problem.batch * problem.paths.mask.size))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Settings:
-    """Options of :func:`solve` without its deadline.
-
-    Attributes:
-        gap: target gap.
-        max_iterations: iteration limit of each program.
-        warm_start: an earlier result, its state, or splits and prices; None for a cold start.
-        starter: model whose splits and prices may start the search; None for no model.
-        engine: name of an engine, or "auto".
-        dtype: type of the splits in the iteration; None to choose by the target gap.
-        report: progress callback; None for no calls.
-    """
-
-    gap: float = 1e-2
-    max_iterations: int = 10_000
-    warm_start: WarmStart | None = None
-    starter: Starter | None = None
-    engine: str = "auto"
-    dtype: torch.dtype | None = None
-    report: ProgressCallback | None = None
-
-    def check(self, problem: Problem) -> None:
-        """Validate the options.
+            dtype: type of the splits in the iteration.
 
         Raises:
-            InputError: an option out of range or without effect.
+            InputError: the form does not support the program.
         """
-        if not problem.batch:
-            raise InputError.invalid(
-                "solve", "problem", "no traffic matrix", "give at least one matrix"
-            )
-        if not _is_non_negative(self.gap) or self.gap == math.inf:
-            raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
-        if self.max_iterations < 0:
-            raise InputError("solve", "max_iterations", "an integer >= 0", self.max_iterations)
-        if self.engine not in ENGINES:
-            raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
-        if self.starter is not None and not takes_starter(problem):
-            raise InputError.invalid(
-                "solve",
-                "starter",
-                f"{problem.objective.name} is not solved as one program, which a model could start",
-                "omit starter",
-            )
+        # Compiled engines: on the CPU, then on a GPU.
+        if self._form != "plain":
+            if FusedEngine.accepts(problem):
+                return FusedEngine, lanes_of(dtype)[-1]
+            if _accepted_by_cuda(problem):
+                from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
 
-    def prepare(self, problem: Problem) -> None:
-        """Validate the options and compile the kernels of the solve.
-
-        Raises:
-            InputError: an option out of range or without effect.
-        """
-        self.check(problem)
-        prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
+                return CudaEngine, lanes(problem, dtype)
+            if self._form == "fused":
+                raise InputError.invalid(
+                    "solve",
+                    "engine",
+                    "no compiled engine of PDHG supports this program",
+                    "use engine auto or plain",
+                )
+        # The reference engine supports every program.
+        return PlainEngine, MAX_LANES
 
 
-def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve the program of an objective, or the programs of a sequence, and time the solve.
-
-    Args:
-        problem: B matrices, whose kernels are compiled.
-        settings: validated options.
-        deadline: end of the solve.
-    """
-    begin = time.perf_counter()
-    engine = settings.engine
-    dtype = settings.dtype
-    # A sequence of programs: each task solves its programs by `solving`.
-    if make_tasks := _SEQUENCES.get(problem.objective.name):
-        result = yield from run_tasks(
-            make_tasks(
-                problem,
-                settings.gap,
-                knows_value_steps=_accepts_value_steps(problem, engine),
-                start=_warm_start_state(problem, settings.warm_start),
-            ),
-            partial(solving, engine=engine, dtype=dtype),
-            deadline=deadline,
-            max_iterations=settings.max_iterations,
-            report=settings.report,
-        )
-        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    state = _warm_start_state(problem, settings.warm_start)
-    starter = settings.starter
-    if not _may_use_model(problem, engine):
-        starter = None
-    # Least cost may be infeasible, so it has a separate solver.
-    if problem.objective.rules.may_have_no_allocation:
-        limits = settings.gap, settings.max_iterations, deadline
-        return (yield from least_cost.solving(problem, state, *limits, engine, _balance))
-    # A model replaces a missing warm start, unless the search decides about it later.
-    is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
-    if (
-        state is None
-        and starter is not None
-        and not (is_sampled or foretells_work(problem, engine))
-    ):
-        state = _warm_start_state(problem, starter.start(problem))
-    options = SearchOptions(
-        settings.gap, deadline, settings.max_iterations, settings.report, starter
-    )
-    result = yield from solve_single(problem, state, options, engine, dtype)
-    return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-
-
-def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
-    """Solve max_link_utilisation; least cost uses it to find a feasible allocation."""
-    return (yield from solving(problem, gap=gap, deadline=deadline))
-
-
-def _may_use_model(problem: Problem, engine: str) -> bool:
-    """Whether a model may provide the start: with a named engine always, with "auto" in programs
-    that may benefit from one.
-    """
-    return engine != "auto" or may_benefit_from_model(problem)
-
-
-def prepare(
-    problem: Problem,
-    *,
-    gap: float = 1e-2,
-    engine: str = "auto",
-    dtype: torch.dtype | None = None,
-    starter: Starter | None = None,
-) -> None:
-    """Compile the kernels that :func:`solve` needs for a problem, so that its clock does not count
-    them.
-
-    Args:
-        problem: B matrices.
-        gap: target gap.
-        engine: "auto", or the name of an engine.
-        dtype: type of the splits in the iteration; None to choose by the target gap.
-        starter: model for the start; its kernels are loaded, too.
-    """
-    # Least cost solves by interior points alone.
-    if problem.objective.rules.may_have_no_allocation:
-        if not is_interpreting():
-            interior.warm_up_for(problem.ops.mask.numel())
-        return
-    # The model, and the kernels of sequences of programs.
-    warm_up_starter = getattr(starter, "rehearse", None)
-    if warm_up_starter is not None and _may_use_model(problem, engine):
-        warm_up_starter(problem)
-    if problem.classes is not None and not problem.conditions:
-        class_rows.rehearse()
-    if problem.objective.name == ObjectiveName.MAX_MIN:
-        rate_cuts.rehearse()
-    # The kernels of the engines that may solve the program.
-    program_problem = problem.over_columns if problem.conditions else problem
-    if (
-        is_solved_without_kernels(program_problem, engine)
-        and not program_problem.objective.rules.is_sequence
-    ):
-        return
-    # Compile the projection onto a box, which bounded columns need, by one call.
-    if program_problem.largest_share is not None:
-        sample_box = program_problem.largest_share[:1, :1]
-        project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
-    if engine == "interior" or (engine == "auto" and interior.is_candidate(program_problem)):
-        interior.warm_up_for(program_problem.ops.mask.numel())
-    if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
-        rehearse_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
-
-
-def _accepts_value_steps(problem: Problem, engine: str) -> bool:
-    """Whether the engine solves piecewise constant marginal values of the problem.
-
-    The plain engine does, and the fused engine on a CPU if the program needs neither presolve nor
-    the equilibrated engine.
-    """
-    if problem.conditions:
+def _accepted_by_cuda(problem: Problem) -> bool:
+    """Return whether the engine of CUDA kernels supports a program."""
+    if problem.ops.backend.name != "cuda":
         return False
-    if engine == "plain":
-        return True
-    if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
-        return False
-    # ``usable`` has another demand tensor if presolve would limit demands.
-    return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
+    from teal.solvers.pdhg.cuda.engine import CudaEngine
 
-
-def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
-    """Return a warm start as a state on the problem's device, with finite prices.
-
-    Engines project the splits; the GPU engine also sanitises prices, within its recorded launches.
-
-    Args:
-        problem: B matrices.
-        warm_start: a result, its state, or splits (B, D, K) and prices (B, E); None for a cold
-            start.
-
-    Raises:
-        InputError: splits or prices of another shape.
-    """
-    if warm_start is None:
-        return None
-    # Validate shapes.
-    state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
-    state = PdhgState(*state) if isinstance(state, tuple) else state
-    expected_shapes = (
-        (problem.batch, *problem.paths.mask.shape),
-        (problem.batch, problem.topology.num_links),
-    )
-    actual_shapes = tuple(state.splits.shape), tuple(state.prices.shape)
-    if actual_shapes != expected_shapes:
-        raise InputError(
-            "solve",
-            "warm_start",
-            f"splits and prices of the shapes {expected_shapes[0]} and {expected_shapes[1]}",
-            f"{actual_shapes[0]} and {actual_shapes[1]}",
-        )
-    # Move to the device and replace non-finite prices.
-    device = problem.demand.device
-    prices = state.prices.to(device)
-    if not problem.demand.is_cuda or problem.conditions or problem.objective.rules.is_sequence:
-        prices = usable_prices(problem, prices, max_ratio=1.0)
-    program_prices = state.program_prices
-    if program_prices is not None and len(program_prices.prices) != problem.batch:
-        # Prices of another batch prove no bounds here.
-        program_prices = None
-    return PdhgState(state.splits.to(device), prices, program_prices)
+    return CudaEngine.accepts(problem)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
+from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stage, Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ SubTasks = Generator[Task, Any, Any]
 
 @runtime_checkable
 class SolveProgram(Protocol):
-    """Solver of one program, such as :func:`teal.solvers.pdhg.solving`."""
+    """Solver of one program, such as :func:`teal.solvers.pipeline.solving`."""
 
     def __call__(
         self,
@@ -126,9 +126,10 @@ def run_tasks(
         report: progress callback: iterations of all programs, and the gap of a :class:`Progress`.
     """
     sequence_deadline = deadline or Deadline()
-    # Iterations of all programs; result of the last task; whether a program was skipped; deadline
-    # of each time budget that has begun.
+    # Iterations and stages of all programs; result of the last task; whether a program was skipped;
+    # deadline of each time budget that has begun.
     iterations = 0
+    trace: list[Stage] = []
     answer = None
     was_skipped = False
     deadlines: dict[TimeShare, Deadline] = {}
@@ -154,7 +155,9 @@ def run_tasks(
             stopped_by = tuple(
                 Stop.GAP if stop is Stop.GAP else missed_stop for stop in result.stopped_by
             )
-            return dataclasses.replace(result, iterations=iterations, stopped_by=stopped_by)
+            return dataclasses.replace(
+                result, iterations=iterations, stopped_by=stopped_by, trace=tuple(trace)
+            )
         answer = None
         if isinstance(task, Progress):
             if report is not None:
@@ -180,4 +183,5 @@ def run_tasks(
                 warm_start=task.start,
             )
             iterations += answer.iterations
+            trace += answer.trace
         yield

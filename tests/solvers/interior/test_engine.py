@@ -19,10 +19,14 @@ from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.problem.steps import ValueSteps
 from teal.runtime.interruptible import Deadline, complete
+from teal.solvers import cost_model
+from teal.solvers.contract import Limits, Start
+from teal.solvers.engine_choice import Choice, choose_engines
 from teal.solvers.interior import engine
-from teal.solvers.pdhg import Stop
+from teal.solvers.result import Stop
 from teal.testing import make_topology, random_problem, random_topology, with_random_steps
 from tests.extremes import ROUNDING, exact_bound, extreme_problem, share_program
+from tests.solvers.engine_times import prefer
 
 
 def _solve(problem: Problem, gap: float = 1e-8) -> teal.PdhgResult:
@@ -245,7 +249,8 @@ def test_a_start_is_kept_where_the_program_is_known(objective: str) -> None:
     optimum = _solve(problem, 1e-9)
     assert optimum.iterations > 3
     first = engine.FirstProgram(problem)
-    again = complete(engine.solving(problem, optimum.state, 1e-4, 50, Deadline(), first))
+    limits = Limits(1e-4, Deadline(), 50)
+    again = complete(engine.InteriorPoints(first).solve(problem, Start(optimum.state), limits))
     assert again.iterations == 0
     assert float(again.value) == pytest.approx(float(optimum.value), rel=1e-6)
 
@@ -329,21 +334,17 @@ def test_fair_shares_of_a_small_part_of_the_demand(alpha: int) -> None:
     assert result.iterations < 60
 
 
+def _chosen(problem: Problem, gap: float, seconds: float, start: Start | None = None) -> Choice:
+    """The choice of engines for a program within a time limit."""
+    limits = Limits(gap, Deadline.after(seconds), 10_000)
+    return choose_engines(problem, start or Start(), limits, "auto", None, may_span_decades=False)
+
+
 def test_several_matrices_under_promises_are_for_interior_points() -> None:
     """The compiled engines of PDHG take no bundles of paths."""
     problem = random_problem(3, batch=6, density=0.6).with_protection().over_columns
-    assert (
-        engine.pdhg_iterations_before(
-            problem, 1e-2, 10.0, engine.FirstProgram(problem), is_warm=False
-        )
-        == 0
-    )
-    assert (
-        engine.pdhg_iterations_before(
-            problem, 1e-2, 1e-9, engine.FirstProgram(problem), is_warm=False
-        )
-        is None
-    )
+    assert _chosen(problem, 1e-2, 10.0).turns[0].engine.name == "interior"
+    assert _chosen(problem, 1e-2, 1e-9).turns[0].engine.name == "pdhg"
 
 
 def _is_feasible(problem: Problem, result: teal.PdhgResult) -> bool:
@@ -444,7 +445,8 @@ def test_interior_points_finish_what_pdhg_leaves(monkeypatch: pytest.MonkeyPatch
     traffic = teal.load_traffic("gravity:seed=0,count=3,load=6", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    monkeypatch.setattr(engine, "pdhg_iterations_before", lambda *_, **__: 8)
+    prefer(monkeypatch, "pdhg")
+    monkeypatch.setattr(cost_model, "pdhg_iterations_within", lambda *_: 8)
     result = teal.solve(problem, gap=1e-6)
     assert result.stopped_by == (Stop.GAP,) * 3
     assert 8 < result.iterations < 8 + 2 * 10
@@ -453,38 +455,37 @@ def test_interior_points_finish_what_pdhg_leaves(monkeypatch: pytest.MonkeyPatch
     np.testing.assert_allclose(result.value.numpy(), alone.value.numpy(), rtol=2e-6)
 
 
-def test_a_start_near_the_solution_gives_pdhg_the_first_iterations() -> None:
+def test_the_engine_with_the_shortest_predicted_time_has_the_first_turn() -> None:
+    """One matrix of Germany50 to a fine gap is for interior points, many of B4 to 1% for PDHG."""
     topology = teal.load_topology("topohub:sndlib/germany50")
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=6", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
-    assert (
-        engine.pdhg_iterations_before(
-            problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=False
-        )
-        == 0
-    )
-    before = engine.pdhg_iterations_before(
-        problem, 1e-4, 10.0, engine.FirstProgram(problem), is_warm=True
-    )
-    assert before is not None
-    assert 32 <= before <= 2_000
-    assert (
-        engine.pdhg_iterations_before(
-            problem, 1e-4, 1e-3, engine.FirstProgram(problem), is_warm=True
-        )
-        is None
-    )
+    choice = _chosen(problem, 1e-6, 60.0)
+    assert [turn.engine.name for turn in choice.turns] == ["interior", "pdhg"]
+    assert set(choice.predicted_s) == {"interior, cold", "pdhg"}
+    assert choice.predicted_s["interior, cold"] < choice.predicted_s["pdhg"]
+    # A time limit below twice the prediction leaves the program to PDHG.
+    hurried = _chosen(problem, 1e-6, choice.predicted_s["interior, cold"])
+    assert hurried.turns[0].engine.name == "pdhg"
+    assert "half of the time limit" in hurried.reason
+    many = problem.rows(torch.zeros(64, dtype=torch.int64))
+    assert _chosen(many, 1e-2, 600.0).turns[0].engine.name == "pdhg"
 
 
-@pytest.mark.parametrize(
-    ("matrices", "gap", "expected"), [(1, 1e-2, True), (64, 1e-2, False), (4, 1e-4, True)]
-)
-def test_pdhg_is_asked_where_many_matrices_are_solved_side_by_side(
-    matrices: int, gap: float, expected: bool
-) -> None:
-    topology = teal.load_topology("b4")
-    traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load=4", topology)
-    paths = teal.compute_paths(topology, traffic.pairs)
-    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    assert engine.is_faster(problem, gap) is expected
+def test_a_warm_start_is_compared_with_a_cold_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start with the shorter predicted time is used."""
+    problem = random_problem(4, batch=3)
+    start = Start(_solve(problem, 1e-6).state)
+    for faster in ("cold", "warm"):
+
+        def seconds(name: str, _: object, *, is_warm: bool, faster: str = faster) -> float:
+            is_fast = name == "interior" and is_warm == (faster == "warm")
+            return 1e-3 if is_fast else 1.0
+
+        monkeypatch.setattr(cost_model, "seconds", seconds)
+        first, second, *_ = _chosen(problem, 1e-6, 60.0, start).turns
+        assert first.engine.name == "warm start", "it may certify the target by itself"
+        assert second.engine.name == "interior"
+        assert second.start is not None
+        assert (second.start.state is not None) == (faster == "warm")

@@ -149,17 +149,3 @@ def test_rows_that_depend_on_each_other_are_solved(by_steps: None, copies: int) 
     assert float(result.gap.max()) <= 1e-9
     program, _ = program_of(problem)
     assert program.link.tolist() == list(range(2, 2 + copies))
-
-
-def test_the_size_of_a_program_counts_for_every_matrix() -> None:
-    """The least time that is enough for one matrix is not enough for three."""
-    topology = teal.load_topology("topohub:sndlib/germany50")
-    paths = teal.compute_paths(topology)
-    demand = teal.load_traffic("gravity:seed=0,count=3,load=6", topology).read([0, 1, 2])
-    problem = Problem.create(topology, paths, teal.Objective(), demand)
-    first = engine.FirstProgram(problem)
-    alone = problem.row(0)
-    seconds = next(s for s in 2.0 ** np.arange(-20, 6) if engine.is_faster(alone, 1e-4, s, first))
-    assert engine.is_faster(problem, 1e-4, first=first)
-    assert engine.is_faster(problem, 1e-4, 8 * seconds, first)
-    assert not engine.is_faster(problem, 1e-4, seconds, first)

@@ -16,13 +16,16 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.feasibility import TOLERANCE, violations
-from teal.solvers import pdhg
-from teal.solvers.interior import engine as interior
-from teal.solvers.pdhg import PdhgState
+from teal.runtime.interruptible import Deadline
+from teal.solvers import pipeline
+from teal.solvers.contract import Limits, Start
+from teal.solvers.engine_choice import choose_engines
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.model_start import ModelStart, expected_iterations
 from teal.solvers.pdhg.search import FIRST_CHECK, Search
+from teal.solvers.result import PdhgResult, PdhgState
 from teal.testing import random_problem
+from tests.solvers.engine_times import prefer
 
 _TARGET = 1e-3
 
@@ -30,8 +33,7 @@ _TARGET = 1e-3
 @pytest.fixture(autouse=True)
 def _by_pdhg(monkeypatch: pytest.MonkeyPatch) -> None:
     """These starts are of PDHG, also where interior points would be faster."""
-    monkeypatch.setattr(interior, "is_faster", lambda *_: False)
-    monkeypatch.setattr(interior, "is_faster_from_model", lambda *_: False)
+    prefer(monkeypatch, "pdhg")
 
 
 def _planar(load: float, matrices: int = 1) -> Problem:
@@ -57,28 +59,28 @@ class _Recorder:
 
 
 @pytest.fixture(scope="module")
-def optimum() -> tuple[Problem, pdhg.PdhgResult]:
+def optimum() -> tuple[Problem, PdhgResult]:
     problem = _planar(6)
-    return problem, pdhg.solve(problem, gap=1e-5)
+    return problem, pipeline.solve(problem, gap=1e-5)
 
 
 def test_an_easy_program_is_solved_as_if_there_were_no_model() -> None:
     problem = _planar(1)
-    reference = pdhg.solve(problem, gap=_TARGET)
+    reference = pipeline.solve(problem, gap=_TARGET)
     starter = _Recorder(reference.splits, reference.prices)
-    beside = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    beside = pipeline.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 0
     assert reference.iterations == beside.iterations == FIRST_CHECK
     assert torch.equal(reference.splits, beside.splits)
 
 
 def test_a_hard_program_starts_from_the_model_after_the_first_check(
-    optimum: tuple[Problem, pdhg.PdhgResult],
+    optimum: tuple[Problem, PdhgResult],
 ) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
-    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
-    reference = pdhg.solve(problem, gap=_TARGET)
+    result = pipeline.solve(problem, gap=_TARGET, starter=starter)
+    reference = pipeline.solve(problem, gap=_TARGET)
     assert starter.asked == 1
     assert result.iterations == FIRST_CHECK < reference.iterations / 5
     lp = float(assess(problem, LpAll().solve(problem)).value)
@@ -88,11 +90,11 @@ def test_a_hard_program_starts_from_the_model_after_the_first_check(
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30, -1.0, 0.0])
 def test_a_useless_model_costs_time_and_nothing_else(
-    factor: float, optimum: tuple[Problem, pdhg.PdhgResult]
+    factor: float, optimum: tuple[Problem, PdhgResult]
 ) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices, factor)
-    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    result = pipeline.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 1
     assert float(result.gap) <= _TARGET
     assert float(result.value) <= float(best.bound)
@@ -100,45 +102,45 @@ def test_a_useless_model_costs_time_and_nothing_else(
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
 
 
-def test_several_matrices_ask_no_model(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_several_matrices_ask_no_model(optimum: tuple[Problem, PdhgResult]) -> None:
     many = _planar(6, matrices=8)
     starter = _Recorder(many.even_splits, torch.ones_like(many.capacity))
-    pdhg.solve(many, gap=1e-2, starter=starter)
+    pipeline.solve(many, gap=1e-2, starter=starter)
     assert starter.asked == 0
 
 
 def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
-    optimum: tuple[Problem, pdhg.PdhgResult],
+    optimum: tuple[Problem, PdhgResult],
 ) -> None:
     """A gap of four times the target is near, and no splits at all are far."""
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
-    near = pdhg.solve(problem, gap=3.5e-2)
-    reference = pdhg.solve(problem, gap=1e-2, warm_start=near)
-    beside = pdhg.solve(problem, gap=1e-2, warm_start=near, starter=starter)
+    near = pipeline.solve(problem, gap=3.5e-2)
+    reference = pipeline.solve(problem, gap=1e-2, warm_start=near)
+    beside = pipeline.solve(problem, gap=1e-2, warm_start=near, starter=starter)
     assert starter.asked == 0
     assert reference.iterations == beside.iterations > 0
     assert torch.equal(reference.splits, beside.splits)
-    far = pdhg.solve(
+    far = pipeline.solve(
         problem, gap=_TARGET, starter=starter, warm_start=(best.splits * 0, best.prices * 0)
     )
     assert starter.asked == 1
     assert (float(far.gap) <= _TARGET, far.iterations) == (True, 0)
-    none = pdhg.solve(problem, gap=_TARGET, starter=starter, warm_start=near, max_iterations=0)
+    none = pipeline.solve(problem, gap=_TARGET, starter=starter, warm_start=near, max_iterations=0)
     assert starter.asked == 1
     assert float(none.gap) > _TARGET
 
 
 def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
-    optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+    optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, best = optimum
     monkeypatch.setattr(ModelStart, "cost", lambda *_: 1e15)
     monkeypatch.setattr(ModelStart, "saves_time", lambda *_: True)
     starter = _Recorder(best.splits, best.prices)
-    pdhg.solve(problem, gap=_TARGET, starter=starter, deadline=600)
+    pipeline.solve(problem, gap=_TARGET, starter=starter, deadline=600)
     assert starter.asked == 0
-    pdhg.solve(problem, gap=_TARGET, starter=starter)
+    pipeline.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 1
 
 
@@ -169,34 +171,36 @@ class _Adaptive(_Recorder):
 
 
 def test_a_model_gets_work_by_the_iterations_that_are_foretold(
-    optimum: tuple[Problem, pdhg.PdhgResult],
+    optimum: tuple[Problem, PdhgResult],
 ) -> None:
     problem, best = optimum
     starter = _Adaptive(best.splits, best.prices, rounds=30)
-    result = pdhg.solve(problem, gap=_TARGET, starter=starter)
+    result = pipeline.solve(problem, gap=_TARGET, starter=starter)
     assert starter.asked == 1
     assert len(set(starter.foretold)) == 1, "cost and start are of the same number"
-    first = pdhg.solve(problem, gap=0.0, max_iterations=FIRST_CHECK)
+    first = pipeline.solve(problem, gap=0.0, max_iterations=FIRST_CHECK)
     assert starter.foretold[0] == pytest.approx(
         expected_iterations(float(first.gap), _TARGET), rel=0.5
     )
     assert result.iterations == FIRST_CHECK
     slow = _Adaptive(best.splits, best.prices, rounds=100_000)
-    pdhg.solve(problem, gap=_TARGET, starter=slow)
+    pipeline.solve(problem, gap=_TARGET, starter=slow)
     assert slow.asked == 0, "more rounds than iterations to save"
 
 
 def test_no_model_is_asked_where_the_gap_is_not_known(
-    optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+    optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, best = optimum
     starter = _Adaptive(best.splits, best.prices, rounds=30)
     monkeypatch.setattr(Search, "_gaps", lambda search, _: np.full(search._problem.batch, math.nan))
-    pdhg.solve(problem, gap=_TARGET, starter=starter, max_iterations=12)
+    pipeline.solve(problem, gap=_TARGET, starter=starter, max_iterations=12)
     assert (starter.asked, starter.foretold) == (0, [])
 
 
-def test_the_cost_of_a_model_follows_the_formula(optimum: tuple[Problem, pdhg.PdhgResult]) -> None:
+def test_the_cost_of_a_model_follows_the_formula(
+    optimum: tuple[Problem, PdhgResult],
+) -> None:
     problem, best = optimum
     paths = problem.paths
     for rounds in (10, 50):
@@ -230,7 +234,7 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
 
 @pytest.mark.parametrize("factor", [1.0, math.nan, 0.0])
 def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faster(
-    factor: float, optimum: tuple[Problem, pdhg.PdhgResult], monkeypatch: pytest.MonkeyPatch
+    factor: float, optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take few iterations from the optimum, and from a useless model as many as from nothing;
     the model is asked once in any case.
@@ -238,22 +242,37 @@ def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faste
     monkeypatch.undo()
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices, factor)
-    result = pdhg.solve(problem, gap=1e-4, starter=starter)
-    cold = pdhg.solve(problem, gap=1e-4, engine="interior")
+    result = pipeline.solve(problem, gap=1e-4, starter=starter)
+    cold = pipeline.solve(problem, gap=1e-4, engine="interior")
     assert starter.asked == 1
     assert float(result.gap) <= 1e-4
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
     assert float(result.value) <= float(best.bound) * (1 + 1e-9)
     assert result.iterations <= (0 if factor == 1 else 2 * cold.iterations)
     exact = problem.to(torch.float64)
-    assert interior.is_faster_from_model(exact, 1e-4, 60.0, interior.FirstProgram(exact))
-    assert not interior.is_faster_from_model(exact, 1e-4, 1e-3, interior.FirstProgram(exact))
+    choice = choose_engines(
+        exact,
+        Start(model=starter),
+        Limits(1e-4, Deadline(), 10_000),
+        "auto",
+        None,
+        may_span_decades=False,
+    )
+    assert choice.turns[0].engine.name == "interior"
+    start = choice.turns[0].start
+    assert start is not None
+    assert start.model is starter
+    hurried = Limits(1e-4, Deadline.after(1e-3), 10_000)
+    choice = choose_engines(
+        exact, Start(model=starter), hurried, "auto", None, may_span_decades=False
+    )
+    assert choice.turns[0].engine.name == "pdhg"
 
 
 def test_a_start_that_certifies_the_target_needs_no_iteration_and_is_what_is_given() -> None:
     problem = _planar(4)
-    known = pdhg.solve(problem, gap=1e-3, engine="fused")
-    second = pdhg.solve(problem, gap=2e-3, engine="interior", warm_start=known)
+    known = pipeline.solve(problem, gap=1e-3, engine="fused")
+    second = pipeline.solve(problem, gap=2e-3, engine="interior", warm_start=known)
     assert second.iterations == 0
     assert float(second.value) == pytest.approx(float(known.value), rel=1e-6)
     assert float(second.bound) == pytest.approx(float(known.bound), rel=1e-6)

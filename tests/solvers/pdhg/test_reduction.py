@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 
 from teal.network import compute_paths
 from teal.problem import Problem, dual_bound
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.reduction import _extended_prices
 from teal.testing import make_topology, random_problem, with_random_steps
 
@@ -54,7 +54,7 @@ def test_steps_of_a_demand_that_its_paths_cannot_carry(seed: int) -> None:
     optimum = _optimum(problem)
     assert usable.demand is not problem.demand
     assert _optimum(usable) == pytest.approx(optimum, rel=1e-9)
-    result = pdhg.solve(problem, gap=1e-3, max_iterations=20_000)
+    result = pipeline.solve(problem, gap=1e-3, max_iterations=20_000)
     assert float(result.gap) <= 1e-3
     assert (
         optimum * (1 - 1e-3)
@@ -78,6 +78,6 @@ def test_parallel_links_are_filled_alike_however_far_their_capacities_are_apart(
     topology = make_topology([(0, 1, 1.0), (0, 1, wide)])
     paths = compute_paths(topology, np.array([[0, 1]]), cache=False)
     problem = Problem.create(topology, paths, "max_link_utilisation", np.array([[demand]]))
-    result = pdhg.solve(problem, gap=2.5e-3, max_iterations=500)
+    result = pipeline.solve(problem, gap=2.5e-3, max_iterations=500)
     assert float(result.value) == pytest.approx(demand / (1 + wide), rel=2.5e-3)
     assert float(result.gap) <= 2.5e-3

@@ -26,12 +26,12 @@ from teal.problem.assessment import assess
 from teal.problem.feasibility import violations
 from teal.problem.prox import project_splits, project_steps, weighted_simplex
 from teal.runtime.interruptible import Deadline, complete
-from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgState, Stop
+from teal.solvers import pipeline
 from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
 from teal.solvers.pdhg.fused.simplex import dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.search import Search
+from teal.solvers.result import PdhgState, Stop
 from teal.testing import assert_feasible, random_problem, with_random_steps
 
 
@@ -62,7 +62,7 @@ def test_pdhg_reaches_the_lp_optimum_on_random_networks(
         seed, objective=objective, num_paths=num_paths, failed=failed, idle=idle
     )
     optimum = assess(problem, LpAll().solve(problem)).value
-    solution = pdhg.solve(problem, gap=1e-4, max_iterations=20_000)
+    solution = pipeline.solve(problem, gap=1e-4, max_iterations=20_000)
     count = problem.batch
     allocation = Allocation(
         solution.splits, solution.prices, (Status.FEASIBLE,) * count, (0.0,) * count, (0.0,) * count
@@ -85,7 +85,7 @@ def test_pdhg_reaches_a_gap_of_a_hundredth_of_a_percent_on_geant(objective: Obje
 
 def test_a_warm_start_of_pdhg_saves_iterations() -> None:
     problem = _geant(matrices=1)
-    solve = partial(pdhg.solve, engine="fused")
+    solve = partial(pipeline.solve, engine="fused")
     cold = solve(problem, gap=1e-3)
     noise = torch.randn(
         problem.demand.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
@@ -103,14 +103,14 @@ def test_pdhg_can_stop_at_any_time() -> None:
     problem = _geant(matrices=1)
     gaps = []
     for max_iterations in (1, 10, 50, 200):
-        solution = pdhg.solve(problem, gap=0, max_iterations=max_iterations)
+        solution = pipeline.solve(problem, gap=0, max_iterations=max_iterations)
         assert solution.iterations == max_iterations
         gaps.append(float(solution.gap))
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.1 * gaps[0]
     for unsolved in (
-        pdhg.solve(problem, gap=0, deadline=0.0),
-        pdhg.solve(problem, gap=0, max_iterations=0),
+        pipeline.solve(problem, gap=0, deadline=0.0),
+        pipeline.solve(problem, gap=0, max_iterations=0),
     ):
         assert unsolved.iterations == 0
         assert 0 < float(unsolved.gap) < 1
@@ -199,12 +199,12 @@ def test_iterates_of_the_fused_engine_do_not_depend_on_batch_and_threads() -> No
 
 def test_pdhg_solves_failures_and_new_capacities_on_the_same_paths() -> None:
     problem = _geant(matrices=2)
-    solution = pdhg.solve(problem, gap=1e-3)
+    solution = pipeline.solve(problem, gap=1e-3)
     capacity = problem.capacity.clone()
     capacity[0, 3] = 0
     capacity[1] = 0.7 * capacity[1]
     changed = problem.with_capacity(capacity)
-    warm = pdhg.solve(changed, gap=1e-3, warm_start=solution)
+    warm = pipeline.solve(changed, gap=1e-3, warm_start=solution)
     optimum = assess(changed, LpAll().solve(changed)).value
     torch.testing.assert_close(warm.value, optimum, rtol=1.01e-3, atol=0)
     assert float(violations(changed, warm.splits).largest.max()) < 1e-9
@@ -212,16 +212,16 @@ def test_pdhg_solves_failures_and_new_capacities_on_the_same_paths() -> None:
 
 def test_pdhg_solves_more_matrices_than_lanes() -> None:
     problem = _geant(matrices=19)
-    solution = pdhg.solve(problem, gap=5e-3)
+    solution = pipeline.solve(problem, gap=5e-3)
     assert (solution.gap <= 5e-3).all()
     torch.testing.assert_close(problem.value(solution.splits), solution.value)
-    assert pdhg.solve(problem, gap=5e-3, warm_start=solution).iterations == 0
+    assert pipeline.solve(problem, gap=5e-3, warm_start=solution).iterations == 0
 
 
 def test_a_warm_start_of_another_network_is_refused() -> None:
     problem = _geant(matrices=1)
     with pytest.raises(InputError, match="warm_start"):
-        pdhg.solve(problem, warm_start=(problem.even_splits[:, 1:], problem.capacity))
+        pipeline.solve(problem, warm_start=(problem.even_splits[:, 1:], problem.capacity))
 
 
 @given(seed=st.integers(0, 10_000), carries_all=st.booleans())
@@ -291,7 +291,7 @@ def test_pdhg_is_feasible_and_certified_from_any_warm_start(objective: Objective
     splits[:, ::3] = torch.nan
     optimum = assess(problem, LpAll().solve(problem)).value
     for engine in ("plain", "fused"):
-        solution = pdhg.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
+        solution = pipeline.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
         assert (solution.gap <= 1e-2).all()
         assert float(violations(problem, solution.splits).largest.max()) < 1e-9
         torch.testing.assert_close(solution.value, optimum, rtol=1.01e-2, atol=0)
@@ -333,10 +333,10 @@ def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: next(readings) / 1000)
     problem = _geant(matrices=4)
-    pdhg.prepare(problem, gap=0)  # whose readings would count
+    pipeline.prepare(problem, gap=0)  # whose readings would count
     for module in ("solvers.pdhg.search", "solvers.pdhg.solver", "runtime.interruptible"):
         monkeypatch.setattr(f"teal.{module}.time", clock)
-    solution = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
+    solution = pipeline.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
     assert 0.25 < clock.perf_counter() < 0.3 + 0.02, "0.02: the readings of the last check"
     assert solution.iterations > 10
     torch.testing.assert_close(problem.value(solution.splits), solution.value)

@@ -19,8 +19,8 @@ from teal.network import Topology, compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
-from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgResult, PdhgState, Stop
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult, PdhgState, Stop
 from teal.testing import make_topology, random_problem
 from tests.extremes import ROUNDING, check, exact_bound, extreme_problem, share_program
 
@@ -91,7 +91,7 @@ def test_the_bound_by_prices_of_zero_is_tried() -> None:
     than all demand."""
     problem = random_problem(3, batch=1)
     for limit in (0, 1, 5):
-        result = pdhg.solve(problem, gap=0, max_iterations=limit)
+        result = pipeline.solve(problem, gap=0, max_iterations=limit)
         routable = torch.where(problem.routable, problem.demand, 0).sum(1)
         assert float(result.bound) <= float(routable) * (1 + ROUNDING)
         assert _is_proven(problem, result)
@@ -100,10 +100,10 @@ def test_the_bound_by_prices_of_zero_is_tried() -> None:
 @pytest.mark.parametrize("factor", [10.0, 1e3, 1e6, 1e300])
 def test_a_warm_start_with_prices_far_too_high_recovers(factor: float) -> None:
     problem = _three_nodes()
-    cold = pdhg.solve(problem, gap=1e-4)
+    cold = pipeline.solve(problem, gap=1e-4)
     assert float(cold.value) == pytest.approx(9, rel=1e-4)
     for prices in (cold.prices * factor, torch.full_like(cold.prices, factor)):
-        warm = pdhg.solve(problem, gap=1e-4, warm_start=(cold.splits, prices))
+        warm = pipeline.solve(problem, gap=1e-4, warm_start=(cold.splits, prices))
         assert float(warm.gap) <= 1e-4
         assert warm.iterations <= 200
         assert _is_proven(problem, warm)
@@ -113,7 +113,7 @@ def test_a_warm_start_with_prices_far_too_high_recovers(factor: float) -> None:
 @given(seed=st.integers(0, 10_000))
 def test_value_and_gap_of_max_concurrent_flow_are_those_of_its_splits(seed: int) -> None:
     problem = random_problem(seed, objective=ObjectiveName.MAX_CONCURRENT_FLOW, batch=1)
-    result = pdhg.solve(problem, gap=0.3, max_iterations=3)
+    result = pipeline.solve(problem, gap=0.3, max_iterations=3)
     torch.testing.assert_close(result.value, problem.value(result.splits), rtol=1e-12, atol=0)
     expected = (result.bound - result.value) / result.bound
     torch.testing.assert_close(result.gap, expected, rtol=1e-9, atol=1e-15)
@@ -123,13 +123,13 @@ def test_value_and_gap_of_max_concurrent_flow_are_those_of_its_splits(seed: int)
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_prices_without_sense_certify_nothing_wrong(objective: ObjectiveName, entry: float) -> None:
     problem = random_problem(5, objective=objective, batch=1)
-    optimum = pdhg.solve(problem, gap=1e-6)
+    optimum = pipeline.solve(problem, gap=1e-6)
     prices = torch.where(torch.arange(optimum.prices.shape[1]) % 2 == 0, entry, optimum.prices)
     bound = teal.problem.dual_bound(problem, prices)
     assert not bool(bound.isnan())
     sign = problem.objective.rules.sense
     assert sign * float(bound - optimum.value) >= -1e-6 * abs(float(optimum.value))
-    warm = pdhg.solve(problem, gap=1e-3, warm_start=PdhgState(optimum.splits, prices))
+    warm = pipeline.solve(problem, gap=1e-3, warm_start=PdhgState(optimum.splits, prices))
     assert float(warm.gap) <= 1e-3
     assert _is_proven(problem, warm)
 
@@ -153,7 +153,7 @@ def test_one_link_of_any_size_has_its_optimum_by_hand(
     capacity: float, demand: float, objective: str
 ) -> None:
     problem = _two_nodes(capacity, demand, objective)
-    result = pdhg.solve(problem, gap=1e-4, max_iterations=100)
+    result = pipeline.solve(problem, gap=1e-4, max_iterations=100)
     utilisation = demand / capacity if demand / capacity < math.inf else math.inf
     optimum = {"total_flow": min(capacity, demand), "max_link_utilisation": utilisation}.get(
         objective, min(1.0, capacity / demand)
@@ -171,7 +171,7 @@ def test_one_link_of_any_size_has_its_optimum_by_hand(
 def test_a_link_that_is_the_only_way_counts_however_narrow_it_is(objective: str) -> None:
     topology = make_topology([(0, 1, 1e-25), (1, 2, 10.0)])
     problem = _problem(topology, {(0, 1): 1.0, (1, 2): 1.0}, objective, 1)
-    result = pdhg.solve(problem, gap=1e-2)
+    result = pipeline.solve(problem, gap=1e-2)
     optimum = 1e25 if objective == "max_link_utilisation" else 1e-25
     assert float(result.value) == pytest.approx(optimum, rel=1e-2)
     assert float(result.gap) <= 1e-2
@@ -194,29 +194,29 @@ def test_a_problem_and_its_usable_form_are_freed_without_the_garbage_collector()
 
 def test_what_stopped_the_search_is_said() -> None:
     problem = random_problem(4, batch=3)
-    assert pdhg.solve(problem, gap=0.5).stopped_by == (Stop.GAP,) * 3
-    assert Stop.ITERATIONS in pdhg.solve(problem, gap=0, max_iterations=3).stopped_by
-    assert Stop.DEADLINE in pdhg.solve(problem, gap=0, deadline=0.0).stopped_by
+    assert pipeline.solve(problem, gap=0.5).stopped_by == (Stop.GAP,) * 3
+    assert Stop.ITERATIONS in pipeline.solve(problem, gap=0, max_iterations=3).stopped_by
+    assert Stop.DEADLINE in pipeline.solve(problem, gap=0, deadline=0.0).stopped_by
     # A nearly idle matrix beside one that needs more than an iteration.
     uneven = problem.with_demand(
         problem.demand * torch.tensor([[0.05], [3.0], [0.05]], dtype=torch.float64)
     )
-    assert pdhg.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (
+    assert pipeline.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (
         Stop.GAP,
         Stop.ITERATIONS,
         Stop.GAP,
     )
 
 
-def test_ordinary_and_extreme_matrices_of_a_batch_are_solved_each_by_its_engine() -> None:
+def test_ordinary_and_extreme_matrices_of_a_batch_are_all_solved() -> None:
     ordinary = random_problem(2, batch=3)
     capacity = ordinary.capacity.clone()
     capacity[1] *= 10.0 ** torch.linspace(-7, 7, capacity.shape[1], dtype=torch.float64)
     problem = ordinary.with_capacity(capacity)
-    together = pdhg.solve(problem, gap=1e-4)
+    together = pipeline.solve(problem, gap=1e-4)
     assert (together.gap <= 1e-4).all()
     for b in range(3):
-        reference = pdhg.solve(problem.row(b), gap=1e-4)
+        reference = pipeline.solve(problem.row(b), gap=1e-4)
         torch.testing.assert_close(together.value[b], reference.value[0], rtol=2e-4, atol=0)
 
 
@@ -239,13 +239,11 @@ def test_at_most_one_in_fifty_extreme_problems_misses_its_gap() -> None:
     assert len(missed) <= 2, missed
 
 
-@pytest.mark.slow
-def test_the_equilibrated_engine_reaches_the_optimum_of_ordinary_problems() -> None:
-    for objective in SINGLE_PROGRAMS:
-        problem = random_problem(11, objective=objective, batch=3)
-        usual = pdhg.solve(problem, gap=1e-5)
-        result = pdhg.solve(problem, gap=1e-5, engine="equilibrated")
-        torch.testing.assert_close(result.value, usual.value, rtol=2e-5, atol=1e-12)
+def test_the_name_of_an_engine_that_is_gone_is_auto_and_warns() -> None:
+    problem = random_problem(11, batch=3)
+    with pytest.warns(DeprecationWarning, match="engine equilibrated is deprecated: use auto"):
+        result = pipeline.solve(problem, gap=1e-5, engine="equilibrated")
+    torch.testing.assert_close(result.value, pipeline.solve(problem, gap=1e-5).value)
 
 
 def test_the_oracle_of_extreme_problems_agrees_with_optima_by_hand() -> None:

@@ -10,7 +10,8 @@ import torch
 import teal
 from teal.errors import InputError
 from teal.runtime.interruptible import complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
+from teal.solvers.result import Stop
 from teal.solvers.sequences import max_min
 from teal.solvers.sequences.fairness import fairness, is_bottlenecked
 from teal.solvers.sequences.task import run_tasks
@@ -61,7 +62,7 @@ def test_weights_by_hand() -> None:
         np.testing.assert_allclose(rates, [[6.0, 3.0, 1.0]], rtol=0.02, err_msg=scheme)
     unweighted = _line([10.0, 10.0, 10.0])
     tasks = max_min.level_tasks(unweighted, 1e-3, torch.tensor([1.0, 3.0, 1.0]))
-    given = complete(run_tasks(tasks, pdhg.solving))
+    given = complete(run_tasks(tasks, pipeline.solving))
     np.testing.assert_allclose(_rates(unweighted, given.splits), [[6.0, 3.0, 1.0]], rtol=0.02)
     with pytest.raises(InputError, match="above 0"):
         _line([1.0, 1.0, 1.0], [1.0, 0.0, 1.0])
@@ -117,7 +118,7 @@ def test_a_deadline_leaves_levels_out_and_the_gap_says_so() -> None:
     problem = problem.with_demand(problem.demand * 30)
     result = teal.solve(problem, gap=1e-3, deadline=0.0)
     assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
-    assert result.stopped_by == (pdhg.Stop.DEADLINE,) * 3
+    assert result.stopped_by == (Stop.DEADLINE,) * 3
     assert float(result.gap.min()) > 0.05
     assert float(result.value.min()) > 0
 
@@ -138,7 +139,7 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
         for name, values in measured.items():
             rates = problem.flows(teal.make_scheme(name).solve(problem).splits).sum(-1)
             values.append(float(fairness(rates, fair, least)))
-        result = complete(run_tasks(max_min.level_tasks(problem, 5e-3), pdhg.solving))
+        result = complete(run_tasks(max_min.level_tasks(problem, 5e-3), pipeline.solving))
         assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     assert min(measured["max-min"]) > 0.92
@@ -150,7 +151,9 @@ def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
     problem = random_problem(11, nodes=6, density=0.6, num_paths=1, batch=1, idle=0.0)
     problem = problem.with_demand(problem.demand * 20)
     result = complete(
-        run_tasks(max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving)
+        run_tasks(
+            max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pipeline.solving
+        )
     )
     share = _rates(problem, result.splits) / problem.demand
     lowest = share[problem.routable].min()
@@ -167,7 +170,7 @@ def test_the_scheme_takes_the_form() -> None:
     problem = random_problem(3, batch=1)
     result = teal.make_scheme("max-min:form=filling").solve(problem)
     torch.testing.assert_close(
-        result.splits, complete(run_tasks(max_min.tasks(problem, 5e-3), pdhg.solving)).splits
+        result.splits, complete(run_tasks(max_min.tasks(problem, 5e-3), pipeline.solving)).splits
     )
     with pytest.raises(InputError, match="form"):
         teal.make_scheme("max-min:form=best")

@@ -12,7 +12,7 @@ from baselines.lp_priority import solve_in_order
 from teal.errors import InputError
 from teal.problem.priority import priority_problem
 from teal.runtime.interruptible import complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.sequences.priority import residual_tasks
 from teal.solvers.sequences.task import run_tasks
 from teal.testing import assert_feasible, random_problem
@@ -70,7 +70,7 @@ def test_two_equal_classes_share_what_one_class_would_get() -> None:
 def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
     problem = _problem("topohub:sndlib/geant", 8.0)
     joint = teal.solve(problem, gap=1e-3).classes
-    splits = complete(run_tasks(residual_tasks(problem, 1e-4), pdhg.solving)).splits
+    splits = complete(run_tasks(residual_tasks(problem, 1e-4), pipeline.solving)).splits
     assert bool((teal.violations(problem, splits).largest <= 1e-9).all())
     scheme = teal.make_scheme("pdhg:form=residual,gap=0.0001").solve(problem)
     residual = teal.assess(problem, scheme).classes
@@ -103,7 +103,7 @@ def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(
     problem = priority_problem(
         base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand}
     )
-    result = pdhg.solve(problem, gap=1e-2)
+    result = pipeline.solve(problem, gap=1e-2)
     exact = teal.assess(problem, solve_in_order(problem, LpSettings()))
     assert (result.gap <= 1e-2).all()
     allocation = teal.Allocation.of_batch(result.splits, result.prices, 0.0, result.program_prices)

@@ -18,7 +18,7 @@ from teal.errors import InputError, SolverError
 from teal.network import all_pairs
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
-from teal.solvers.pdhg import solve
+from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_topology
 from teal_ip.purchases import testing
 from teal_ip.purchases.benders import expand_capacity, expand_in_modules

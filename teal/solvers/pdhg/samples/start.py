@@ -20,10 +20,9 @@ from teal.network import AnyPaths
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.pdhg.fused.engine import FusedEngine
-from teal.solvers.pdhg.model_start import usable_start
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.search import LARGE_WORK, Search
-from teal.solvers.result import Starter, start_of_sample
+from teal.solvers.result import Starter, start_of_sample, usable_start
 
 # Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP;
 # measured on Kdl, ASN and world (docs/engine.md).  Sizes scale as the inverse square root of the

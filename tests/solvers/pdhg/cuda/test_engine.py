@@ -13,13 +13,13 @@ from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.problem.feasibility import violations
 from teal.runtime import cuda, memory
-from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgState
+from teal.solvers import pipeline
 from teal.solvers.pdhg.cuda import engine as cuda_engine
 from teal.solvers.pdhg.cuda import kernels
 from teal.solvers.pdhg.cuda.engine import CudaEngine
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.result import PdhgState
 from teal.testing import random_problem
 
 # The simulator takes a second for each iteration.
@@ -111,8 +111,8 @@ def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(
 
 def test_pdhg_on_the_gpu_agrees_with_the_plain_engine() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=1)
-    solution = pdhg.solve(_on_gpu(problem), gap=0.05, max_iterations=12)
-    plain = pdhg.solve(problem, gap=0.05, max_iterations=12, engine="plain")
+    solution = pipeline.solve(_on_gpu(problem), gap=0.05, max_iterations=12)
+    plain = pipeline.solve(problem, gap=0.05, max_iterations=12, engine="plain")
     assert solution.iterations == pytest.approx(plain.iterations, abs=4)
     torch.testing.assert_close(solution.value.cpu(), plain.value, rtol=0.05, atol=1e-6)
     assert float(violations(problem, solution.splits.cpu()).largest.max()) < 1e-9
@@ -138,7 +138,7 @@ def test_cuda_buffers_are_reused_by_the_next_solve_of_the_same_shape() -> None:
 
 def test_a_warm_start_of_the_cuda_engine_keeps_the_bound_of_its_prices() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=2, batch=1)
-    plain = pdhg.solve(problem, gap=1e-6, engine="plain")
+    plain = pipeline.solve(problem, gap=1e-6, engine="plain")
     engine = CudaEngine(_on_gpu(problem), PdhgState(plain.splits, plain.prices), torch.float64)
     assert engine.advance(1).item() == pytest.approx(plain.bound.item(), rel=1e-6)
 
@@ -159,18 +159,18 @@ def test_a_batch_that_does_not_fit_on_the_gpu_is_solved_in_parts(
     on_gpu = _on_gpu(problem)
     monkeypatch.setattr(cuda_engine, "max_batch", lambda *arguments, **options: 1)
     with torch.inference_mode():
-        parts = pdhg.solve(on_gpu, gap=1e-9, max_iterations=1)
+        parts = pipeline.solve(on_gpu, gap=1e-9, max_iterations=1)
     spare_buffers = on_gpu.ops.backend.spare_buffers  # type: ignore[attr-defined]
     assert len(spare_buffers) == 1, "the second part reused the buffers of the first"
     for b in range(2):
-        single = pdhg.solve(problem.row(b), gap=1e-9, max_iterations=1)
+        single = pipeline.solve(problem.row(b), gap=1e-9, max_iterations=1)
         torch.testing.assert_close(parts.value[b].cpu(), single.value[0])
     # buffers made in inference mode are usable outside it
-    pdhg.solve(on_gpu.row(0), gap=1e-9, max_iterations=1)
+    pipeline.solve(on_gpu.row(0), gap=1e-9, max_iterations=1)
 
 
 def test_too_little_gpu_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _on_gpu(_small(ObjectiveName.TOTAL_FLOW))
     monkeypatch.setattr(memory, "available_on", lambda device: 1000)
     with pytest.raises(InputError, match="num-paths"):
-        pdhg.solve(problem)
+        pipeline.solve(problem)

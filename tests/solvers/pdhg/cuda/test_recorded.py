@@ -13,8 +13,8 @@ import torch
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import cuda
-from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgResult
+from teal.solvers import pipeline
+from teal.solvers.result import PdhgResult
 from teal.testing import random_problem
 from tests.stand_in_gpu import PLAIN, RecordedGraph, any_gpu, without_recordings
 
@@ -64,19 +64,19 @@ def test_a_solve_starts_a_handful_of_kernels_and_a_check_waits_at_most_twice() -
     with any_gpu() as counts:
         on_gpu = _made(problem, demand, "cuda")
         for _ in range(2):  # the second time records
-            pdhg.solve(on_gpu, gap=0.01)
+            pipeline.solve(on_gpu, gap=0.01)
 
         def report(done: int, _: float) -> None:
             waits.append((done, counts["read"] + counts["copied"]))
 
         counts.clear()
-        result = pdhg.solve(on_gpu.with_demand(1.1 * demand), gap=0.01, report=report)
+        result = pipeline.solve(on_gpu.with_demand(1.1 * demand), gap=0.01, report=report)
         launched = counts["launched"]
         assert float(result.gap[0]) <= 0.01
         for _ in range(2):
-            pdhg.solve(on_gpu, gap=0.01, warm_start=result)
+            pipeline.solve(on_gpu, gap=0.01, warm_start=result)
         counts.clear()
-        pdhg.solve(on_gpu.with_demand(1.2 * demand), gap=0.01, warm_start=result)
+        pipeline.solve(on_gpu.with_demand(1.2 * demand), gap=0.01, warm_start=result)
         warm = counts["launched"]
     assert result.iterations > 5
     if not cuda.SIMULATED:
@@ -96,7 +96,7 @@ def test_splits_of_each_matrix_are_those_of_its_value() -> None:
     demand = factors * problem.demand.numpy()
     with any_gpu():
         on_gpu = _made(problem, demand, "cuda")
-        result = pdhg.solve(on_gpu, gap=1e-9, max_iterations=12)
+        result = pipeline.solve(on_gpu, gap=1e-9, max_iterations=12)
         value = result.value.cpu()
         of_splits = on_gpu.value(result.splits).cpu()
     torch.testing.assert_close(of_splits, value, rtol=1e-6, atol=0, check_dtype=False)
@@ -143,4 +143,4 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
 
 
 def _solve(problem: Problem, start: PdhgResult | None = None) -> PdhgResult:
-    return pdhg.solve(problem, gap=1e-4, max_iterations=5, warm_start=start)
+    return pipeline.solve(problem, gap=1e-4, max_iterations=5, warm_start=start)

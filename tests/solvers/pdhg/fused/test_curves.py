@@ -16,7 +16,7 @@ from teal.solvers.columns import improving
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.shards.sharded import ShardedProblem
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pipeline import solve
 from teal.testing import cabled_topology, random_problem
 
 SPECS = [

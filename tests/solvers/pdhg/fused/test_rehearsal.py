@@ -14,10 +14,10 @@ from teal.network import compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import parallel
-from teal.solvers.pdhg import prepare, solve
 from teal.solvers.pdhg.fused import certificates, curves, kernels, share_metric
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
 from teal.solvers.pdhg.samples import sample
+from teal.solvers.pipeline import prepare, solve
 from teal.testing import random_problem
 
 MODULES = (kernels, certificates, curves, share_metric, sample)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
-from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import sample
-from teal.solvers.pdhg.single import starts_from_samples
+from teal.solvers.pdhg.solver import starts_from_samples
+from teal.solvers.pipeline import solve
 from teal.testing import random_problem, with_random_steps
 
 
@@ -164,7 +164,7 @@ def test_the_elasticity_of_a_utility_is_that_of_its_loads() -> None:
 
 def test_only_utilities_by_demand_start_from_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     base = random_problem(4, nodes=8, batch=1)
-    monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
+    monkeypatch.setattr("teal.solvers.pdhg.solver.is_faster", lambda paths, gap: True)
     for spec, starts in (
         ("proportional_fair", True),
         ("proportional_fair:weight=1", False),
@@ -182,7 +182,7 @@ def test_a_search_from_samples_of_a_utility_reaches_its_gap(
         base.topology, base.paths, "proportional_fair", 5 * base.demand.numpy()
     )
     plain = solve(problem, gap=1e-6)
-    monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
+    monkeypatch.setattr("teal.solvers.pdhg.solver.is_faster", lambda paths, gap: True)
     monkeypatch.setattr("teal.solvers.pdhg.samples.start.MAX_SHARE", 1.0)
     monkeypatch.setattr("teal.solvers.pdhg.samples.start.first_size", lambda paths, gap: 30)
     sampled = solve(problem, gap=1e-3)

@@ -16,12 +16,13 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.pdhg.samples.start import SampledStart, first_size, is_faster
 from teal.solvers.pdhg.search import FIRST_CHECK
+from tests.solvers.engine_times import prefer
 
 
 def _problem(
@@ -49,8 +50,8 @@ def test_a_start_from_samples_ends_at_the_same_optimum(
     objective: ObjectiveName, load: float
 ) -> None:
     problem = _problem(objective, load)
-    sampled = pdhg.solve(problem, gap=1e-2)
-    whole = pdhg.solve(problem, gap=1e-3, engine="fused")
+    sampled = pipeline.solve(problem, gap=1e-2)
+    whole = pipeline.solve(problem, gap=1e-3, engine="fused")
     assert float(sampled.gap) <= 1e-2
     torch.testing.assert_close(sampled.value, whole.value, rtol=1.2e-2, atol=0)
     assert float(violations(problem, sampled.splits).largest) <= TOLERANCE
@@ -60,7 +61,7 @@ def test_a_start_from_samples_ends_at_the_same_optimum(
 
 def test_each_matrix_of_a_batch_has_its_own_sample() -> None:
     problem = _problem(matrices=3)
-    together = pdhg.solve(problem, gap=1e-2)
+    together = pipeline.solve(problem, gap=1e-2)
     assert (together.gap <= 1e-2).all()
     engine = FusedEngine(problem, None, torch.float32)
     start = SampledStart(problem, engine, 1e-2)
@@ -85,7 +86,7 @@ def test_samples_grow_until_they_are_too_large() -> None:
 
 def test_a_warm_start_keeps_its_place_where_it_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem()
-    result = pdhg.solve(problem, gap=1e-3)
+    result = pipeline.solve(problem, gap=1e-3)
     drawn: list[int] = []
     respond = SampledStart.respond
 
@@ -94,10 +95,10 @@ def test_a_warm_start_keeps_its_place_where_it_is_better(monkeypatch: pytest.Mon
         return respond(self, unfinished, deadline)
 
     monkeypatch.setattr(SampledStart, "respond", counted)
-    second = pdhg.solve(problem, gap=5e-3, warm_start=result)
+    second = pipeline.solve(problem, gap=5e-3, warm_start=result)
     assert (second.iterations, drawn) == (0, []), "the earlier state has the gap already"
     shocked = problem.with_demand(problem.demand.flip(1))
-    pdhg.solve(shocked, gap=5e-3, warm_start=result)
+    pipeline.solve(shocked, gap=5e-3, warm_start=result)
     assert drawn, "after a shock the samples are asked"
 
 
@@ -111,7 +112,7 @@ def test_small_networks_and_large_samples_do_without() -> None:
 
 def test_a_deadline_ends_a_start_from_samples() -> None:
     problem = _problem()
-    result = pdhg.solve(problem, gap=1e-6, deadline=0.0)
+    result = pipeline.solve(problem, gap=1e-6, deadline=0.0)
     assert result.iterations == 0
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
     assert 0 < float(result.gap) <= 1
@@ -127,10 +128,10 @@ def test_matrices_without_demand_and_without_links_are_answered_too(
     demand[1] = 0
     capacity[2] = 0
     problem = dataclasses.replace(problem, demand=demand, capacity=capacity)
-    result = pdhg.solve(problem, gap=1e-2)
+    result = pipeline.solve(problem, gap=1e-2)
     assert (result.gap <= 1e-2).all()
     assert float(violations(problem, result.splits).largest.max()) <= TOLERANCE
-    empty = pdhg.solve(problem.row(1), gap=1e-2)
+    empty = pipeline.solve(problem.row(1), gap=1e-2)
     assert float(empty.gap) <= 1e-2
 
 
@@ -157,7 +158,7 @@ def test_a_start_from_samples_checks_its_result_once(monkeypatch: pytest.MonkeyP
         return check(self, refill, enough)
 
     monkeypatch.setattr(FusedEngine, "check", counted)
-    pdhg.solve(problem, gap=1e-6, max_iterations=0)
+    pipeline.solve(problem, gap=1e-6, max_iterations=0)
     assert len(refills) == 1
 
 
@@ -170,7 +171,7 @@ class _Recorder:
 
     def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
         self.demands.append(problem.paths.num_demands)
-        result = pdhg.solve(problem, gap=1e-4, engine="fused")
+        result = pipeline.solve(problem, gap=1e-4, engine="fused")
         return result.splits * self._factor, result.prices * self._factor
 
 
@@ -178,23 +179,23 @@ def test_a_starter_solves_the_first_sample_where_a_value_is_maximised_to_half_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Interior points would start from it for all demands.
-    monkeypatch.setattr("teal.solvers.interior.engine.is_faster_from_model", lambda *_: False)
+    prefer(monkeypatch, "pdhg")
     problem = _problem()
     starter = _Recorder()
-    result = pdhg.solve(problem, gap=1e-2, starter=starter)
+    result = pipeline.solve(problem, gap=1e-2, starter=starter)
     assert float(result.gap) <= 1e-2
     assert len(starter.demands) == 1
     assert starter.demands[0] < problem.paths.num_demands / 2
-    pdhg.solve(problem, gap=4e-3, starter=starter)
-    pdhg.solve(_problem(ObjectiveName.MAX_LINK_UTILISATION), gap=1e-2, starter=starter)
-    pdhg.solve(problem, gap=1e-2, warm_start=result, starter=starter)
+    pipeline.solve(problem, gap=4e-3, starter=starter)
+    pipeline.solve(_problem(ObjectiveName.MAX_LINK_UTILISATION), gap=1e-2, starter=starter)
+    pipeline.solve(problem, gap=1e-2, warm_start=result, starter=starter)
     assert len(starter.demands) == 1
 
 
 @pytest.mark.parametrize("factor", [math.nan, 1e30, -1.0])
 def test_a_useless_starter_costs_time_and_nothing_else(factor: float) -> None:
     problem = _problem()
-    result = pdhg.solve(problem, gap=1e-2, starter=_Recorder(factor))
+    result = pipeline.solve(problem, gap=1e-2, starter=_Recorder(factor))
     assert float(result.gap) <= 1e-2
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
 
@@ -203,8 +204,9 @@ def test_a_starter_gives_the_start_of_all_demands_without_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sampled_start, "LARGE_WORK", math.inf)
+    prefer(monkeypatch, "pdhg")
     problem = _problem()
     starter = _Recorder()
-    result = pdhg.solve(problem, gap=2e-3, starter=starter)
+    result = pipeline.solve(problem, gap=2e-3, starter=starter)
     assert starter.demands == [problem.paths.num_demands]
     assert result.iterations == FIRST_CHECK

@@ -14,7 +14,7 @@ from scipy.optimize import linprog, minimize
 pytest.importorskip("teal_next", reason="needs the package teal_next")
 
 from teal.problem import Problem
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.scenarios.dropped_flow import project_prices
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
@@ -111,7 +111,7 @@ def test_value_and_bound_enclose_the_optimum(
 def test_one_scenario_loses_what_total_flow_cannot_carry() -> None:
     for seed in range(4):
         problem = _scenarios(seed, 1)
-        best = float(pdhg.solve(problem, gap=1e-5).value)
+        best = float(pipeline.solve(problem, gap=1e-5).value)
         result = solve_scenarios(problem, gap=1e-3)
         volume = float(torch.where(problem.routable, problem.demand, 0).sum())
         assert result.value == pytest.approx(volume - best, abs=2e-3 * volume)

@@ -17,7 +17,7 @@ import teal
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.scenarios.solver import ScenarioEngine, ScenarioPasses, solve_scenarios
 from teal.testing import random_problem
@@ -122,7 +122,7 @@ def test_the_prices_prove_the_bound_by_the_plain_formula() -> None:
 
 def test_one_scenario_is_one_matrix_and_equal_scenarios_are_one() -> None:
     problem = random_problem(4, objective=MLU, batch=1)
-    reference = pdhg.solve(problem, gap=1e-4)
+    reference = pipeline.solve(problem, gap=1e-4)
     for problem_s in (problem, problem.with_demand(problem.demand.expand(20, -1))):
         for tail in (0.0, 0.7, 1.0):
             result = solve_scenarios(problem_s, gap=1e-4, tail=tail)

@@ -15,10 +15,11 @@ from teal.network.shards import PathSearch
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Allocation, Problem, Status, dual_bound
 from teal.runtime.storage import cache_dir
-from teal.solvers import pdhg
+from teal.solvers import pipeline
 from teal.solvers.pdhg.shards import sharded
 from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards.shards import Allocated
+from teal.solvers.result import Stop
 from teal.testing import assert_feasible, random_problem
 
 
@@ -47,7 +48,7 @@ def _check(problem: Problem, result: ShardedResult, splits: np.ndarray) -> None:
     prices = torch.from_numpy(result.prices)[None]
     assert float(problem.value(tensor)) == pytest.approx(result.value, rel=1e-6, abs=1e-12)
     assert float(dual_bound(problem, prices)) == pytest.approx(result.bound, rel=1e-6, abs=1e-12)
-    optimum = pdhg.solve(problem, gap=1e-4, engine="plain")
+    optimum = pipeline.solve(problem, gap=1e-4, engine="plain")
     low, high = sorted((float(optimum.value), float(optimum.bound)))
     slack = 1e-6 * high + 1e-12
     assert min(result.value, result.bound) <= high + slack
@@ -72,7 +73,7 @@ def test_shards_are_certified_and_feasible(
         with _shards(problem, count) as shards:
             result = shards.solve(gap=1e-3)
             splits = np.concatenate(shards.apply(_splits))
-    assert result.gap <= 1e-3 or result.stopped_by is not pdhg.Stop.GAP
+    assert result.gap <= 1e-3 or result.stopped_by is not Stop.GAP
     _check(problem, result, splits)
 
 
@@ -83,7 +84,7 @@ def test_the_search_is_that_of_one_process(objective: str) -> None:
     """The iterations, their number too, are those of the fused engine; sums over shards differ by
     rounding alone."""
     problem = random_problem(8, objective=ObjectiveName(objective), nodes=14, batch=1, idle=0.0)
-    reference = pdhg.solve(problem, gap=1e-3, engine="fused", max_iterations=60)
+    reference = pipeline.solve(problem, gap=1e-3, engine="fused", max_iterations=60)
     results = []
     with pytest.MonkeyPatch.context() as patch:
         # one process takes no sample of so few demands

@@ -1,0 +1,103 @@
+"""Certified results: project splits onto the capacities, and bound the optimum by dual prices.
+
+:func:`certified_result` turns splits and prices from any source into a result, without any of the
+arithmetic of the engine that found them.  :class:`WarmStart` is the engine that does only this: a
+warm start that certifies the target gap needs no iteration.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.problem import Problem, dual_bound, small
+from teal.problem.bounds import from_score
+from teal.problem.bounds import gap as certified_gap
+from teal.runtime.interruptible import Steps
+from teal.solvers.contract import Limits, Start
+from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, Stop
+
+# The dual bound is computed at the prices times this factor.
+_UNSCALED = np.ones(1)
+
+
+def certified_result(
+    problem: Problem,
+    splits: Tensor,
+    prices: Tensor,
+    gap: float,
+    *,
+    iterations: int = 0,
+    missed: tuple[Stop, ...] | Stop = Stop.ITERATIONS,
+) -> PdhgResult:
+    """Return the result of splits that may be infeasible, and of dual prices.
+
+    The splits are projected onto the capacities, without rounds that allocate unused capacity;
+    the bound is the Lagrangian bound of the prices.
+
+    Args:
+        problem: B matrices of one program, in float64.
+        splits: (B, D, K) splits, float64.
+        prices: (B, E) dual prices, float64.
+        gap: target gap.
+        iterations: number of iterations that the search took.
+        missed: stopping criterion of the matrices above the target gap, or one of each matrix.
+    """
+    # Small problems have compiled kernels for projection and bound.
+    if small.is_small(problem):
+        feasible = small.projected(problem, splits.reshape(problem.batch, -1).numpy())
+        metrics = small.measured(problem, feasible, prices, _UNSCALED)
+        value = torch.from_numpy(metrics.value)
+        bound = from_score(problem, torch.from_numpy(metrics.score), prices)
+    else:
+        feasible = project(problem, splits, refill=0)
+        value = problem.value(feasible)
+        bound = dual_bound(problem, prices)
+    gaps = certified_gap(problem, value, bound)
+    missed_by_matrix = missed if isinstance(missed, tuple) else (missed,) * problem.batch
+    return PdhgResult(
+        splits=feasible,
+        prices=prices,
+        value=value,
+        bound=bound,
+        gap=gaps,
+        iterations=iterations,
+        solve_s=0.0,
+        state=PdhgState(feasible, prices),
+        stopped_by=tuple(
+            Stop.GAP if matrix_gap <= gap else stop
+            for matrix_gap, stop in zip(gaps.tolist(), missed_by_matrix, strict=True)
+        ),
+    )
+
+
+class WarmStart:
+    """Engine that certifies a warm start and does not iterate."""
+
+    name = "warm start"
+
+    def accepts(self, problem: Problem) -> bool:
+        """Return true: every program has a projection and a bound."""
+        del problem
+        return True
+
+    def predict_seconds(self, problem: Problem, start: Start, gap: float) -> float:
+        """Return 0: it is far shorter than a solve."""
+        del problem, start, gap
+        return 0.0
+
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+        """Certify the splits and prices of the start.
+
+        Args:
+            problem: B matrices of one program.
+            start: a warm start.
+            limits: target gap.
+        """
+        assert start.state is not None, "a warm start"
+        exact = problem.to(torch.float64)
+        yield
+        splits = start.state.splits.to(torch.float64)
+        return certified_result(exact, splits, start.state.prices.to(torch.float64), limits.gap)

@@ -1,0 +1,200 @@
+"""Cost model of the engines: predicted seconds to a target gap, fitted to measurements.
+
+For each engine, kind of program and start, the logarithm of the seconds is a quadratic polynomial
+of six features x: the logarithms of 1 + links that can bind, 1 + columns, 1 + updated entries of
+the Schur complement (all three of the presolved program of the first matrix), of the scan size
+(trie nodes and path slots) and of the batch, and the digits of the gap, -log10:
+
+    log(seconds) = a + sum_i b_i x_i + sum_{i <= j} c_ij x_i x_j.
+
+``cost_model.json`` has the coefficients, the range of each feature in the measurements, to which
+features are clipped, and the other numbers of this module.  ``benchmarks/engine_choice.py``
+measures and writes it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import operator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from teal.problem import Problem
+from teal.problem.sets import Capped
+
+PATH = Path(__file__).with_name("cost_model.json")
+FEATURES = ("log_rows", "log_columns", "log_updates", "log_scan", "log_batch", "digits")
+
+
+class Features(NamedTuple):
+    """Features of a program.
+
+    Attributes:
+        kind: "shed" (demand may be unserved), "carry" (all is served) or "utility" (concave).
+        values: the values of FEATURES.
+        scan: scan size of the path set.
+        batch: number of matrices.
+        has_bounds: whether columns have upper bounds.
+    """
+
+    kind: str
+    values: tuple[float, ...]
+    scan: int
+    batch: int
+    has_bounds: bool
+
+
+def features_of(problem: Problem, size: tuple[int, int, int], gap: float) -> Features:
+    """Return the features of a program.
+
+    Args:
+        problem: B matrices.
+        size: links that can bind, columns and updates of the presolved program of the first matrix.
+        gap: target gap.
+    """
+    carries_all = problem.demand_set.carries_all
+    kind = "utility" if problem.utility is not None else "carry" if carries_all else "shed"
+    scan = problem.paths.scan_size
+    batch = problem.batch
+    values = features(*size, scan, batch, gap)
+    return Features(kind, values, scan, batch, type(problem.demand_set) is Capped)
+
+
+def features(
+    rows: int, columns: int, updates: int, scan: int, batch: int, gap: float
+) -> tuple[float, ...]:
+    """Return the values of FEATURES.
+
+    Args:
+        rows, columns, updates: size of the presolved program of the first matrix.
+        scan: trie nodes and path slots.
+        batch: number of matrices.
+        gap: target gap.
+    """
+    return (
+        math.log1p(rows),
+        math.log1p(columns),
+        math.log1p(updates),
+        math.log(max(scan, 1)),
+        math.log(max(batch, 1)),
+        -math.log10(max(gap, 1e-12)),
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def monomials(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Return 1, the features x_i, and their products x_i x_j with i <= j."""
+    products = [first * second for index, first in enumerate(values) for second in values[index:]]
+    return (1.0, *values, *products)
+
+
+def seconds(engine: str, program: Features, *, is_warm: bool) -> float:
+    """Return the predicted seconds of an engine to the target gap, for all matrices.
+
+    Args:
+        engine: "interior" or "pdhg".
+        program: features of the program.
+        is_warm: whether the search has a warm start.
+    """
+    start = "warm" if is_warm else "cold"
+    result = predict(_model(), engine, program.kind, start, program.values)
+    # Bounds on columns cost PDHG more iterations than interior points.
+    if program.has_bounds and engine == "interior":
+        result *= _model()["interior_with_bounds"]
+    return float(result)
+
+
+def predict(
+    model: dict[str, Any], engine: str, kind: str, start: str, values: tuple[float, ...]
+) -> float:
+    """Return the seconds that a cost model predicts.
+
+    Args:
+        model: contents of ``cost_model.json``.
+        engine: "interior" or "pdhg".
+        kind: kind of the program.
+        start: "cold" or "warm".
+        values: values of FEATURES.
+    """
+    coefficients = model["log_seconds"][engine][kind]
+    low, high = model["range"]
+    clipped = tuple(map(max, low, map(min, high, values)))
+    # Warm starts are measured for one matrix: several take longer by the factor of cold starts.
+    log_seconds = _polynomial(coefficients["cold"], clipped)
+    if start == "warm":
+        one = (*clipped[:_BATCH], 0.0, *clipped[_BATCH + 1 :])
+        log_factor = log_seconds - _polynomial(coefficients["cold"], one)
+        log_seconds = _polynomial(coefficients["warm"], one) + log_factor
+    # Batches above the measured ones take time in proportion.
+    log_seconds += values[_BATCH] - min(values[_BATCH], high[_BATCH])
+    return math.exp(min(log_seconds, _MAX_LOG_SECONDS))
+
+
+def _polynomial(coefficients: list[float], values: tuple[float, ...]) -> float:
+    """Return the value of a polynomial with coefficients of :func:`monomials`."""
+    return sum(map(operator.mul, coefficients, monomials(values)))
+
+
+_BATCH = FEATURES.index("log_batch")
+_MAX_LOG_SECONDS = 50.0
+
+
+def seconds_from_model(program: Features) -> float:
+    """Return the predicted seconds of interior points from a PriceGNN, including its prediction.
+
+    The prediction saves a constant share of the time of a cold solve.
+
+    Args:
+        program: features of the program.
+    """
+    cold_s = seconds("interior", program, is_warm=False)
+    start = _model()["price_gnn"]
+    model_s = start["seconds"] + start["seconds_per_scan_entry"] * program.scan
+    return (1 - start["saved_share"]) * cold_s + program.batch * model_s
+
+
+def saves_time_from_model(program: Features) -> bool:
+    """Return whether a start from a PriceGNN saves interior points more time than it takes."""
+    return seconds_from_model(program) < seconds("interior", program, is_warm=False)
+
+
+def may_benefit_from_model(problem: Problem) -> bool:
+    """Whether a model's start can save time: in programs that maximise a linear value.
+
+    Balanced programs and concave utilities need fewer iterations from a model, but the model takes
+    longer than it saves: on networks of 50 to 158 nodes the total took 0.9 to 20 times as long, to
+    1% and 0.1%.
+    """
+    return not problem.demand_set.carries_all and problem.utility is None
+
+
+def pdhg_iterations_within(problem: Problem, seconds: float) -> int:
+    """Return how many PDHG iterations take so many seconds, at least a few checks' worth.
+
+    An iteration over L lanes takes L^0.4 times as long as over one, and batches of more lanes are
+    solved in parts.
+
+    Args:
+        problem: B matrices.
+        seconds: time.
+    """
+    iteration = _model()["pdhg_iteration"]
+    lanes = max(1, min(problem.batch, iteration["lanes"]))
+    one_s = iteration["seconds"] + iteration["seconds_per_scan_entry"] * problem.paths.scan_size
+    num_parts = math.ceil(problem.batch / lanes)
+    return max(
+        iteration["least"], int(seconds / (num_parts * one_s * lanes ** iteration["exponent"]))
+    )
+
+
+def max_interior_scan() -> int:
+    """Return the largest scan size of a network for interior points."""
+    return int(_model()["max_interior_scan"])
+
+
+@functools.cache
+def _model() -> dict[str, Any]:
+    """Return the contents of ``cost_model.json``."""
+    return dict(json.loads(PATH.read_text()))

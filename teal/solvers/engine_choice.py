@@ -1,0 +1,200 @@
+"""Choice of engines for one program, by their predicted times.
+
+:func:`choose_engines` returns the engines in the order in which they solve a program: the one with
+the shortest predicted time (:mod:`teal.solvers.cost_model`) first, then others for the matrices
+that it leaves above the target gap.  This module makes every choice between engines of a program
+over given paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import torch
+
+from teal.problem import Problem
+from teal.runtime.kernel_cache import is_interpreting
+from teal.solvers import cost_model
+from teal.solvers.certified import WarmStart
+from teal.solvers.contract import Engine, Limits, Start
+from teal.solvers.highs import Highs
+from teal.solvers.interior.engine import (
+    MAX_ITERATIONS,
+    SMALL_SCAN,
+    FirstProgram,
+    InteriorPoints,
+)
+from teal.solvers.pdhg.reduction import spans_decades
+from teal.solvers.pdhg.solver import Pdhg, iteration_dtype
+
+ENGINES = ("auto", "interior", "fused", "plain")
+
+
+def current_engine(name: str) -> str:
+    """Return the present name of an engine: "auto" for the deprecated "equilibrated"."""
+    if name != "equilibrated":
+        return name
+    message = "engine equilibrated is deprecated: use auto, which selects interior points there"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return "auto"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turn:
+    """Turn of an engine.
+
+    Attributes:
+        engine: the engine.
+        start: start of the turn; None to continue from the best splits and prices so far, or
+            where these are far from the optimum from nothing.
+        max_iterations: iteration limit of the turn; None for all that remain.
+    """
+
+    engine: Engine
+    start: Start | None
+    max_iterations: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    """Engines of a program, in the order of their turns.
+
+    Attributes:
+        turns: turns of the engines; each solves the matrices that are left above the target gap.
+        predicted_s: predicted seconds of each engine and start that was compared.
+        reason: why the first engine was chosen.
+    """
+
+    turns: tuple[Turn, ...]
+    predicted_s: dict[str, float]
+    reason: str
+
+
+def choose_engines(
+    problem: Problem,
+    start: Start,
+    limits: Limits,
+    name: str,
+    dtype: torch.dtype | None,
+    *,
+    may_span_decades: bool,
+) -> Choice:
+    """Choose the engines of a program and their order.
+
+    Args:
+        problem: B matrices of one program, presolved, without side conditions.
+        start: start of the solve.
+        limits: target and limits.
+        name: name of an engine, or "auto" for the one with the shortest predicted time.
+        dtype: type of the splits in the iteration of PDHG; None to choose by the target gap.
+        may_span_decades: whether magnitudes may be too far apart for one step size per demand.
+    """
+    if name == "interior":
+        return Choice((Turn(InteriorPoints(), start),), {}, "named by the caller")
+    if name != "auto":
+        return Choice((Turn(Pdhg(name, dtype), start),), {}, "named by the caller")
+    # Before compilation HiGHS is faster than the interpreter.
+    if Highs().accepts(problem):
+        turns = (Turn(Highs(), start), *_pdhg_turns(problem, start, limits.gap, dtype))
+        return Choice(turns, {}, "the kernels are not compiled")
+    if not may_use_interior_points(problem):
+        return Choice(
+            _pdhg_turns(problem, start, limits.gap, dtype),
+            {},
+            "interior points do not support the program",
+        )
+    # PDHG has one step size per demand, which suits its narrowest path.
+    if may_span_decades and problem.is_linear and bool(spans_decades(problem).any()):
+        turns = (
+            Turn(InteriorPoints(), start),
+            *_pdhg_turns(problem, start, limits.gap, torch.float64),
+        )
+        return Choice(turns, {}, "magnitudes span more than four decades")
+    # A caller that asks for float32 or few iterations asks for PDHG.
+    if dtype not in (None, torch.float64) or limits.max_iterations < MAX_ITERATIONS:
+        return Choice(
+            _pdhg_turns(problem, start, limits.gap, dtype),
+            {},
+            "float32 or few iterations are asked for",
+        )
+    return _choose_by_time(problem, start, limits, dtype)
+
+
+def may_use_interior_points(problem: Problem) -> bool:
+    """Return whether interior points may solve a program: they support it, their kernels are
+    compiled, and its path set is not too large for them.
+    """
+    is_small = problem.paths.scan_size <= cost_model.max_interior_scan()
+    return is_small and not is_interpreting() and InteriorPoints().accepts(problem)
+
+
+def _choose_by_time(
+    problem: Problem, start: Start, limits: Limits, dtype: torch.dtype | None
+) -> Choice:
+    """Choose between interior points and PDHG by their predicted times.
+
+    Args:
+        problem: B matrices of a program that interior points support.
+        start: start of the solve.
+        limits: target and limits.
+        dtype: type of the splits in the iteration of PDHG; None to choose by the target gap.
+    """
+    first = FirstProgram(problem)
+    interior = InteriorPoints(first)
+    pdhg = Pdhg("auto", dtype, first, may_stall=True)
+    # Each engine with each start that it may use: none, the warm start, the model.
+    starts = {"cold": Start()}
+    if start.state is not None:
+        starts["warm"] = Start(start.state)
+    elif start.model is not None and cost_model.may_benefit_from_model(problem):
+        starts["model"] = Start(model=start.model)
+    interior_s = {
+        key: interior.predict_seconds(problem, candidate, limits.gap)
+        for key, candidate in starts.items()
+    }
+    pdhg_s = pdhg.predict_seconds(problem, start, limits.gap)
+    best_start = min(interior_s, key=interior_s.__getitem__)
+    best_s = interior_s[best_start]
+    predicted_s = {f"interior, {key}": seconds for key, seconds in interior_s.items()}
+    predicted_s["pdhg"] = pdhg_s
+    # An interrupted interior-point solve is worth little: it must fit half of the time.
+    fits_deadline = best_s <= limits.deadline.remaining_s / 2
+    if not fits_deadline:
+        reason = "interior points are predicted to take more than half of the time limit"
+        return Choice(_pdhg_turns(problem, start, limits.gap, dtype), predicted_s, reason)
+    if best_s <= pdhg_s:
+        last_start = None if start.state is None else Start(start.state)
+        turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), last_start)]
+        # A warm start may certify the target gap by itself; one small matrix is solved in the time
+        # of a few certifications.
+        is_one_small = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
+        if start.state is not None and not is_one_small:
+            turns.insert(0, Turn(WarmStart(), start))
+        return Choice(tuple(turns), predicted_s, "shortest predicted time")
+    # PDHG may need many times the iterations that are predicted: after the time of interior points
+    # these continue.
+    max_iterations = cost_model.pdhg_iterations_within(problem, best_s)
+    pdhg_turns = (
+        Turn(pdhg, start, max_iterations),
+        Turn(interior, None),
+        Turn(Pdhg("auto", torch.float64, may_replace_start=False), None),
+    )
+    return Choice(pdhg_turns, predicted_s, "shortest predicted time")
+
+
+def _pdhg_turns(
+    problem: Problem, start: Start, gap: float, dtype: torch.dtype | None
+) -> tuple[Turn, ...]:
+    """Return the turns of PDHG alone: in float64 for matrices that stalled in float32.
+
+    Args:
+        problem: B matrices of the program.
+        start: start of the solve.
+        gap: target gap.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+    """
+    if dtype is not None or iteration_dtype(problem, gap, None) is torch.float64:
+        return (Turn(Pdhg("auto", dtype), start),)
+    second = Pdhg("auto", torch.float64, may_replace_start=False)
+    return Turn(Pdhg("auto", may_stall=True), start), Turn(second, None)

@@ -1,0 +1,674 @@
+"""Solve pipeline: from a problem to feasible splits, dual prices and a certified gap.
+
+:func:`solve` takes B matrices under any objective and returns a
+:class:`~teal.solvers.result.PdhgResult`; :func:`solving` is the same as a computation that can be
+paused.  An objective is one program, a sequence of programs (:mod:`teal.solvers.sequences`), or a
+least-cost program (:mod:`teal.solvers.least_cost`).  One program passes these stages, each a
+function of this module or of the module in brackets:
+
+1. :func:`rewrite_conditions`: side conditions become a program over columns and rows;
+2. :func:`presolve`: extreme magnitudes are removed and units scaled
+   (:mod:`teal.solvers.pdhg.reduction`);
+3. :func:`choose_engines` (:mod:`teal.solvers.engine_choice`): engines by predicted time;
+4. :func:`iterate`: the engines take turns until every matrix has the target gap, or a limit ends
+   the solve; each certifies its own result;
+5. the result is translated back through presolve and rewriting, and certified there.
+
+``PdhgResult.trace`` has the time of each stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from functools import partial
+from numbers import Real
+from typing import Protocol, TypedDict, Unpack, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.problem.bounds import usable_prices
+from teal.problem.prox import project_box
+from teal.runtime.interruptible import Deadline, Steps, complete, with_single_threaded_torch
+from teal.runtime.kernel_cache import is_interpreting
+from teal.solvers import cost_model, least_cost
+from teal.solvers.contract import Limits, Start
+from teal.solvers.engine_choice import (
+    ENGINES,
+    Turn,
+    choose_engines,
+    current_engine,
+    may_use_interior_points,
+)
+from teal.solvers.highs import Highs
+from teal.solvers.interior import engine as interior
+from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.pdhg.model_start import foretells_work
+from teal.solvers.pdhg.reduction import Reduction, is_ordinary, spans_decades
+from teal.solvers.pdhg.solver import iteration_dtype, starts_from_samples
+from teal.solvers.result import (
+    PdhgResult,
+    PdhgState,
+    ProgressCallback,
+    Stage,
+    Starter,
+    Stop,
+    better,
+)
+from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
+from teal.solvers.sequences.task import Tasks, run_tasks
+from teal.spec import register
+
+# Largest gap of an engine's result that warm-starts another engine.
+_MAX_START_GAP = 0.1
+WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+
+
+@runtime_checkable
+class MakeTasks(Protocol):
+    """Factory of the tasks of an objective that is a sequence of programs."""
+
+    def __call__(
+        self,
+        problem: Problem,
+        gap: float,
+        *,
+        knows_value_steps: bool,
+        start: PdhgState | None = None,
+    ) -> Tasks:
+        """Return the tasks of a problem.
+
+        Args:
+            problem: B matrices.
+            gap: target gap.
+            knows_value_steps: whether the solver accepts piecewise constant marginal values
+                (:mod:`teal.problem.steps`).
+            start: warm start, splits and prices; None for a cold start.
+        """
+        ...
+
+
+_SEQUENCES: dict[str, MakeTasks] = {
+    ObjectiveName.PRIORITY: priority.tasks,
+    ObjectiveName.MAX_MIN: max_min.tasks,
+}
+
+
+def tasks_of(problem: Problem, gap: float) -> Tasks:
+    """Return the tasks of a sequence objective, for a solver without piecewise constant marginal
+    values.
+
+    Args:
+        problem: B matrices under an objective that is a sequence of programs.
+        gap: target gap.
+    """
+    return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
+
+
+def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False) -> None:
+    """Register the task factory of an objective that is a sequence of programs.
+
+    Args:
+        name: name of a registered objective.
+        make_tasks: factory of its tasks (:mod:`teal.solvers.sequences.task`).
+        replace: whether an existing factory of this name may be replaced.
+
+    Raises:
+        InputError: the name is taken.
+    """
+    register(_SEQUENCES, "sequence", name, make_tasks, replace=replace)
+
+
+def solve(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    deadline: float = math.inf,
+    max_iterations: int = 10_000,
+    warm_start: WarmStart | None = None,
+    starter: Starter | None = None,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+    report: ProgressCallback | None = None,
+) -> PdhgResult:
+    """Solve each matrix to a certified ``gap``, within a deadline and an iteration limit.
+
+    Returns the incumbent in every case: the best feasible allocation and the best dual prices.
+
+    Args:
+        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in
+            memory).
+        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For
+            max_concurrent_flow the iteration stops on the gap of the equivalent largest
+            utilisation.
+        deadline: seconds from now.  Set-up and one gap check (two after a warm start) always run,
+            for each part of the batch.
+        max_iterations: iteration limit of each program; priority and max_min solve several.
+        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from any
+            source: the previous matrix, the same matrix before a failure, a model.  Under priority
+            the last program starts from it; a result under priority or max_min also contributes the
+            prices of all its programs as dual bounds.
+        starter: learned start, such as a PriceGNN.  On large networks, where the engine starts from
+            sampled demands, it solves the sample (targets of 0.5% and above, value maximisation).
+            On smaller networks it replaces a missing ``warm_start``; in value maximisation only
+            where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
+            programs and concave utilities ignore it.  Rejected under priority and max_min.
+        engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
+            and GPU with numba-cuda), plain (PDHG, any device), or auto.  Auto selects interior
+            points or PDHG by predicted time, and interior points for magnitudes that span more than
+            four decades (:mod:`teal.solvers.engine_choice`).  Under side conditions whose columns
+            are not paths (bundles of paths, added rows) PDHG is plain instead of fused.
+        dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
+            is below 1e-5 and, with auto, where float32 stalls.
+        report: called after each full gap check between iterations, and under priority and max_min
+            after each program; the gap is infinite until it is known.
+
+    Raises:
+        InputError: options out of range, a warm start of another shape, a warm start, starter or
+            engine that does not apply to this program, or too little memory for one matrix.
+    """
+    if not _is_non_negative(deadline):
+        raise InputError("solve", "deadline", "seconds, a number >= 0", repr(deadline))
+    settings = _Settings(
+        gap=gap,
+        max_iterations=max_iterations,
+        warm_start=warm_start,
+        starter=starter,
+        engine=engine,
+        dtype=dtype,
+        report=report,
+    )
+    # Compile before the clock starts.
+    settings.prepare(problem)
+    return complete(_solve_prepared(problem, settings, Deadline.after(deadline)))
+
+
+def _is_non_negative(value: object) -> bool:
+    """Whether a value of any type is a real number of at least 0, or infinity."""
+    return isinstance(value, Real) and float(value) >= 0
+
+
+def takes_starter(problem: Problem) -> bool:
+    """Whether the objective is one program that always has an allocation, so that a model's start
+    applies to it.
+    """
+    rules = problem.objective.rules
+    return not (rules.is_sequence or rules.may_have_no_allocation)
+
+
+class SolveOptions(TypedDict, total=False):
+    """Options of :func:`solve` without its deadline.
+
+    Attributes:
+        gap: target gap.
+        max_iterations: iteration limit of each program.
+        warm_start: an earlier result, its state, or splits and prices.
+        starter: model whose splits and prices may start the search.
+        engine: name of an engine, or "auto".
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        report: progress callback.
+    """
+
+    gap: float
+    max_iterations: int
+    warm_start: WarmStart | None
+    starter: Starter | None
+    engine: str
+    dtype: torch.dtype | None
+    report: ProgressCallback | None
+
+
+def solving(
+    problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
+) -> Steps[PdhgResult]:
+    """Solve each matrix to a certified gap, as a computation that pauses between iterations.
+
+    :func:`solve` describes the options and the result.
+
+    Args:
+        problem: B matrices.
+        deadline: end of the solve; None for no limit.
+        options: ``gap``, ``max_iterations``, ``warm_start``, ``starter``, ``engine``, ``dtype`` and
+            ``report`` of :func:`solve`.
+
+    Raises:
+        InputError: invalid options or a start that does not apply; raised at the first step.
+    """
+    settings = _Settings(**options)
+    settings.prepare(problem)
+    return (yield from _solve_prepared(problem, settings, deadline or Deadline()))
+
+
+@torch.no_grad()
+def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve a problem whose kernels are compiled.
+
+    Torch runs on one thread if the problem is small, where threads cost more than they save.
+    """
+    steps = _solve_steps(problem, settings, deadline)
+    return (yield from with_single_threaded_torch(steps, problem.batch * problem.paths.mask.size))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Settings:
+    """Options of :func:`solve` without its deadline.
+
+    Attributes:
+        gap: target gap.
+        max_iterations: iteration limit of each program.
+        warm_start: an earlier result, its state, or splits and prices; None for a cold start.
+        starter: model whose splits and prices may start the search; None for no model.
+        engine: name of an engine, or "auto".
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        report: progress callback; None for no calls.
+    """
+
+    gap: float = 1e-2
+    max_iterations: int = 10_000
+    warm_start: WarmStart | None = None
+    starter: Starter | None = None
+    engine: str = "auto"
+    dtype: torch.dtype | None = None
+    report: ProgressCallback | None = None
+
+    def __post_init__(self) -> None:
+        """Replace the name of an engine that is gone."""
+        object.__setattr__(self, "engine", current_engine(self.engine))
+
+    def check(self, problem: Problem) -> None:
+        """Validate the options.
+
+        Raises:
+            InputError: an option out of range or without effect.
+        """
+        if not problem.batch:
+            raise InputError.invalid(
+                "solve", "problem", "no traffic matrix", "give at least one matrix"
+            )
+        if not _is_non_negative(self.gap) or self.gap == math.inf:
+            raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
+        if self.max_iterations < 0:
+            raise InputError("solve", "max_iterations", "an integer >= 0", self.max_iterations)
+        if self.engine not in ENGINES:
+            raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
+        if self.starter is not None and not takes_starter(problem):
+            raise InputError.invalid(
+                "solve",
+                "starter",
+                f"{problem.objective.name} is not solved as one program, which a model could start",
+                "omit starter",
+            )
+
+    def prepare(self, problem: Problem) -> None:
+        """Validate the options and compile the kernels of the solve.
+
+        Raises:
+            InputError: an option out of range or without effect.
+        """
+        self.check(problem)
+        prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
+
+
+def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve the program of an objective, or the programs of a sequence, and time the solve.
+
+    Args:
+        problem: B matrices, whose kernels are compiled.
+        settings: validated options.
+        deadline: end of the solve.
+    """
+    begin = time.perf_counter()
+    limits = Limits(settings.gap, deadline, settings.max_iterations, settings.report)
+    engine = settings.engine
+    # A sequence of programs: each task solves its programs by `solving`.
+    if make_tasks := _SEQUENCES.get(problem.objective.name):
+        result = yield from run_tasks(
+            make_tasks(
+                problem,
+                settings.gap,
+                knows_value_steps=_accepts_value_steps(problem, engine),
+                start=_warm_start_state(problem, settings.warm_start),
+            ),
+            partial(solving, engine=engine, dtype=settings.dtype),
+            deadline=deadline,
+            max_iterations=settings.max_iterations,
+            report=settings.report,
+        )
+        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
+    # Least cost may be infeasible, so it has a separate solver.
+    if problem.objective.rules.may_have_no_allocation:
+        state = _warm_start_state(problem, settings.warm_start)
+        return (
+            yield from least_cost.solving(
+                problem, state, settings.gap, settings.max_iterations, deadline, engine, _balance
+            )
+        )
+    start = _start_of(problem, settings)
+    result = yield from solve_program(problem, start, limits, engine, settings.dtype)
+    return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
+
+
+def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
+    """Solve max_link_utilisation; least cost uses it to find a feasible allocation."""
+    return (yield from solving(problem, gap=gap, deadline=deadline))
+
+
+def _may_use_model(problem: Problem, engine: str) -> bool:
+    """Whether a model may provide the start: with a named engine always, with "auto" in programs
+    that may benefit from one.
+    """
+    return engine != "auto" or cost_model.may_benefit_from_model(problem)
+
+
+def _start_of(problem: Problem, settings: _Settings) -> Start:
+    """Return the start of one program: the warm start, and the model that may replace it.
+
+    Args:
+        problem: B matrices.
+        settings: options with the warm start and the model.
+    """
+    state = _warm_start_state(problem, settings.warm_start)
+    model = settings.starter if _may_use_model(problem, settings.engine) else None
+    if model is None or state is not None:
+        return Start(state, model)
+    # A model predicts the start here, unless the engine decides about it later.
+    is_sampled = not problem.conditions and starts_from_samples(
+        problem, settings.gap, settings.engine
+    )
+    if is_sampled or foretells_work(problem, settings.engine):
+        return Start(None, model)
+    return Start(_warm_start_state(problem, model.start(problem)), model)
+
+
+def solve_program(
+    problem: Problem, start: Start, limits: Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """Solve one program through all stages of the pipeline, pausing between iterations.
+
+    Args:
+        problem: B matrices under an objective that is a single program.
+        start: start of the search.
+        limits: target and limits.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+    """
+    if problem.conditions:
+        return (yield from _solve_rewritten(problem, start, limits, engine, dtype))
+    begin = time.perf_counter()
+    # Presolve, unless a few sums show that nothing would change.
+    reduction = presolve(problem)
+    program = problem if reduction is None else reduction.problem
+    if reduction is not None:
+        start = Start(reduction.reduced(start.state), start.model)
+    presolve_end = time.perf_counter()
+    # Choose the engines, and let them take turns.
+    choice = choose_engines(
+        program, start, limits, engine, dtype, may_span_decades=reduction is not None
+    )
+    choice_end = time.perf_counter()
+    result = yield from iterate(program, choice.turns, limits)
+    # Translate the result back, and certify it for the original program.
+    certify_begin = time.perf_counter()
+    if reduction is not None:
+        result = reduction.result(result, limits.gap)
+    trace = (
+        Stage("presolve", presolve_end - begin),
+        Stage("choose engines", choice_end - presolve_end, choice.reason, choice.predicted_s),
+        *result.trace,
+        Stage("certify", time.perf_counter() - certify_begin),
+    )
+    return dataclasses.replace(result, trace=trace)
+
+
+def presolve(problem: Problem) -> Reduction | None:
+    """Return the presolved program with its translation; None for a program of ordinary numbers.
+
+    Args:
+        problem: B matrices without side conditions.
+    """
+    return None if is_ordinary(problem) else Reduction(problem)
+
+
+def rewrite_conditions(
+    problem: Problem, state: PdhgState | None
+) -> tuple[Problem, PdhgState | None]:
+    """Return the program over columns and rows of a problem with side conditions, and its start.
+
+    Args:
+        problem: B matrices with side conditions.
+        state: warm start, splits of paths and prices of links; None for a cold start.
+    """
+    rewritten = problem.rewritten
+    program = problem.over_columns
+    if state is not None:
+        prices = program.program.with_added_prices(state.prices.to(program.capacity))
+        return program, PdhgState(rewritten.shares(state.splits.to(program.demand)), prices)
+    # Without a warm start, the rewrite may know a feasible point.
+    if rewritten.start is not None:
+        return program, PdhgState(rewritten.start, torch.zeros_like(program.capacity))
+    return program, None
+
+
+def _solve_rewritten(
+    problem: Problem, start: Start, limits: Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """Solve a program with side conditions; return splits of paths and prices of links.
+
+    Args:
+        problem: B matrices with side conditions.
+        start: start of the search.
+        limits: target and limits.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+    """
+    begin = time.perf_counter()
+    program, state = rewrite_conditions(problem, start.state)
+    # Coefficients and limits of added rows may be small beside capacities.
+    if not program.ops.is_over_paths:
+        dtype = torch.float64
+    rewrite_end = time.perf_counter()
+    # No model starts a program over columns.
+    result = yield from solve_program(program, Start(state), limits, engine, dtype)
+    # Translate the result back to paths and links.
+    undo_begin = time.perf_counter()
+    rewritten = problem.rewritten
+    num_links = problem.topology.num_links
+    splits = rewritten.splits(result.splits)
+    last_state = PdhgState(
+        rewritten.splits(result.state.splits), result.state.prices[:, :num_links]
+    )
+    trace = (
+        Stage("rewrite conditions", rewrite_end - begin),
+        *result.trace,
+        Stage("undo rewriting", time.perf_counter() - undo_begin),
+    )
+    return dataclasses.replace(
+        result, splits=splits, prices=result.prices[:, :num_links], state=last_state, trace=trace
+    )
+
+
+def iterate(problem: Problem, turns: tuple[Turn, ...], limits: Limits) -> Steps[PdhgResult]:
+    """Let engines take turns until every matrix has the target gap, or a limit ends the solve.
+
+    A later turn solves the matrices that are left above the target gap, from the best splits and
+    prices so far, and the better allocation and the better prices are kept.
+
+    Args:
+        problem: B matrices of one program, presolved.
+        turns: turns of the engines, at least one.
+        limits: target and limits.
+    """
+    result: PdhgResult | None = None
+    trace: list[Stage] = []
+    for turn in turns:
+        begin = time.perf_counter()
+        if result is None:
+            turn_limits = _limits_of_turn(limits, turn, 0)
+            result = yield from turn.engine.solve(problem, turn.start or Start(), turn_limits)
+            trace.append(_stage_of(turn, result, begin))
+            continue
+        # Matrices above the target gap, (n,) indices.
+        is_left = [stop is not Stop.GAP for stop in result.stopped_by]
+        rows = torch.tensor(is_left, dtype=torch.bool).nonzero()[:, 0]
+        if not len(rows) or limits.deadline.is_over:
+            break
+        part = problem.rows(rows)
+        earlier = result.rows(rows)
+        if turn.start is not None:
+            start = turn.start.rows(rows)
+        else:
+            is_near = float(earlier.gap.max()) <= _MAX_START_GAP
+            start = Start(earlier.state if is_near else None)
+        turn_limits = _limits_of_turn(limits, turn, result.iterations)
+        later = yield from turn.engine.solve(part, start, turn_limits)
+        trace.append(_stage_of(turn, later, begin))
+        result = result.replaced(rows, _combine(part, earlier, later, limits.gap))
+    assert result is not None, "at least one turn"
+    return dataclasses.replace(result, trace=tuple(trace))
+
+
+def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
+    """Return the limits of a turn after so many iterations of earlier turns."""
+    remaining = max(0, limits.max_iterations - iterations)
+    if turn.max_iterations is not None:
+        remaining = min(remaining, turn.max_iterations)
+    return dataclasses.replace(limits, max_iterations=remaining)
+
+
+def _stage_of(turn: Turn, result: PdhgResult, begin: float) -> Stage:
+    """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
+    name = f"iterate: {turn.engine.name}"
+    return Stage(
+        name,
+        time.perf_counter() - begin,
+        f"{result.iterations} iterations",
+        matrices=len(result.gap),
+    )
+
+
+def _combine(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
+    """Combine the better allocation and the better prices of each matrix; together they may reach
+    the target gap.
+
+    Args:
+        problem: the matrices of both results.
+        first, second: results of two engines.
+        gap: target gap; matrices above it keep the stopping reason of ``second``.
+    """
+    incumbent = better(problem, first, second)
+    stops = zip(incumbent.gap.tolist(), second.stopped_by, strict=True)
+    return dataclasses.replace(
+        incumbent,
+        stopped_by=tuple(Stop.GAP if gap_reached <= gap else stop for gap_reached, stop in stops),
+    )
+
+
+def prepare(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+    starter: Starter | None = None,
+) -> None:
+    """Compile the kernels that :func:`solve` needs for a problem, so that its clock does not count
+    them.
+
+    Args:
+        problem: B matrices.
+        gap: target gap.
+        engine: "auto", or the name of an engine.
+        dtype: type of the splits in the iteration; None to choose by the target gap.
+        starter: model for the start; its kernels are loaded, too.
+    """
+    engine = current_engine(engine)
+    # Least cost solves by interior points alone.
+    if problem.objective.rules.may_have_no_allocation:
+        if not is_interpreting():
+            interior.warm_up_for(problem.ops.mask.numel())
+        return
+    # The model, and the kernels of sequences of programs.
+    warm_up_starter = getattr(starter, "rehearse", None)
+    if warm_up_starter is not None and _may_use_model(problem, engine):
+        warm_up_starter(problem)
+    if problem.classes is not None and not problem.conditions:
+        class_rows.rehearse()
+    if problem.objective.name == ObjectiveName.MAX_MIN:
+        rate_cuts.rehearse()
+    # The kernels of the engines that may solve the program.
+    program_problem = problem.over_columns if problem.conditions else problem
+    is_sequence = program_problem.objective.rules.is_sequence
+    if engine == "auto" and Highs().accepts(program_problem) and not is_sequence:
+        return
+    # Compile the projection onto a box, which bounded columns need, by one call.
+    if program_problem.largest_share is not None:
+        sample_box = program_problem.largest_share[:1, :1]
+        project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
+    if engine == "interior" or (engine == "auto" and may_use_interior_points(program_problem)):
+        interior.warm_up_for(program_problem.ops.mask.numel())
+    if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
+        rehearse_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
+
+
+def _accepts_value_steps(problem: Problem, engine: str) -> bool:
+    """Whether the engine solves piecewise constant marginal values of the problem.
+
+    The plain engine does, and the fused engine on a CPU if the program needs no presolve and its
+    magnitudes span at most four decades.
+    """
+    if problem.conditions:
+        return False
+    if engine == "plain":
+        return True
+    if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
+        return False
+    # ``usable`` has another demand tensor if presolve would limit demands.
+    return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
+
+
+def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
+    """Return a warm start as a state on the problem's device, with finite prices.
+
+    Engines project the splits; the GPU engine also sanitises prices, within its recorded launches.
+
+    Args:
+        problem: B matrices.
+        warm_start: a result, its state, or splits (B, D, K) and prices (B, E); None for a cold
+            start.
+
+    Raises:
+        InputError: splits or prices of another shape.
+    """
+    if warm_start is None:
+        return None
+    # Validate shapes.
+    state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
+    state = PdhgState(*state) if isinstance(state, tuple) else state
+    expected_shapes = (
+        (problem.batch, *problem.paths.mask.shape),
+        (problem.batch, problem.topology.num_links),
+    )
+    actual_shapes = tuple(state.splits.shape), tuple(state.prices.shape)
+    if actual_shapes != expected_shapes:
+        raise InputError(
+            "solve",
+            "warm_start",
+            f"splits and prices of the shapes {expected_shapes[0]} and {expected_shapes[1]}",
+            f"{actual_shapes[0]} and {actual_shapes[1]}",
+        )
+    # Move to the device and replace non-finite prices.
+    device = problem.demand.device
+    prices = state.prices.to(device)
+    if not problem.demand.is_cuda or problem.conditions or problem.objective.rules.is_sequence:
+        prices = usable_prices(problem, prices, max_ratio=1.0)
+    program_prices = state.program_prices
+    if program_prices is not None and len(program_prices.prices) != problem.batch:
+        # Prices of another batch prove no bounds here.
+        program_prices = None
+    return PdhgState(state.splits.to(device), prices, program_prices)
