@@ -100,4 +100,6 @@ class WarmStart:
         exact = problem.to(torch.float64)
         yield
         splits = start.state.splits.to(torch.float64)
-        return certified_result(exact, splits, start.state.prices.to(torch.float64), limits.gap)
+        prices = start.state.prices.to(torch.float64)
+        result = certified_result(exact, splits, prices, limits.gap)
+        return result.in_dtype(problem.demand.dtype)

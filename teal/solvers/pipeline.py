@@ -414,14 +414,14 @@ def solve_program(
     choice_end = time.perf_counter()
     result = yield from iterate(program, choice.turns, limits)
     # Translate the result back, and certify it for the original program.
-    certify_begin = time.perf_counter()
+    undo_begin = time.perf_counter()
     if reduction is not None:
         result = reduction.result(result, limits.gap)
     trace = (
         Stage("presolve", presolve_end - begin),
         Stage("choose engines", choice_end - presolve_end, choice.reason, choice.predicted_s),
         *result.trace,
-        Stage("certify", time.perf_counter() - certify_begin),
+        Stage("undo presolve", time.perf_counter() - undo_begin),
     )
     return dataclasses.replace(result, trace=trace)
 

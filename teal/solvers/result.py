@@ -210,7 +210,7 @@ class Stage:
 
     def describe(self) -> str:
         """Return a line of text, such as ``choose engines: 0.3 ms, shortest predicted time
-        (interior, cold 2 ms; pdhg 9 ms)``.
+        (predicted: interior, cold 2 ms; pdhg 9 ms)``.
         """
         parts = [f"{1e3 * self.seconds:.3g} ms"]
         if self.detail:
@@ -334,8 +334,10 @@ class PdhgResult(WithLines):
             )
 
         def copy_rows(old: Tensor, new: Tensor) -> Tensor:
-            # Copy of ``old`` with the rows of ``new`` at these indices.
-            return old.index_copy(0, rows.to(old.device), new)
+            # Copy of ``old`` with the rows of ``new`` at these indices; engines differ in their
+            # floating-point type, and the wider one is kept.
+            dtype = torch.promote_types(old.dtype, new.dtype)
+            return old.to(dtype).index_copy(0, rows.to(old.device), new.to(dtype))
 
         stopped_by = list(self.stopped_by)
         for row, stop in zip(rows.tolist(), replacements.stopped_by, strict=True):

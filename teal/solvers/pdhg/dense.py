@@ -38,18 +38,12 @@ class Scaling:
             sizes per path (B, D, K), one value of each path.
         full_path_utilisation: (B, E) m, utilisation if every path carried all of its demand.
         load_scale: (B, 1) divisor of utilisations: S where prices lie on the simplex, else 1.
-        largest_share: (B, D, K) largest share of a demand on a path, for the equilibrated engine;
-            else 1.
-        dual_size: (B, E) r, the magnitude of the dual variables and the direction of the first
-            prices of a balanced program, for the equilibrated engine; else 1.
     """
 
     objective_scale: Tensor
     inverse_capacity_sum: Tensor
     full_path_utilisation: Tensor
     load_scale: Tensor
-    largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(()))
-    dual_size: Tensor | float = 1.0
 
     @property
     def price_scale(self) -> Tensor:
@@ -134,8 +128,8 @@ def total_value(problem: Problem) -> Tensor:
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     """Return the first iterate: ``state`` made feasible, or no flow and zero prices.
 
-    Without a state a balanced program starts from even splits, and from prices in proportion to
-    ``scale.dual_size``.
+    Without a state a balanced program starts from even splits, and from equal dual variables of
+    all live links.
 
     Args:
         problem: B matrices.
@@ -160,7 +154,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
             splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
         )
     splits = scaled_to_one(problem, splits)
-    initial_dual = torch.where(problem.capacity > 0, scale.dual_size, torch.zeros_like(dual))
+    initial_dual = (problem.capacity > 0).to(dual)
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, initial_dual)
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 

@@ -38,7 +38,7 @@ _EARLY_CHECK_GAP_FACTOR = 1.6
 # target, and a check takes as long as 5 iterations.
 _MODEL_ITERATIONS = 24
 # Trie nodes and path slots of one matrix above which a CPU iteration takes longer than a test of
-# its bound, and the equilibrated engine is too slow.
+# its bound.
 LARGE_WORK = 500_000
 # Iterations between two tests of the bound on GPUs, and on a CPU up to LARGE_WORK, where a test
 # costs as much as these.

@@ -1,0 +1,55 @@
+"""Turns of engines: what one leaves is solved by the next, whatever the type of the numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from teal.problem import Problem, violations
+from teal.runtime.interruptible import Deadline, complete
+from teal.solvers.certified import WarmStart
+from teal.solvers.contract import Limits, Start
+from teal.solvers.engine_choice import Turn
+from teal.solvers.interior.engine import InteriorPoints
+from teal.solvers.pdhg.solver import Pdhg
+from teal.solvers.pipeline import iterate, solve
+from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.testing import random_problem
+
+_GAP = 1e-4
+_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
+
+
+def _after_turns(problem: Problem, *turns: Turn) -> PdhgResult:
+    return complete(iterate(problem, turns, Limits(_GAP, Deadline(), 10_000)))
+
+
+def _partly_solved(problem: Problem) -> Start:
+    """The optimum of the first and last matrix; half of the splits of the second one."""
+    state = solve(problem, gap=1e-6).state
+    factor = torch.tensor([1.0, 0.5, 1.0], dtype=state.splits.dtype)
+    return Start(PdhgState(state.splits * factor[:, None, None], state.prices))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_warm_start_is_certified_matrix_by_matrix(dtype: torch.dtype) -> None:
+    problem = random_problem(4, batch=3).to(dtype)
+    start = _partly_solved(problem)
+    alone = _after_turns(problem, Turn(WarmStart(), start))
+    assert [stop is Stop.GAP for stop in alone.stopped_by] == [True, False, True]
+    assert alone.splits.dtype == dtype
+    together = _after_turns(problem, Turn(WarmStart(), start), Turn(InteriorPoints(), Start()))
+    assert together.stopped_by == (Stop.GAP,) * 3
+    assert together.splits.dtype == dtype
+    assert [stage.matrices for stage in together.trace] == [3, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pdhg_continues_what_interior_points_leave(dtype: torch.dtype) -> None:
+    problem = random_problem(4, batch=3).to(dtype)
+    first = Turn(InteriorPoints(), Start(), max_iterations=1)
+    alone = _after_turns(problem, first)
+    assert any(stop is not Stop.GAP for stop in alone.stopped_by)
+    result = _after_turns(problem, first, Turn(Pdhg(), None))
+    assert result.stopped_by == (Stop.GAP,) * 3
+    assert float(violations(problem, result.splits).largest.max()) <= _TOLERANCE[dtype]
