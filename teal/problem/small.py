@@ -132,16 +132,17 @@ def projected(problem: Problem, splits: FloatArray) -> Tensor:
 
     Args:
         problem: problem of B matrices.
-        splits: (B, D K) share of each demand on each path, changed in place.
+        splits: (B, D K) share of each demand on each path; not changed.
     """
+    feasible = splits.copy()
     _project(
         path_links_of(problem.paths),
         problem.demand.contiguous().numpy(),
         problem.capacity.contiguous().numpy(),
         problem.objective.rules.carries_all,
-        splits,
+        feasible,
     )
-    return torch.from_numpy(splits).reshape(problem.batch, *problem.paths.mask.shape)
+    return torch.from_numpy(feasible).reshape(problem.batch, *problem.paths.mask.shape)
 
 
 @inner_kernel

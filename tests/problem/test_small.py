@@ -109,7 +109,7 @@ def test_a_projection_is_the_plain_one(
     if kind == "any":
         splits[:, 0, 0] = torch.nan
     expected = project(problem, splits, refill=0)
-    found = projected(problem, splits.reshape(problem.batch, -1).numpy().copy())
+    found = projected(problem, splits.reshape(problem.batch, -1).numpy())
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
     prices = _prices(problem, seed, price_scale).clamp(min=0)
     figures = measured(problem, found, prices, np.ones(1))

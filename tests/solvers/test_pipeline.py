@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
+from teal.objectives import ObjectiveName
 from teal.problem import Problem, violations
 from teal.runtime.interruptible import Deadline, complete
 from teal.solvers.certified import WarmStart
@@ -53,3 +56,43 @@ def test_pdhg_continues_what_interior_points_leave(dtype: torch.dtype) -> None:
     result = _after_turns(problem, first, Turn(Pdhg(), None))
     assert result.stopped_by == (Stop.GAP,) * 3
     assert float(violations(problem, result.splits).largest.max()) <= _TOLERANCE[dtype]
+
+
+def _inputs(problem: Problem, start: PdhgState) -> dict[str, torch.Tensor]:
+    """Copies of all tensors that a solve is given."""
+    fields = {name: value for name, value in vars(problem).items() if torch.is_tensor(value)}
+    fields |= {"splits": start.splits, "prices": start.prices}
+    return {name: value.clone() for name, value in fields.items()}
+
+
+_CASES = [
+    (objective, engine)
+    for objective in (
+        ObjectiveName.TOTAL_FLOW,
+        ObjectiveName.MAX_LINK_UTILISATION,
+        ObjectiveName.MAX_CONCURRENT_FLOW,
+        ObjectiveName.PROPORTIONAL_FAIR,
+    )
+    for engine in ("auto", "interior", "fused", "plain")
+]
+_CASES.append((ObjectiveName.MAX_MIN, "auto"))
+
+
+@pytest.mark.parametrize("nodes", [5, 14])  # with the compiled kernels of small problems, without
+@pytest.mark.parametrize(("objective", "engine"), _CASES)
+def test_a_solve_leaves_its_problem_and_its_warm_start_unchanged(
+    objective: ObjectiveName, engine: str, nodes: int
+) -> None:
+    problem = random_problem(4, objective=objective, nodes=nodes)
+    # The optimum of half the demands, and a quarter of the links smaller than it knows.
+    before = dataclasses.replace(problem, demand=problem.demand / 2)
+    start = solve(before, gap=1e-4).state
+    capacity = problem.capacity.clone()
+    capacity[:, ::4] *= 0.3
+    problem = problem.with_capacity(capacity)
+    given = _inputs(problem, start)
+    assert {"demand", "capacity", "splits", "prices"} <= set(given)
+    solve(problem, gap=1e-3, engine=engine, warm_start=start, max_iterations=5000)
+    after = _inputs(problem, start)
+    for name, tensor in given.items():
+        assert torch.equal(after[name], tensor), name
