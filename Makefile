@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # uv installs 180 packages in 15 s, pip in 80 s.  Certificates are the system's, as for pip.
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --native-tls -c constraints.txt
 # Of what every command imports: the first command would wait 6 s for it.
-WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal.evaluation.evaluate_command"
+WRITE_BYTECODE := $(BIN)/python -c "import teal.allocation.solve_command, teal_study.evaluation.evaluate_command"
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 # Three workers on two cores: clusters and killed processes are waited for more than computed.  Two of them add numbers
 # in another order, as OpenBLAS does on older processors: no test may depend on the last bits of a sum.
@@ -86,10 +86,9 @@ check: $(STAMP)  ## ruff and mypy
 test: $(STAMP)  ## what a newcomer runs: some minutes on two cores, set-up and all
 	$(PYTEST) $(QUICK)
 
-CORE := allocation app client evaluation formats learning network nn pathops planning problem proofs runtime schemes \
-  serving solvers
+CORE := allocation app formats network nn pathops problem proofs runtime schemes solvers
 test-core: $(STAMP)  ## the tests of the core's rooms, where no package over it can be imported
-	TEAL_WITHOUT=teal_availability,teal_ip,teal_next $(PYTEST) $(QUICK) $(CORE:%=tests/%)
+	TEAL_WITHOUT=teal_availability,teal_ip,teal_next,teal_serve,teal_study $(PYTEST) $(QUICK) $(CORE:%=tests/%)
 
 # Clusters, killed processes, overload, the wheel, long training, browsers, and CUDA kernels in the simulator.
 test-system: $(STAMP)  ## the other tests: slow ones, clusters, killed processes, the wheel, browsers, long training

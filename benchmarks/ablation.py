@@ -26,12 +26,12 @@ from public_data import published
 from scipy import stats
 
 import teal
-from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer
 from teal.network.traffic import spread
 from teal.nn.checkpoint import load_flow_gnn
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 from teal.solvers.projection import cut_only
+from teal_study.learning.settings import TrainConfig
+from teal_study.learning.train import Trainer
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50")

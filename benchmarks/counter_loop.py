@@ -22,16 +22,16 @@ import numpy as np
 import torch
 from series import loop_parser
 
-from teal.client import AsyncClient
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine.engine import AllocationEngine
-from teal.serving.http.app import make_app
 from teal.solvers.pipeline import solve
 from teal_ip.routing.measurements import path_measurements
+from teal_serve.client import AsyncClient
+from teal_serve.engine.engine import AllocationEngine
+from teal_serve.http.app import make_app
 
 _NOISE = 0.01  # relative standard deviation of a counter
 Records = list[dict[str, Any]]

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 import teal
 from teal.app.instance import Instance, calibration_factor
-from teal.learning.losses import reward
 from teal_next.evaluation import NextInterval
+from teal_study.learning.losses import reward
 
 SERIES = {
     "Abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),

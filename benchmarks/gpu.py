@@ -458,8 +458,8 @@ def training(report: Report, data: Path, name: str, settings: dict[str, Any], ai
         settings: settings of the training that differ from the defaults.
         aim: time of a step that is aimed at, as text.
     """
-    from teal.learning.settings import TrainConfig
-    from teal.learning.train import Trainer
+    from teal_study.learning.settings import TrainConfig
+    from teal_study.learning.train import Trainer
 
     problem, traffic = loaded(data, name, 64, "cuda")
     nowhere = {"topology": "-", "traffic": "-", "out": Path("never-written")}
@@ -474,7 +474,7 @@ def training(report: Report, data: Path, name: str, settings: dict[str, Any], ai
 
     # Fix the number of rounds of PriceGNN, which is random in training: every new number would
     # record another CUDA graph.
-    rounds = "teal.learning.pretrain_price_gnn.random_rounds"
+    rounds = "teal_study.learning.pretrain_price_gnn.random_rounds"
     with patch(rounds, lambda _, usual: usual):
         time_ms = by_clock(step, 12, warm_up=6)
     peak = torch.cuda.max_memory_allocated() - allocated_before

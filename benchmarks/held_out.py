@@ -31,9 +31,9 @@ from tqdm import tqdm
 
 import teal
 from teal.app.instance import calibration_factor
-from teal.learning.network_pool import group_of, network_sizes, topohub_pool
 from teal.network.disturbances import flash_crowd
 from teal.runtime.storage import model_folder
+from teal_study.learning.network_pool import group_of, network_sizes, topohub_pool
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 BROUGHT = {"teal": "flow", "price-gnn": "universal"}  # scheme: its model in the package

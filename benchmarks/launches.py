@@ -27,8 +27,6 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.nn.checkpoint import new_flow_model
@@ -40,6 +38,8 @@ from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers import pipeline
 from teal.testing import random_problem
+from teal_study.learning.settings import TrainConfig
+from teal_study.learning.train import Trainer
 from tests.stand_in_gpu import RecordedGraph, stand_in_gpu
 
 GAP = 0.01  # certified gap of a solve

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 import teal
-from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer
 from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn import TealModel
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
 from teal.nn.policy import PriceHead
 from teal.problem.problem import mean_capacity, mean_value
+from teal_study.learning.settings import TrainConfig
+from teal_study.learning.train import Trainer
 
 _HIDDEN = 64  # neurons of each layer of the network without FlowGNN
 

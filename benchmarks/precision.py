@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 import teal
-from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer
 from teal.runtime.progress import progress_bar
+from teal_study.learning.settings import TrainConfig
+from teal_study.learning.train import Trainer
 
 NETWORK = "topohub:sndlib/geant"
 LOAD = 6

@@ -23,7 +23,9 @@ from rich.console import Console
 
 import teal
 from teal.app.instance import Instance
-from teal.evaluation.race import (
+from teal.formats.rows import write_csv
+from teal.schemes.registry import make_scheme
+from teal_study.evaluation.race import (
     SITUATIONS,
     TARGETS,
     RaceRun,
@@ -32,8 +34,6 @@ from teal.evaluation.race import (
     time_table,
     times_to_gap,
 )
-from teal.formats.rows import write_csv
-from teal.schemes.registry import make_scheme
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 # Networks on which an LP takes longer than 25 s for a matrix: LP schemes do not race there.

@@ -19,10 +19,10 @@ from pathlib import Path
 from public_data import published
 
 from teal.cli import main as teal
-from teal.evaluation.cases import Protocol
-from teal.evaluation.rows import Row, by_network
-from teal.evaluation.table import summaries_of
 from teal.formats.rows import read_csv
+from teal_study.evaluation.cases import Protocol
+from teal_study.evaluation.rows import Row, by_network
+from teal_study.evaluation.table import summaries_of
 
 LEARNED = ("teal", "price-gnn")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")

@@ -26,7 +26,16 @@ from typing import Any
 
 import figures
 
-PACKAGES = ("teal", "teal_availability", "teal_ip", "teal_next", "baselines", "benchmarks")
+PACKAGES = (
+    "teal",
+    "teal_availability",
+    "teal_ip",
+    "teal_next",
+    "teal_serve",
+    "teal_study",
+    "baselines",
+    "benchmarks",
+)
 # A text of two words or more is for people: help, a message, a heading.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [A-Za-z]{2,}")
 # Fields of syntax nodes that hold an identifier.

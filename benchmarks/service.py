@@ -251,7 +251,7 @@ def solvers(file: Path, address: str) -> None:
         address: address of the service.
     """
     import teal
-    from teal.client import Client
+    from teal_serve.client import Client
 
     topology = teal.load_topology(str(file))
     rates = teal.load_traffic("gravity:seed=0,count=12,load=6", topology).read(slice(None))
@@ -434,7 +434,7 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
     Yields:
         the address and the process of the service, once GEANT is ready.
     """
-    from teal.client import Client, ServiceFault
+    from teal_serve.client import Client, ServiceFault
 
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()

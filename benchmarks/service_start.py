@@ -30,7 +30,7 @@ import httpx
 import pandas as pd
 from public_data import published
 
-from teal.client import Client, NotReady, Overloaded, UnknownNetwork, Unreachable
+from teal_serve.client import Client, NotReady, Overloaded, UnknownNetwork, Unreachable
 
 # Name: source of the topology, and load of the gravity traffic.
 NETWORKS = {

@@ -27,12 +27,12 @@ from torch import Tensor
 from tqdm import tqdm
 
 import teal
-from teal.learning.network_pool import group_of, topohub_pool
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
 from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.split_table import admit
 from teal.solvers.table_search import in_tables
+from teal_study.learning.network_pool import group_of, topohub_pool
 
 _DRAWS = 32  # random tables, of which the best one counts
 

@@ -22,7 +22,6 @@ import torch
 from public_data import published
 
 from baselines.lp_all import LpAll
-from teal.evaluation.fairness_curve import fairness_curve
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, Topology, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
@@ -30,6 +29,7 @@ from teal.problem import Problem, assess
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pipeline import solve
+from teal_study.evaluation.fairness_curve import fairness_curve
 
 _PROGRAMS = (
     "proportional_fair",

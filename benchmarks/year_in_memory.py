@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from teal.app.instance import load_instance
-from teal.learning.settings import TrainConfig
-from teal.learning.train import Trainer
+from teal_study.learning.settings import TrainConfig
+from teal_study.learning.train import Trainer
 
 _YEAR = 365 * 24 * 12  # matrices, one every 5 minutes
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import lazy_loader
 
+from teal.deprecated import find_moved_packages
 from teal.runtime.openmp import set_wait_policy
 
+find_moved_packages()
 # Before any module loads an OpenMP library, which reads the policy once.
 set_wait_policy()
 __version__ = "0.1.0"

@@ -1,13 +1,12 @@
 """The public API: what ``import teal`` offers, loaded on first use."""
 
+import typing
+
 from .allocation.allocate import AllocatedHistory
-from .api import allocate, evaluate, plan, train
+from .api import allocate
 from .app import plot
 from .errors import InputError, SolverError, TealError
-from .evaluation.report import EvaluationReport
 from .formats import load_topology, load_traffic, save_topology, save_traffic
-from .learning.learners import register_learner
-from .learning.train_command import TrainReport
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.bandwidth_functions import BandwidthFunctions
 from .network.ecmp import EcmpDag
@@ -15,7 +14,6 @@ from .network.shards import PathSearch
 from .nn.flow_gnn_config import register_model
 from .objectives import Objective, ObjectiveName, register_objective
 from .pathops import PathOps, make_path_ops
-from .planning.plan_command import FailurePlan
 from .problem import (
     Allocation,
     Assessment,
@@ -45,6 +43,9 @@ from .solvers.result import PdhgResult, PdhgState, Starter
 
 __version__: str
 
+# Names of the installed packages, which `import teal` has too (group ``teal.packages``).
+def __getattr__(name: str) -> typing.Any: ...
+
 __all__ = [
     "AllocatedHistory",
     "Allocation",
@@ -53,8 +54,6 @@ __all__ = [
     "ChosenPaths",
     "ClassFigures",
     "EcmpDag",
-    "EvaluationReport",
-    "FailurePlan",
     "Figures",
     "Follower",
     "Hedge",
@@ -81,7 +80,6 @@ __all__ = [
     "TealError",
     "Topology",
     "TrafficMatrices",
-    "TrainReport",
     "Violations",
     "all_paths_bound",
     "allocate",
@@ -89,7 +87,6 @@ __all__ = [
     "choose_paths",
     "compute_paths",
     "dual_bound",
-    "evaluate",
     "hedge_names",
     "load_model",
     "load_topology",
@@ -98,12 +95,10 @@ __all__ = [
     "make_path_ops",
     "make_scheme",
     "optimal_value",
-    "plan",
     "plot",
     "priority_problem",
     "project",
     "register_hedge",
-    "register_learner",
     "register_model",
     "register_objective",
     "register_scheme",
@@ -114,6 +109,5 @@ __all__ = [
     "smooth_splits",
     "solve",
     "solve_scenarios",
-    "train",
     "violations",
 ]

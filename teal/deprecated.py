@@ -5,23 +5,37 @@ All renamings are in the tables :data:`NAMES`, :data:`MOVED`, :data:`ATTRIBUTES`
 loader through :func:`with_old_names`; a class with renamed attributes has the decorator
 :func:`with_old_attributes`, a function with renamed keywords :func:`with_old_keywords`.  The
 command line and functions with options call :func:`new_option` for the present name of an option.
+:func:`find_moved_packages` makes imports of the packages in :data:`PACKAGES` work.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.abc
+import importlib.machinery
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _Class = TypeVar("_Class", bound=type)
 
+# Old package -> the package that has its modules now.
+PACKAGES: Mapping[str, str] = {
+    "teal.client": "teal_serve.client",
+    "teal.evaluation": "teal_study.evaluation",
+    "teal.learning": "teal_study.learning",
+    "teal.planning": "teal_study.planning",
+    "teal.serving": "teal_serve",
+}
+
 # Package or module: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
-    "teal.serving.engine.errors": {
+    "teal_serve.engine.errors": {
         "places_of_one": "max_places_per_client",
         "wrong": "invalid_request",
     },
@@ -201,3 +215,49 @@ def new_option(settings: type, name: str) -> str | None:
         if name in OPTIONS.get(cls.__name__, {}):
             return OPTIONS[cls.__name__][name]
     return None
+
+
+class _MovedModule(importlib.abc.Loader):
+    """Loader of a module under its old name: the module of the new name itself."""
+
+    def __init__(self, new_name: str) -> None:
+        self._new_name = new_name
+        self._spec: importlib.machinery.ModuleSpec | None = None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        """Import the module of the new name."""
+        del spec
+        module = importlib.import_module(self._new_name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the module's own spec, which the import system has replaced."""
+        module.__spec__ = self._spec
+
+
+class _MovedPackages(importlib.abc.MetaPathFinder):
+    """Finder of modules by the old names of their packages, :data:`PACKAGES`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec of a module of a moved package, with a warning; None for others."""
+        del path, target
+        package, dot, rest = fullname.partition(".")
+        room, inner_dot, inner = rest.partition(".")
+        new_package = PACKAGES.get(f"{package}{dot}{room}")
+        if new_package is None:
+            return None
+        new_name = f"{new_package}{inner_dot}{inner}"
+        warnings.warn(
+            f"module {fullname} is deprecated: use {new_name}", DeprecationWarning, stacklevel=2
+        )
+        return importlib.machinery.ModuleSpec(fullname, _MovedModule(new_name))
+
+
+def find_moved_packages() -> None:
+    """Let the import system find modules by the old names of their packages."""
+    if not any(isinstance(finder, _MovedPackages) for finder in sys.meta_path):
+        # First: the path of a moved package would make a second copy of each of its modules.
+        sys.meta_path.insert(0, _MovedPackages())

@@ -20,9 +20,6 @@ from teal.app.run_files import JOURNAL, RESUME_HINT, Journal, write_files, write
 from teal.app.table import Column, Table
 from teal.app.text import time_text
 from teal.errors import InputError
-from teal.evaluation.cases import selection_text
-from teal.evaluation.report_command import Reported
-from teal.evaluation.rows import by_network, by_scheme
 from teal.formats import load_traffic
 from teal.formats.rows import read_csv, write_csv
 from teal.network import TrafficMatrices
@@ -36,6 +33,9 @@ from teal.schemes.past import Hedge
 from teal_next.evaluation import NextInterval, NextRow, NextSummary, summarise
 from teal_next.mixture import Mixture
 from teal_next.settings import NextIntervalConfig, NextIntervalOptions
+from teal_study.evaluation.cases import selection_text
+from teal_study.evaluation.report_command import Reported
+from teal_study.evaluation.rows import by_network, by_scheme
 
 # Columns of the narrow table.
 _NARROW = ("scheme", "mean", "p99", "churn", "limit held", "time")

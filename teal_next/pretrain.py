@@ -40,12 +40,6 @@ from teal.app.command import Notify, Outcome
 from teal.app.run_files import RESUME_HINT, save_settings
 from teal.app.settings import seconds
 from teal.errors import InputError
-from teal.learning import run_state
-from teal.learning.loop import Budget, Stopwatch, set_cosine_rate, train_until
-from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
-from teal.learning.settings import PretrainConfig
-from teal.learning.steps import clipped_step
-from teal.learning.train_command import FILES
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.nn import checkpoint
@@ -64,6 +58,12 @@ from teal.solvers import pipeline
 from teal.spec import Spec
 from teal_next.learned import HISTORY, model_inputs
 from teal_next.mixture import DEFAULT, Mixture
+from teal_study.learning import run_state
+from teal_study.learning.loop import Budget, Stopwatch, set_cosine_rate, train_until
+from teal_study.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
+from teal_study.learning.settings import PretrainConfig
+from teal_study.learning.steps import clipped_step
+from teal_study.learning.train_command import FILES
 
 # Maximum size of the networks: several hedges solve programs of many matrices in each interval.
 MAX_NODES = 30

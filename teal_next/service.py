@@ -26,15 +26,15 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file, small_text
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
-from teal.serving.engine import parts
-from teal.serving.engine.answer import Answer
-from teal.serving.engine.log import LOG
-from teal.serving.engine.solvers import HEDGE
 from teal.solvers import pipeline
 from teal_next.conformal import ConformalLimit
 from teal_next.evaluation import realised
 from teal_next.mixture import Mixture
 from teal_next.variety import vary
+from teal_serve.engine import parts
+from teal_serve.engine.answer import Answer
+from teal_serve.engine.log import LOG
+from teal_serve.engine.solvers import HEDGE
 
 # Target probability of the limit.
 LIMIT_PROBABILITY = 0.95

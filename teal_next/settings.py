@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from teal.app.settings import require, require_linear, require_one_program
-from teal.evaluation.settings import StudyConfig, StudyOptions
 from teal.option import RESUME
+from teal_study.evaluation.settings import StudyConfig, StudyOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,14 @@ _ARGUMENT = re.compile(
 )
 
 
-PACKAGES = ("teal", "teal_availability", "teal_ip", "teal_next")  # the core, and what stands on it
+PACKAGES = (
+    "teal",  # the core
+    "teal_availability",
+    "teal_ip",
+    "teal_next",
+    "teal_serve",
+    "teal_study",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ import scipy.sparse as sp
 import teal
 import teal_availability
 import teal_ip
+import teal_study
 from teal.allocation.settings import SolveConfig
 from teal.allocation.solve import solve_matrix
 from teal.errors import InputWarning
@@ -33,12 +34,12 @@ from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.network.reachability import reaches
 from teal.objectives import ObjectiveName
-from teal.planning.plan import loss_limits
 from teal.runtime.storage import content_key
-from teal.serving.engine.allocation_task import single_program_task
-from teal.serving.engine.network_state import Job, NetworkState
-from teal.serving.engine.path_growth import with_connecting_paths
 from teal.testing import cabled_topology
+from teal_serve.engine.allocation_task import single_program_task
+from teal_serve.engine.network_state import Job, NetworkState
+from teal_serve.engine.path_growth import with_connecting_paths
+from teal_study.planning.plan import loss_limits
 from tests.free_routing import connected, least_cost, least_utilisation, most_flow
 from tests.igp_reference import segment_shares
 from tests.router_files import bgp_ls_of, isis_of, ospf_of, system_id, with_both_ends
@@ -89,7 +90,7 @@ def check_plan(case: Case) -> None:
     """Strandings, values, bounds and intervals of losses of every failure."""
     topology = case.topology
     for objective in ("total_flow", "max_link_utilisation"):
-        report = teal.plan(
+        report = teal_study.plan(
             topology,
             case.traffic,
             failures=("cables", "nodes"),

@@ -18,17 +18,18 @@ import pytest
 import teal
 import teal_ip
 import teal_next
+import teal_study
 from teal.allocation.settings import AllocateOptions
 from teal.cli import main
 from teal.errors import InputError
-from teal.evaluation.settings import EvaluateOptions
-from teal.learning.settings import TrainOptions
 from teal.network import path_file
-from teal.planning.settings import PlanOptions
 from teal.runtime import shipped_kernels
 from teal_ip.counters.settings import EstimateOptions
 from teal_ip.routing.settings import SimulateOptions
 from teal_next.settings import NextIntervalOptions
+from teal_study.evaluation.settings import EvaluateOptions
+from teal_study.learning.settings import TrainOptions
+from teal_study.planning.settings import PlanOptions
 from tests.seams import check
 
 TRAFFIC = "gravity:seed=0,count=4,load=0.8"
@@ -97,7 +98,7 @@ def test_counters_become_matrices_that_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
-    failures = teal.plan("b4", "gravity:seed=0,count=2,load=3")
+    failures = teal_study.plan("b4", "gravity:seed=0,count=2,load=3")
     frame = failures.to_frame()
     assert len(frame) == 19
     assert frame.worst.is_monotonic_decreasing or frame.stranded.max() > 0
@@ -105,7 +106,7 @@ def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
     assert (tmp_path / "failures.png").stat().st_size > 1000
     loads = teal_ip.simulate("b4", TRAFFIC, failures=("cables",)).to_json()
     assert loads
-    rows = teal.evaluate(
+    rows = teal_study.evaluate(
         "b4", TRAFFIC, scheme=("pdhg", "shortest-path"), split="all", limit=1
     ).to_frame()
     assert set(rows.scheme) == {"pdhg", "shortest-path"}
@@ -181,7 +182,7 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
     counters = teal_ip.load_counters(_counters(tmp_path), topology)
 
     def call() -> None:
-        teal.evaluate(topology, traffic, scheme=("pdhg",), split="all", num_paths=2)
+        teal_study.evaluate(topology, traffic, scheme=("pdhg",), split="all", num_paths=2)
         teal.allocate(topology, traffic, num_paths=2, model="none")
         teal_next.next_interval(
             topology,
@@ -192,7 +193,7 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
             num_paths=2,
         )
         teal_ip.estimate(topology, counters)
-        teal.plan(topology, traffic, num_paths=2)
+        teal_study.plan(topology, traffic, num_paths=2)
         teal_ip.simulate(topology, traffic, failures=("cables",))
         teal_ip.upgrade(topology, traffic, matrices=1, failures="none", num_paths=2)
         teal_ip.survey(topology, traffic, deadline="1s")
@@ -223,10 +224,10 @@ def test_functions_over_objects_open_no_file(tmp_path: Path) -> None:
 
 def test_an_editor_sees_every_option() -> None:
     for function, options in (
-        (teal.plan, PlanOptions),
+        (teal_study.plan, PlanOptions),
         (teal.allocate, AllocateOptions),
-        (teal.evaluate, EvaluateOptions),
-        (teal.train, TrainOptions),
+        (teal_study.evaluate, EvaluateOptions),
+        (teal_study.train, TrainOptions),
         (teal_ip.simulate, SimulateOptions),
         (teal_ip.estimate, EstimateOptions),
         (teal_next.next_interval, NextIntervalOptions),
@@ -240,7 +241,7 @@ def test_an_editor_sees_every_option() -> None:
 def test_settings_may_be_texts(tmp_path: Path) -> None:
     """A path, a name of an enumeration, and one value where several are taken."""
     out = tmp_path / "plan"
-    written = teal.plan(
+    written = teal_study.plan(
         "b4",
         "gravity:seed=0,count=2,load=3",
         objective="weighted_flow",
@@ -253,14 +254,14 @@ def test_settings_may_be_texts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="overwrite"):
         written.save(out)
     assert len(written.to_frame()) == 12, "a failure for each router"
-    rows = teal.evaluate(
+    rows = teal_study.evaluate(
         "b4", TRAFFIC, scheme=("shortest-path",), split="all", limit=1, num_paths="auto"
     ).to_frame()
     assert rows.scheme.tolist() == ["shortest-path"]
     with pytest.raises(InputError, match="total_flow"):
-        teal.plan("b4", TRAFFIC, objective="best_flow")
+        teal_study.plan("b4", TRAFFIC, objective="best_flow")
     with pytest.raises(InputError, match="path-method"):
-        teal.plan("b4", TRAFFIC, path_method="fastest")  # type: ignore[arg-type]
+        teal_study.plan("b4", TRAFFIC, path_method="fastest")  # type: ignore[arg-type]
 
 
 def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
@@ -288,13 +289,13 @@ def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
     history = "gravity:seed=0,count=12,load=2"
     with pytest.raises(InputError, match="--out"):
-        teal.train("b4", history)  # type: ignore[call-arg]
-    trained = teal.train("b4", history, out=tmp_path / "model", max_steps=2, validate_every=1)
+        teal_study.train("b4", history)  # type: ignore[call-arg]
+    trained = teal_study.train("b4", history, out=tmp_path / "model", max_steps=2, validate_every=1)
     assert trained.state.step == 2
     assert "2 steps" in repr(trained)
     assert teal.make_scheme("teal", trained.folder)
     with pytest.raises(InputError, match="overwrite"):
-        teal.train("b4", history, out=tmp_path / "model")
+        teal_study.train("b4", history, out=tmp_path / "model")
     measured = teal_next.next_interval(
         "b4",
         "gravity:seed=0,count=12,load=0.8",
@@ -322,7 +323,7 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
         "def make(spec, model):\n    return Half(**spec.parse_options(part=0.5))\n"
     )
     monkeypatch.chdir(tmp_path)
-    rows = teal.evaluate(
+    rows = teal_study.evaluate(
         "b4", TRAFFIC, scheme=("mine_of_test:make:part=0.25", "pdhg"), split="all", limit=1
     ).to_frame()
     carried = dict(zip(rows.scheme, rows.satisfied_demand, strict=True))

@@ -21,8 +21,8 @@ from teal.app.command import Outcome
 from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.errors import InputError, SolverError, TealError
-from teal.evaluation.rows import Row
 from teal.formats.rows import read_csv, write_csv
+from teal_study.evaluation.rows import Row
 from tests.gate import OPEN, PATIENCE_S, Gate
 from tests.processes import running
 
@@ -409,7 +409,7 @@ def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str
         "--from",
         "none",
     ]
-    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
+    gate = Gate(tmp_path / "gate", "teal_study.learning.train", "Trainer", "one_step", 3)
     with running(command, gate.environment, ROOT) as process:
         assert gate.wait_for(1, process) == {process.pid}
         process.send_signal(signal.SIGINT)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +19,13 @@ from teal.app.command import EXIT_INPUT
 from teal.app.options import options_of
 from teal.cli import main
 from teal.cli.commands import COMMANDS
-from teal.deprecated import ATTRIBUTES, KEYWORDS, MOVED, NAMES, OPTIONS, new_option
+from teal.deprecated import ATTRIBUTES, KEYWORDS, MOVED, NAMES, OPTIONS, PACKAGES, new_option
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.problem.condition import Condition
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal.schemes.past import Past
-from teal.serving.engine.measured import MeasuredMatrices
 from teal_availability import (
     common_quantile,
     guarantee_common_fraction,
@@ -40,6 +40,7 @@ from teal_ip.metrics.settings import MetricsOptions
 from teal_ip.purchases.hose import Hose
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 from teal_ip.surveys.survey import SurveyReport
+from teal_serve.engine.measured import MeasuredMatrices
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,33 @@ def test_a_name_that_moved_warns_and_is_the_same_object() -> None:
             with pytest.warns(DeprecationWarning, match=rf"use {module}\.{name}"):
                 value = getattr(importlib.import_module(package), name)
             assert value is getattr(importlib.import_module(module), name)
+
+
+_MODULE_OF = {
+    "teal.client": "faults",
+    "teal.evaluation": "settings",
+    "teal.learning": "settings",
+    "teal.planning": "settings",
+    "teal.serving": "engine.errors",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), PACKAGES.items())
+def test_a_module_of_a_package_that_moved_warns_and_is_the_same_module(
+    old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two copies of a module would have two classes of the same name, which no except clause of the
+    other one catches."""
+    for name in [name for name in sys.modules if name.startswith(old)]:
+        monkeypatch.delitem(sys.modules, name)
+    inner = _MODULE_OF[old]
+    with pytest.warns(DeprecationWarning, match=rf"module {old}(\.\w+)* is deprecated: use {new}"):
+        moved = importlib.import_module(f"{old}.{inner}")
+    present = importlib.import_module(f"{new}.{inner}")
+    assert moved is present
+    assert moved.__name__ == f"{new}.{inner}"
+    assert moved.__spec__ is not None
+    assert moved.__spec__.name == f"{new}.{inner}"
 
 
 def test_an_old_name_works_through_teal_too() -> None:

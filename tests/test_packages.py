@@ -20,11 +20,15 @@ import sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("teal_availability", "teal_ip", "teal_next"):
+        if name.split(".")[0] in %s:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
 """
+_WITHOUT_ALL = _BLOCKED % (
+    ("teal_availability", "teal_ip", "teal_next", "teal_serve", "teal_study"),
+)
+_SERVICE_ALONE = _BLOCKED % (("teal_availability", "teal_ip", "teal_next", "teal_study"),)
 _TWO = {
     "nodes": [{"id": "a"}, {"id": "b"}],
     "directed": True,
@@ -125,8 +129,8 @@ def test_an_installed_package_adds_a_route_and_its_objective_is_served(
     program = f"""
 import asyncio, json, pathlib
 import httpx
-from teal.serving.engine.engine import AllocationEngine
-from teal.serving.http.app import make_app
+from teal_serve.engine.engine import AllocationEngine
+from teal_serve.http.app import make_app
 
 async def ask():
     transport = httpx.ASGITransport(make_app(AllocationEngine(pathlib.Path({str(tmp_path)!r})), ["a-token-of-some-length"]))
@@ -162,26 +166,26 @@ asyncio.run(ask())
 @pytest.mark.slow
 def test_the_core_solves_and_serves_where_no_package_can_be_imported(tmp_path: Path) -> None:
     files = ["--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=4"]
-    done = _teal(tmp_path, "solve", *files, "--json", code=_BLOCKED)
+    done = _teal(tmp_path, "solve", *files, "--json", code=_WITHOUT_ALL)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gap"] <= 0.01
-    missing = _teal(tmp_path, "simulate", *files, code=_BLOCKED)
+    missing = _teal(tmp_path, "simulate", *files, code=_WITHOUT_ALL)
     assert missing.returncode == 2
     assert "commands of ip are missing: No module named 'teal_ip" in " ".join(
         missing.stderr.split()
     )
-    assert "simulate" not in _teal(tmp_path, "--help", code=_BLOCKED).stdout
+    assert "simulate" not in _teal(tmp_path, "--help", code=_WITHOUT_ALL).stdout
 
 
 @pytest.mark.slow
 def test_the_service_without_packages_refuses_counters_with_advice(tmp_path: Path) -> None:
     pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
-    program = f"""{_BLOCKED}
+    program = f"""{_SERVICE_ALONE}
 import asyncio, json, pathlib
 import httpx, numpy
-from teal.client import AsyncClient
-from teal.serving.engine.engine import AllocationEngine
-from teal.serving.http.app import make_app
+from teal_serve.client import AsyncClient
+from teal_serve.engine.engine import AllocationEngine
+from teal_serve.http.app import make_app
 
 async def ask():
     transport = httpx.ASGITransport(make_app(AllocationEngine(pathlib.Path({str(tmp_path)!r}))))

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 import teal
+import teal_study
 from teal import objectives
 from teal.app.settings import seconds
 from teal.errors import InputError
-from teal.learning.learners import LEARNERS, register_learner
 from teal.nn.flow_gnn_config import OTHER_FORMS, register_model
 from teal.objectives import register_objective
 from teal.problem import assessment
@@ -22,6 +22,7 @@ from teal.schemes import registry as schemes
 from teal.solvers import pipeline
 from teal.solvers.pipeline import register_sequence
 from teal.spec import Registry, parse_spec
+from teal_study.learning.learners import LEARNERS, register_learner
 
 
 def test_specification_gives_its_name_and_typed_options() -> None:
@@ -115,7 +116,7 @@ def test_what_a_package_announces_may_be_registered_too(monkeypatch: pytest.Monk
     [
         (lambda: teal.make_scheme("lp-al"), "lp-all"),
         (lambda: teal.make_scheme("teal:repiar=admm"), "repair"),
-        (lambda: cast(Any, teal.train)("b4", "gravity", otu="x"), "out"),
+        (lambda: cast(Any, teal_study.train)("b4", "gravity", otu="x"), "out"),
     ],
 )
 def test_the_nearest_name_is_suggested(make: Callable[[], object], nearest: str) -> None:

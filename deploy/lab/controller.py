@@ -28,9 +28,9 @@ from deploy.lab import router
 from deploy.lab.network import STATE, Lab, LabError
 from deploy.lab.traffic import ETHERNET_BYTES, PACKET_BYTES
 from teal.allocation.update import PathIncidence, plan_update
-from teal.client import Client, ServiceFault
 from teal_ip.configuration.allocations import Igp, segment_list
 from teal_ip.routing.measurements import with_borders
+from teal_serve.client import Client, ServiceFault
 
 NAME = "lab"
 # Counters that are falsified on purpose: number of a link to a factor.

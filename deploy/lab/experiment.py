@@ -377,7 +377,7 @@ class Experiment:
 
     def _view(self) -> controller.Controller:
         """A controller's knowledge of candidate paths, without its loop."""
-        from teal.client import Client
+        from teal_serve.client import Client
 
         with Client(f"http://127.0.0.1:{self.port}") as client:
             return controller.Controller(

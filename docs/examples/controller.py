@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 import teal
-from teal.client import Client, ServiceFault
+from teal_serve.client import Client, ServiceFault
 
 
 def main() -> None:

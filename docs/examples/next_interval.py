@@ -5,8 +5,8 @@ import argparse
 import numpy as np
 
 import teal
-from teal.client import Client
 from teal_next.evaluation import realised
+from teal_serve.client import Client
 
 
 def main() -> None:

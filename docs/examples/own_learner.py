@@ -13,12 +13,12 @@ import torch
 
 import teal
 from teal.cli import main
-from teal.learning.learners import Learner
-from teal.learning.losses import reward
-from teal.learning.noise import Noise
-from teal.learning.settings import TrainOptions
 from teal.nn.flow_models import FlowModel
 from teal.spec import Spec
+from teal_study.learning.learners import Learner
+from teal_study.learning.losses import reward
+from teal_study.learning.noise import Noise
+from teal_study.learning.settings import TrainOptions
 
 
 def make(spec: Spec) -> Learner:

@@ -8,14 +8,7 @@ import re
 from typing import Any
 
 from teal.allocation.allocate import AllocatedMatrix
-from teal.evaluation.audit import Generation
-from teal.evaluation.bench.ranking import Score
-from teal.evaluation.intervals import DifferenceRow, MeanRow
-from teal.evaluation.race import RaceRun
-from teal.evaluation.rows import Row
-from teal.evaluation.sweep import SweepRun, SweepSummary
 from teal.formats.rows import column_names
-from teal.planning.plan import Outage, PlannedLink
 from teal.problem.assessment import Figures
 from teal_ip.counters.estimate import CheckedInterval, EstimatedInterval
 from teal_ip.metrics.changes import MetricChange
@@ -23,6 +16,13 @@ from teal_ip.purchases.result import Purchase, ScenarioFit
 from teal_ip.routing.growth import LinkForecast
 from teal_ip.routing.simulate import FailureLoad
 from teal_next.evaluation import NextRow, NextSummary
+from teal_study.evaluation.audit import Generation
+from teal_study.evaluation.bench.ranking import Score
+from teal_study.evaluation.intervals import DifferenceRow, MeanRow
+from teal_study.evaluation.race import RaceRun
+from teal_study.evaluation.rows import Row
+from teal_study.evaluation.sweep import SweepRun, SweepSummary
+from teal_study.planning.plan import Outage, PlannedLink
 
 # Command, file in its OUT, and the dataclass of which each row is one.
 TABLES: tuple[tuple[str, str, type[Any]], ...] = (

@@ -30,11 +30,13 @@ _TABLE_WIDTH = 80
 _WIDE_TABLE_WIDTH = 180
 _MAX_WIDTH = 10_000
 
-# Groups of commands.
+# Groups of commands, in the order of `teal --help`.
 ALLOCATE = "allocate"
 LEARN = "learn"
 COMPARE = "compare and plan"
 INPUT = "look and convert"
+MACHINE = "this machine"
+GROUPS = (ALLOCATE, COMPARE, LEARN, INPUT, MACHINE)
 # Kernels that are compiled before a command begins.
 FIRST_SOLVE: Literal["first solve"] = "first solve"
 

@@ -3,19 +3,18 @@
 A task calls some kernels on a network of three nodes; they are compiled and stored on disk
 (:mod:`teal.runtime.kernel_cache`).  Numba compiles under a lock, so that tasks run in processes, as
 many at a time as there are cores.  A single solve of a small network compiles nothing: its kernels
-run in the Python interpreter.  Entry points: :func:`compile_first`, :func:`warm_up`.
+run in the Python interpreter.  Packages announce further tasks by an entry point in the group
+``teal.warm_up``, a mapping from names to functions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import importlib.util
 import itertools
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -37,8 +36,11 @@ from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
+from teal.spec import Registry
 
 _TASKS: dict[str, Callable[[], None]] = {}
+# Tables of further tasks, by the name of their package.
+_PACKAGES: Registry[Mapping[str, Callable[[], None]]] = Registry("warm-up tasks", "teal.warm_up")
 # Tasks of the kernels that a first solve needs, for a small and for a large network.
 _FIRST = ("engine", "paths", "interior points")
 _FIRST_OF_LARGE = ("engine", "paths", "samples")
@@ -51,7 +53,6 @@ _LARGE_DEMANDS = 10_000
 # (8 s on two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
-_SERVICE = "teal.serving.engine.warm_up"
 # Text in every source file with kernels.
 _IMPORT = b"from teal.runtime.parallel import"
 
@@ -172,16 +173,6 @@ def _paths_by_weight() -> None:
         compute_paths(topology, method=method, weight=weight, cache=False)
 
 
-def _service() -> None:
-    """Call the kernels that the service needs for its requests."""
-    # Imported by name, since the service imports this package.
-    importlib.import_module(_SERVICE).warm_up_service()
-
-
-if importlib.util.find_spec("fastapi") is not None:
-    _task(_service)
-
-
 @_task
 def _price_gnn() -> None:
     """Call the kernels of the scheme price-gnn."""
@@ -203,7 +194,17 @@ def _solve_by(scheme: str) -> None:
 
 def all_tasks() -> tuple[str, ...]:
     """Return the names of all tasks; together they compile all kernels of the CPU."""
-    return tuple(_TASKS)
+    return tuple(_tasks())
+
+
+@functools.cache
+def _tasks() -> dict[str, Callable[[], None]]:
+    """Return all tasks by name: those above, then those of packages that can be imported."""
+    tasks = dict(_TASKS)
+    for package in _PACKAGES.names():
+        with contextlib.suppress(ImportError):
+            tasks |= _PACKAGES[package]
+    return tasks
 
 
 def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[str, ...]:
@@ -267,7 +268,7 @@ def _is_done(task: str, cache_folder: Path | None) -> bool:
 
 def run_task(name: str) -> None:
     """Call the kernels of the task with this name, which compiles the missing ones."""
-    _TASKS[name]()
+    _tasks()[name]()
 
 
 @contextlib.contextmanager

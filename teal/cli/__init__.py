@@ -19,7 +19,15 @@ from rich.console import Console
 from tyro import MISSING_NONPROP
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
-from teal.app.command import EXIT_FAILED, EXIT_INPUT, EXIT_OK, Command, Notify, print_outcome
+from teal.app.command import (
+    EXIT_FAILED,
+    EXIT_INPUT,
+    EXIT_OK,
+    GROUPS,
+    Command,
+    Notify,
+    print_outcome,
+)
 from teal.cli.commands import COMMANDS, MISSING
 from teal.cli.help import check_options, command_help, completion, overview
 from teal.deprecated import new_option
@@ -287,10 +295,12 @@ def _resumed(command: Command, arguments: Sequence[str]) -> Any:
 
 def _overview() -> str:
     """Return the text of ``teal --help``, with all commands by their groups."""
-    groups: dict[str, dict[str, type[Any]]] = {}
+    # Commands of packages may have groups of their own, which come last.
+    groups: dict[str, dict[str, type[Any]]] = {title: {} for title in GROUPS}
     for name, command in COMMANDS.items():
         groups.setdefault(command.group, {})[name] = command.settings
-    return overview(_DESCRIPTION, groups)
+    nonempty_groups = {title: commands for title, commands in groups.items() if commands}
+    return overview(_DESCRIPTION, nonempty_groups)
 
 
 def _run(command: Command, config: Any, notify: Notify, *, as_json: bool) -> int:

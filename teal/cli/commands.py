@@ -16,15 +16,8 @@ from teal.allocation.settings import (
     SolveConfig,
     UpdateConfig,
 )
-from teal.app.command import ALLOCATE, COMPARE, FIRST_SOLVE, INPUT, LEARN, Command
+from teal.app.command import ALLOCATE, FIRST_SOLVE, INPUT, MACHINE, Command
 from teal.app.settings import WarmUpConfig
-from teal.evaluation.settings import (
-    AuditConfig,
-    BenchConfig,
-    EvaluateConfig,
-    ReportConfig,
-    SweepConfig,
-)
 from teal.inputs import (
     TopologyConfig,
     TopologyConvertConfig,
@@ -35,15 +28,9 @@ from teal.inputs import (
     TrafficGenerateConfig,
     TrafficGetConfig,
 )
-from teal.learning.settings import PretrainConfig, TrainConfig
-from teal.planning.settings import PlanConfig
-from teal.serving.settings import ServeConfig
 from teal.spec import Registry
 
-# Tasks of the kernels that solve several matrices side by side.
-_MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
-
-# `solve`, `certify` and `evaluate` compile kernels themselves, by network size and schemes.
+# `solve` and `certify` compile kernels themselves, by network size.
 _BUILT_IN = {
     "solve": Command(SolveConfig, "teal.allocation.solve_command:solve_outcome", ALLOCATE),
     "allocate": Command(
@@ -51,23 +38,6 @@ _BUILT_IN = {
     ),
     "certify": Command(CertifyConfig, "teal.allocation.certify:certify_outcome", ALLOCATE),
     "update": Command(UpdateConfig, "teal.allocation.update:update_outcome", ALLOCATE),
-    "serve": Command(ServeConfig, "teal.serving.command:serve_outcome", ALLOCATE),
-    "evaluate": Command(
-        EvaluateConfig, "teal.evaluation.evaluate_command:evaluate_outcome", COMPARE
-    ),
-    "report": Command(ReportConfig, "teal.evaluation.report_command:report_outcome", COMPARE),
-    "plan": Command(
-        PlanConfig, "teal.planning.plan_command:plan_outcome", COMPARE, FIRST_SOLVE, _MANY_MATRICES
-    ),
-    "audit": Command(AuditConfig, "teal.evaluation.audit:audit_outcome", COMPARE, FIRST_SOLVE),
-    "bench": Command(
-        BenchConfig, "teal.evaluation.bench.command:bench_outcome", COMPARE, FIRST_SOLVE
-    ),
-    "train": Command(TrainConfig, "teal.learning.train_command:train_outcome", LEARN, FIRST_SOLVE),
-    "sweep": Command(SweepConfig, "teal.evaluation.sweep:sweep_outcome", LEARN, FIRST_SOLVE),
-    "pretrain": Command(
-        PretrainConfig, "teal.learning.pretrain:pretrain_outcome", LEARN, FIRST_SOLVE
-    ),
     "topology list": Command(TopologyListConfig, "teal.inputs:list_outcome", INPUT),
     "topology get": Command(TopologyGetConfig, "teal.inputs:get_outcome", INPUT, first_word="name"),
     "topology convert": Command(
@@ -84,7 +54,7 @@ _BUILT_IN = {
     "paths improve": Command(
         ImproveConfig, "teal.allocation.paths:improve_outcome", INPUT, FIRST_SOLVE
     ),
-    "warm-up": Command(WarmUpConfig, "teal.app.warm_up:warm_up_outcome", "this machine"),
+    "warm-up": Command(WarmUpConfig, "teal.app.warm_up:warm_up_outcome", MACHINE),
 }
 
 _PACKAGES: Registry[Mapping[str, Command]] = Registry("commands", "teal.commands")

@@ -92,7 +92,7 @@ class PriceHead(nn.Module):
     """Map link embeddings to positive relative prices, by a perceptron and softplus.
 
     Not in the paper.  The prices certify the allocation of the model and start the repair.  The
-    head is trained on the dual bound (:mod:`teal.learning.losses`).
+    head is trained on the dual bound (:mod:`teal_study.learning.losses`).
 
     Args:
         width: F, size of a link embedding.

@@ -39,21 +39,21 @@ from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interrupts import ignore_interrupts
 from teal.runtime.parallel import limit_threads
-from teal.serving.engine.errors import (
+from teal_ip.counters.check import Checker
+from teal_ip.counters.estimator import Estimator
+from teal_ip.counters.repair import repaired_values
+from teal_ip.readings.readings import Readings, without_own_traffic
+from teal_ip.routing.measurements import ecmp_measurements, path_measurements
+from teal_serve.engine.errors import (
     CLIENT_SHARE,
     ServiceError,
     invalid_request,
     max_places_per_client,
     overloaded,
 )
-from teal.serving.engine.log import LOG
-from teal.serving.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
-from teal.serving.engine.requests import CounterReadings
-from teal_ip.counters.check import Checker
-from teal_ip.counters.estimator import Estimator
-from teal_ip.counters.repair import repaired_values
-from teal_ip.readings.readings import Readings, without_own_traffic
-from teal_ip.routing.measurements import ecmp_measurements, path_measurements
+from teal_serve.engine.log import LOG
+from teal_serve.engine.measured import MAX_KEPT_MATRICES, MeasuredMatrices
+from teal_serve.engine.requests import CounterReadings
 
 # Minimum number of measured matrices of a history.
 _MIN_HISTORY = 20
@@ -157,7 +157,7 @@ class CounterEstimate:
 
     Attributes:
         rates: (1, D) the estimate, or the matrix of the request, Gbit/s.
-        figures: fields of :class:`teal.serving.engine.responses.CountedInfo` in the response.
+        figures: fields of :class:`teal_serve.engine.responses.CountedInfo` in the response.
     """
 
     rates: FloatArray

@@ -13,9 +13,9 @@ import teal
 from baselines import arc_form
 from teal.cli import main
 from teal.cli.commands import COMMANDS
-from teal.evaluation.rows import Row
 from teal.formats.rows import read_csv
 from teal.objectives import SINGLE_PROGRAMS
+from teal_study.evaluation.rows import Row
 
 
 def test_solve_and_evaluate_say_what_each_class_gets(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import teal
+import teal_study
 from teal.app.typed_values import SettingTypeError, typed
 from teal.errors import InputError
 
@@ -21,10 +22,10 @@ teal_ip = pytest.importorskip("teal_ip")
 teal_availability = pytest.importorskip("teal_availability")
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "plan": teal.plan,
-    "evaluate": teal.evaluate,
+    "plan": teal_study.plan,
+    "evaluate": teal_study.evaluate,
     "allocate": teal.allocate,
-    "train": teal.train,
+    "train": teal_study.train,
     "upgrade": teal_ip.upgrade,
     "simulate": teal_ip.simulate,
     "survey": teal_ip.survey,

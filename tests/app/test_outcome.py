@@ -11,7 +11,7 @@ import pytest
 
 from teal.allocation.allocate import AllocatedMatrix
 from teal.cli import main
-from teal.evaluation.race import CROWD, RaceRun
+from teal_study.evaluation.race import CROWD, RaceRun
 
 NETWORK = ["--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=3"]
 
@@ -60,7 +60,7 @@ def test_a_scheme_that_never_reaches_the_gap_has_null_in_json(
         RaceRun("b4", "traffic", 0, CROWD, scheme, gap, 2.0, 1, gap, 1.0, "feasible")
         for scheme, gap in (("fast", 0.01), ("never", 0.05), ("broken", math.nan))
     ]
-    monkeypatch.setattr("teal.evaluation.race.run_race", lambda *_: runs)
+    monkeypatch.setattr("teal_study.evaluation.race.run_race", lambda *_: runs)
     assert main(["evaluate", *NETWORK, "--race", "--out", str(tmp_path), "--json"]) == 0
     times = json.loads(capsys.readouterr().out, parse_constant=refuse)["times_to_gap"]
     assert {one["scheme"]: one["seconds"] for one in times} == {

@@ -11,9 +11,9 @@ import pytest
 
 from teal.app.run_files import save_settings, stored_settings
 from teal.cli import main
-from teal.evaluation.settings import EvaluateConfig
-from teal.learning.settings import TrainConfig
-from teal.planning.settings import PlanConfig
+from teal_study.evaluation.settings import EvaluateConfig
+from teal_study.learning.settings import TrainConfig
+from teal_study.planning.settings import PlanConfig
 
 COMMAND = [
     "train",

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from teal.app.warm_up import compile_all_first
-from teal.client import Client, ServiceFault
+from teal_serve.client import Client, ServiceFault
 from tests.gate import PATIENCE_S, wait_until
 from tests.processes import running
-from tests.serving.service import TOKEN, free_port
+from tests.teal_serve.service import TOKEN, free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray-a")]
 

@@ -25,10 +25,10 @@ import yaml
 from kubernetes_validate import validate
 from pydantic import BaseModel, ConfigDict, Field
 
-from teal.serving.engine.engine import AllocationEngine
-from teal.serving.http.app import make_app
-from teal.serving.process import _SHUTDOWN_TIMEOUT_S
-from teal.serving.settings import ServeConfig
+from teal_serve.engine.engine import AllocationEngine
+from teal_serve.http.app import make_app
+from teal_serve.process import _SHUTDOWN_TIMEOUT_S
+from teal_serve.settings import ServeConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = "1.31"  # version whose schemas are used

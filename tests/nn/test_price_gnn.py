@@ -122,7 +122,7 @@ def test_price_gnn_does_not_depend_on_the_order_of_nodes_and_links() -> None:
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_every_weight_of_price_gnn_has_a_gradient(objective: ObjectiveName) -> None:
-    from teal.learning.pretrain_price_gnn import losses
+    from teal_study.learning.pretrain_price_gnn import losses
 
     problem = random_problem(1, objective=objective, failed=1).to(torch.float32)
     model = _model().train()
@@ -143,8 +143,8 @@ def test_price_gnn_with_pdhg_repair_is_never_worse_than_without() -> None:
 
 
 def test_the_smoothed_dual_of_pretraining_is_an_upper_bound() -> None:
-    from teal.learning.losses import total_demand_value
-    from teal.learning.pretrain_price_gnn import _smoothed_dual
+    from teal_study.learning.losses import total_demand_value
+    from teal_study.learning.pretrain_price_gnn import _smoothed_dual
 
     problem = random_problem(2, failed=1)
     rounds, _ = _model().double()(problem)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teal.errors import InputError
-from teal.learning.losses import bound_loss, reward
 from teal.network.path_changes import first_columns
 from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
@@ -19,6 +18,7 @@ from teal.nn.flow_passes_fused import CompiledPasses
 from teal.nn.universal_flow_gnn import LOGIT_CLAMP, UniversalFlowGnn, _Links
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.testing import random_problem
+from teal_study.learning.losses import bound_loss, reward
 
 
 def _model(width: int = 8, layers: int = 3, seed: int = 0) -> UniversalFlowGnn:

@@ -19,9 +19,9 @@ from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 from teal.schemes.models import model_of_each, serves
 from teal.schemes.price_gnn import PriceGnnScheme
-from teal.serving.engine.allocation_task import single_program_task
-from teal.serving.engine.network_state import Job, NetworkState, check_model
 from teal.solvers.pdhg.model_start import ModelStart
+from teal_serve.engine.allocation_task import single_program_task
+from teal_serve.engine.network_state import Job, NetworkState, check_model
 from tests.solvers.engine_times import prefer
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=3,count=2,load=8"]

@@ -12,11 +12,11 @@ import torch
 
 import teal
 from baselines.lp_all import LpAll
-from teal.learning.network_pool import network_family, topohub_pool
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
 from teal.schemes.models import load_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme
+from teal_study.learning.network_pool import network_family, topohub_pool
 
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/abilene", "b4")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.learning.network_pool import NetworkPool
 from teal.objectives import ObjectiveName
 from teal_next.pretrain import MAX_NODES, draw_history
+from teal_study.learning.network_pool import NetworkPool
 
 POOL = NetworkPool(("topozoo/Abilene", "gabriel/25/0", "gabriel/60/0"), ())
 

@@ -14,8 +14,6 @@ import pytest
 import torch
 
 from teal.errors import InputError
-from teal.learning.network_pool import NetworkPool
-from teal.learning.settings import PretrainConfig
 from teal.nn.checkpoint import load_hedge_gate
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
@@ -29,6 +27,8 @@ from teal_next.pretrain import (
     load_recording,
     record,
 )
+from teal_study.learning.network_pool import NetworkPool
+from teal_study.learning.settings import PretrainConfig
 
 POOL = NetworkPool(("topozoo/Abilene",), ("topozoo/Geant2012",))
 # One worker of pytest-xdist runs both tests over the histories: each would record them anew.

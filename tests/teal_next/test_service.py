@@ -17,20 +17,20 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import networkx
 
 import teal
-from teal.client import InvalidRequest, LateMeasurement, NotReady, ServiceFault
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import make_hedge
 from teal.schemes.past import Past
-from teal.serving.engine.allocation_task import AllocationTask
-from teal.serving.engine.errors import ServiceError
-from teal.serving.engine.responses import AllocationAnswer, NamedAllocation
 from teal.solvers import pipeline
 from teal_next.evaluation import realised
 from teal_next.service import NextInterval
-from tests.serving.service import b4_network_state, b4_service, run, service
+from teal_serve.client import InvalidRequest, LateMeasurement, NotReady, ServiceFault
+from teal_serve.engine.allocation_task import AllocationTask
+from teal_serve.engine.errors import ServiceError
+from teal_serve.engine.responses import AllocationAnswer, NamedAllocation
+from tests.teal_serve.service import b4_network_state, b4_service, run, service
 
 NETWORK_STATE = b4_network_state()
 PAIRS = NETWORK_STATE.paths.pairs
@@ -234,7 +234,7 @@ def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> 
 
 
 def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teal.serving.engine.measured.MAX_KEPT_MATRICES", 20)
+    monkeypatch.setattr("teal_serve.engine.measured.MAX_KEPT_MATRICES", 20)
     rates = _series(30)
     own = NextInterval("b4", PAIRS, tmp_path / "x.measured" / "g")
     (tmp_path / "x.measured" / "earlier").mkdir()

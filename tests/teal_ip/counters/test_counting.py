@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.client import AsyncClient, Overloaded, ServiceFault
-from teal.client.results import Measured
-from teal.serving.engine.engine import AllocationEngine
 from teal_ip.counters.service import Counting, Interval, interval_of
-from tests.serving.service import rates_of, run, service, until
+from teal_serve.client import AsyncClient, Overloaded, ServiceFault
+from teal_serve.client.results import Measured
+from teal_serve.engine.engine import AllocationEngine
 from tests.teal_ip.counters.test_service import BEGIN, IGP, _readings, _series, _time
+from tests.teal_serve.service import rates_of, run, service, until
 
 _TOKENS = "the-first-token-of-two", "the-second-token-of-two"
 

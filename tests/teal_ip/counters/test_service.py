@@ -12,15 +12,15 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.client import InvalidRequest
 from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
 from teal_ip.counters.service import CounterEstimate, NetworkEstimator, interval_of
 from teal_ip.routing.measurements import ecmp_measurements, path_measurements
-from tests.serving.service import b4_network_state, b4_service, run, service
+from teal_serve.client import InvalidRequest
+from teal_serve.engine.requests import CounterReadings
+from tests.teal_serve.service import b4_network_state, b4_service, run, service
 
 NETWORK_STATE = b4_network_state()
 TOPOLOGY, PAIRS = NETWORK_STATE.topology, NETWORK_STATE.paths.pairs

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from teal.learning.learners import Learner, direct_loss
 from teal.spec import Spec
+from teal_study.learning.learners import Learner, direct_loss
 
 
 def make(spec: Spec) -> Learner:

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from teal.serving.engine.backend import Backend
+from teal_serve.engine.backend import Backend
 
 
 def routes(backend: Backend) -> APIRouter:

@@ -1,0 +1,904 @@
+"""Facade of the service: handles every API call of one process.
+
+:class:`AllocationEngine` implements :class:`teal_serve.engine.backend.Backend`. It resolves a
+request against a registered network (:class:`teal_serve.engine.registry.Registry`), queues its
+matrices (:class:`teal_serve.engine.scheduler.Scheduler`) and encodes the answer
+(:mod:`teal_serve.engine.wire`). It also stores measured matrices, and starts allocations for the
+next interval and background path searches.
+
+Axes: B matrices, D demands (pairs of nodes, repeated for each demand class), K candidate paths of a
+demand, E links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
+from teal_serve.engine.allocation_task import AllocationTask, single_program_task
+from teal_serve.engine.answer import Answer
+from teal_serve.engine.backend import AllocationResponse, EncodedRequest
+from teal_serve.engine.errors import ARROW, ServiceError, invalid_request, not_ready, replaced
+from teal_serve.engine.kernels import KernelStatus
+from teal_serve.engine.log import LOG, warn
+from teal_serve.engine.measured import MeasurementHistory
+from teal_serve.engine.model import ReloadableModel
+from teal_serve.engine.network_state import NetworkState, check_model
+from teal_serve.engine.parts import (
+    COUNTERS,
+    NEXT_INTERVAL,
+    CountedMatrix,
+    NextIntervalPart,
+    counting_part,
+    next_interval_part,
+    not_installed,
+)
+from teal_serve.engine.path_growth import GROW_EVERY_S, PathGrowth
+from teal_serve.engine.proof import build_proof, check_provable
+from teal_serve.engine.queue import QueuedRequest
+from teal_serve.engine.registry import Registry, RegistryEntry, require_ready
+from teal_serve.engine.requests import (
+    AllocationRequest,
+    CounterReadings,
+    MeasurementRequest,
+    Options,
+)
+from teal_serve.engine.scheduler import Scheduler
+from teal_serve.engine.solvers import AUTO, model_supports, offload_if_large
+from teal_serve.engine.store import Store
+from teal_serve.engine.warm_up import warm_up_requests
+from teal_serve.engine.wire import (
+    SentMeasurements,
+    check_size,
+    demands_to_write,
+    encode_json,
+    encode_response,
+    parse_measurement_options,
+    parse_options,
+    previous_splits,
+    read_measurements,
+    read_rates,
+)
+
+# Maximum number of candidate paths in a JSON listing.
+_MAX_LISTED_PATHS = 4_000_000
+# Default limits: number of registered networks, estimated time of a path search, and deadline of a
+# request.
+MAX_NETWORKS = 100
+MAX_PATH_S = 600.0
+MAX_DEADLINE_S = 600.0
+
+
+class _ParsedRequest(NamedTuple):
+    """Parsed allocation request.
+
+    Attributes:
+        entry: registry entry of the network.
+        network_state: state of the network.
+        options: options of the request.
+        rates: (B, D) rates of B matrices and D demands, Gbit/s, class by class; None if the request
+            is for the next interval, whose traffic is unknown.
+        arrival_time: ``time.perf_counter()`` at the arrival.
+        end: deadline by ``time.perf_counter()``.
+    """
+
+    entry: RegistryEntry
+    network_state: NetworkState
+    options: Options
+    rates: FloatArray | None
+    arrival_time: float
+    end: float
+
+
+class AllocationEngine:
+    """Implementation of all API calls in one process. Call methods on one event loop.
+
+    Args:
+        folder: state folder with the registered networks.
+        max_queued: maximum number of queued requests of a network; further ones are refused.
+        model: model for warm starts: auto (the built-in one, on large networks), none, or a folder.
+        patience_s: maximum time that a request waits for the candidate paths of its network, for
+            instance after a restart, seconds.
+        max_networks: maximum number of registered networks.
+        max_path_s: maximum estimated time of a path search, seconds.
+        max_deadline_s: maximum deadline of a request, seconds.
+        grow_every_s: minimum interval between background path searches of a network, seconds.
+        default_solver: solver of requests that name none, if the model supports their program.
+        vary: share of every demand, 0 to 1, that allocations for the next interval route by
+            randomised splits.
+        kernels: compilation status of the kernels; None if all are compiled.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        max_queued: int = 128,
+        model: str = "none",
+        patience_s: float = 5.0,
+        max_networks: int = MAX_NETWORKS,
+        max_path_s: float = MAX_PATH_S,
+        max_deadline_s: float = MAX_DEADLINE_S,
+        grow_every_s: float = GROW_EVERY_S,
+        default_solver: str = AUTO,
+        vary: float = 0.0,
+        kernels: KernelStatus | None = None,
+    ) -> None:
+        """Open the state folder, create threads and parts; with loaded kernels, load the model."""
+        self.folder = folder
+        self.kernels = kernels or KernelStatus.compiled()
+        self._store = Store(folder)
+        self._default_solver = default_solver
+        self._patience_s = patience_s
+        self._max_deadline_s = max_deadline_s
+        self._vary = vary
+        engine_thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._next_interval_thread = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
+        self._view_thread = ThreadPoolExecutor(1, thread_name_prefix="views")
+        # Loading a model needs compiled kernels; without them `prepare` loads it later.
+        self._model = ReloadableModel(
+            model, check_model, engine_thread, load_now=self.kernels.are_ready
+        )
+        self.scheduler = Scheduler(max_queued, engine_thread, self._model.current)
+        self._counting_part = counting_part(max_queued)
+        self._next_interval_part = next_interval_part()
+        self._growth = PathGrowth(self._store, grow_every_s)
+        self._registry = Registry(
+            self._store, self._on_removal, max_networks, max_path_s, self.kernels
+        )
+        # Last error of the synchronisation with the store, which is logged once.
+        self._last_sync_error = ""
+        # Running allocations for the next interval, by measurement history.
+        self._next_interval_runs: dict[NextIntervalPart, asyncio.Future[Any]] = {}
+
+    def prepare(self) -> None:
+        """Load the compiled kernels and the model; takes a few seconds."""
+        warm_up_requests()
+        # With compiled kernels, the constructor has loaded the model already.
+        if not self.kernels.are_ready:
+            self._model.read()
+
+    def _on_removal(self, entry: RegistryEntry) -> None:
+        """Fail the queued requests of a network that was deleted or replaced."""
+        if entry.network_state is not None:
+            reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
+            self.scheduler.forget(entry.network_state, reason)
+            self._forget_counters(entry)
+
+    def _forget_counters(self, entry: RegistryEntry) -> None:
+        """Drop the counter estimates of a network."""
+        if self._counting_part is not None:
+            self._counting_part.forget(entry.generation)
+
+    async def names(self) -> list[str]:
+        """Return the names of all registered networks."""
+        return self._store.names()
+
+    async def sync_with_store(self) -> list[asyncio.Task[None]]:
+        """Synchronise with networks that other processes have registered, changed or deleted.
+
+        Returns:
+            running tasks that prepare networks.
+        """
+        return self._registry.sync_with_store()
+
+    async def try_sync_with_store(self) -> list[asyncio.Task[None]]:
+        """Call :meth:`sync_with_store`; log an unreadable state folder once instead of raising."""
+        try:
+            preparing = self._registry.sync_with_store()
+        except Exception as error:
+            if str(error) != self._last_sync_error:
+                LOG.exception("state folder not read")
+            self._last_sync_error = str(error)
+            return []
+        self._last_sync_error = ""
+        return preparing
+
+    async def warnings(self) -> dict[str, str]:
+        """Return the warnings of networks, by name; networks without a warning are omitted."""
+        return self._registry.warnings()
+
+    async def queued(self) -> dict[str, int]:
+        """Return the number of queued requests of each ready network."""
+        return {
+            name: len(self.scheduler.queued_requests(network_state))
+            for name, network_state in self._registry.ready_states().items()
+        }
+
+    async def check_ready(self) -> None:
+        """Check that an allocation is possible now, or will be once a network is registered.
+
+        Raises:
+            ServiceError: kernels are being compiled, the solver thread does not respond, or the
+                paths of every network are still being computed.
+        """
+        self.kernels.check()
+        if not await self.scheduler.is_responsive():
+            raise ServiceError(503, "unavailable", "the solver thread does not respond", 3.0)
+        if self._registry.are_all_computing():
+            raise ServiceError(
+                503, "not_ready", "the paths of all networks are still being computed", 1.0
+            )
+
+    async def model(self) -> dict[str, Any]:
+        """Return version and reload error of the model, and the default solver of requests.
+
+        The fields are those of ``responses.ModelInfo``.
+        """
+        # Start a reload if the files of the model have changed.
+        await asyncio.to_thread(self._model.current)
+        return {**self._model.description(), "solver": self._default_solver}
+
+    async def generation(self, name: str) -> str:
+        """Return the identifier of a network's current registration, which a replacement changes.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        return self._registry.get(name).generation
+
+    async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Register or replace a network; its paths are computed in the background.
+
+        Args:
+            name: name of the network.
+            spec: settings of the registration, fields of ``requests.NetworkSpec``.
+
+        Returns:
+            state of the network, and whether its name is new.
+
+        Raises:
+            ServiceError: invalid topology.
+        """
+        is_new = await self._registry.put(name, spec, self._patience_s)
+        return await self._registry.info(name), is_new
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """Return state and description of a network.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        return await self._registry.info(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a network; its queued requests fail.
+
+        Raises:
+            ServiceError: unknown network.
+        """
+        await self._registry.delete(name)
+
+    async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change link capacities, or take links down or up; return the state of the network.
+
+        The changes take effect at once.
+
+        Args:
+            name: name of the network.
+            changes: changed links, fields of ``requests.LinkChanges``.
+
+        Raises:
+            ServiceError: unknown network or link.
+        """
+        await self._registry.change_links(name, changes)
+        self._growth.reconnect(name, self._registry.get(name))
+        return await self._registry.info(name)
+
+    async def paths(self, name: str) -> bytes:
+        """Return the candidate paths of a ready network: lists of nodes, by demand, as JSON.
+
+        Raises:
+            ServiceError: unknown network, not ready, or too many paths.
+        """
+        network_state = self._registry.ready_state(name)
+        if network_state.paths.leaf.size > _MAX_LISTED_PATHS:
+            raise ServiceError(
+                406,
+                "too_large_for_json",
+                f"{network_state.paths.leaf.size:,} paths are too many for a JSON listing",
+            )
+        return await asyncio.get_running_loop().run_in_executor(
+            self._view_thread, _encode_paths, network_state
+        )
+
+    async def map(self, name: str) -> bytes:
+        """Return the drawing of a ready network as JSON: node positions, link ends and capacities.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        drawing = self._registry.ready_state(name).drawing
+        # The first layout of a network may take seconds.
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._view_thread, lambda: encode_json(drawing()).encode()
+        )
+
+    async def allocate(self, name: str, request: EncodedRequest) -> AllocationResponse:
+        """Answer an allocation request: parse, resolve, queue, solve, encode.
+
+        Args:
+            name: name of the network.
+            request: undecoded request.
+
+        Raises:
+            ServiceError: unknown network, invalid request, or a deadline that cannot be met.
+        """
+        # Parse the request; an allocation for the next interval has no rates.
+        parsed = await self._parse_request(name, request)
+        options = parsed.options
+        rates = parsed.rates
+        if rates is None:
+            assert isinstance(options, AllocationRequest)
+            if request.previous is not None:
+                raise invalid_request("previous: cannot be combined with the next interval")
+            return await self._allocate_next(name, request, options, parsed)
+        entry = parsed.entry
+        network_state = parsed.network_state
+        # Check the size of the answer before it is computed; reserve time to encode it.
+        check_size(network_state, rates, request.accept, options.form)
+        end = parsed.end - network_state.service_times.writing_s(
+            *demands_to_write(rates, request.accept, options.form)
+        )
+        # Resolve the program; a limit on churn needs the installed splits (D, K).
+        installed_splits = await _installed_splits(request, network_state)
+        task = self._resolve_task(network_state, options, entry, installed_splits)
+        if options.prove:
+            check_provable(task, len(rates))
+        # Queue the request and wait for its answer.
+        queued_request = QueuedRequest(
+            network_state,
+            request.client,
+            rates,
+            options,
+            task,
+            options.gap or entry.spec.gap,
+            parsed.arrival_time,
+            end,
+            asyncio.get_running_loop().create_future(),
+        )
+        answer = await self.scheduler.solve(queued_request)
+        # Start a search for better paths if none ran recently.
+        self._growth.record_traffic(name, entry, rates)
+        if not options.prove:
+            return await _encode_answer(entry, network_state, answer, rates, request, options)
+        # Write the requested proof, and encode the answer with a link to it.
+        size = rates.size * network_state.paths.num_paths
+        proof = await offload_if_large(size, build_proof, answer, network_state, task, rates)
+        response = await _encode_answer(
+            entry, network_state, answer, rates, request, options, _proof_link(name, request)
+        )
+        return response._replace(proof=proof)
+
+    async def _parse_request(self, name: str, request: EncodedRequest) -> _ParsedRequest:
+        """Parse an allocation request; wait until its network is ready.
+
+        Args:
+            name: name of the network.
+            request: undecoded request.
+
+        Raises:
+            ServiceError: unknown or replaced network, invalid request, or a deadline that is too
+                long or passed.
+        """
+        arrival_time = time.perf_counter()
+        # Fail for an unknown network before parsing the body.
+        self._registry.get(name)
+        size = len(request.body)
+        is_binary = request.media_type == ARROW
+        options = await offload_if_large(size, parse_options, request, is_binary=is_binary)
+        end = arrival_time + self._deadline_s(options)
+        # Wait for the network, then parse the rates.
+        network_state = await self._wait_ready(name, end, arrival_time)
+        size = max(size, network_state.paths.num_demands)
+        rates = await offload_if_large(
+            size, read_rates, request, options, network_state.topology, is_binary=is_binary
+        )
+        # Fail if the network was replaced meanwhile.
+        entry = self._same_registration(name, network_state, arrival_time)
+        return _ParsedRequest(entry, network_state, options, rates, arrival_time, end)
+
+    def _deadline_s(self, options: Options) -> float:
+        """Return the time limit of a request, seconds; a default limit is cut to the maximum.
+
+        Raises:
+            ServiceError: the requested deadline exceeds the maximum of the service.
+        """
+        deadline_s = options.deadline_ms / 1e3
+        if deadline_s > self._max_deadline_s:
+            if "deadline_ms" in options.model_fields_set:
+                raise invalid_request(
+                    f"deadline_ms: {options.deadline_ms:,.0f} exceeds the maximum of this service; "
+                    f"use at most {1e3 * self._max_deadline_s:,.0f}"
+                )
+            deadline_s = self._max_deadline_s
+        return deadline_s
+
+    def _resolve_task(
+        self,
+        network_state: NetworkState,
+        options: Options,
+        entry: RegistryEntry,
+        previous: FloatArray | None,
+    ) -> AllocationTask:
+        """Return the requested program with its solver.
+
+        A request without a solver gets the default solver of the service, if the model supports
+        its program.
+
+        Args:
+            network_state: network of the request.
+            options: options of the request.
+            entry: registry entry of the network.
+            previous: (D, K) installed splits, class by class; None if the request names none.
+        """
+        task = network_state.resolve_request(options, entry.spec, previous)
+        if "solver" in options.model_fields_set or self._default_solver == AUTO:
+            return task
+        if not model_supports(network_state.network(task), self._model.current()):
+            return task
+        return dataclasses.replace(task, solver=self._default_solver)
+
+    async def measure(self, name: str, request: EncodedRequest) -> dict[str, Any]:
+        """Store measured matrices and start the allocation for the next interval.
+
+        With interface counters, the matrix is estimated from them, or checked by them; a matrix
+        that contradicts the counters is not stored.
+
+        Args:
+            name: name of the network.
+            request: undecoded request with matrices, counters or both.
+
+        Returns:
+            fields of ``responses.MeasuredInfo``.
+
+        Raises:
+            ServiceError: unknown network, invalid request, or an estimate that misses its deadline.
+        """
+        arrival_time = time.perf_counter()
+        # Parse the options, wait for the network, then parse the matrices and counters.
+        self._registry.get(name)
+        options = await offload_if_large(len(request.body), parse_measurement_options, request)
+        end = math.inf
+        if isinstance(options, MeasurementRequest):
+            end = arrival_time + min(options.deadline_ms / 1e3, self._max_deadline_s)
+        network_state = await self._wait_ready(name, end)
+        sent_measurements = await offload_if_large(
+            len(request.body), read_measurements, request, options, network_state.topology
+        )
+        rates = sent_measurements.rates
+        entry = self._same_registration(name, network_state)
+        # Use the newest state: paths may have been added while the body was parsed.
+        network_state = require_ready(name, entry)
+        # Estimate the matrix from interface counters, or check the sent matrix against them.
+        counted: CountedMatrix | None = None
+        if sent_measurements.counters is not None:
+            if self._counting_part is None:
+                raise not_installed(COUNTERS)
+            measurements = self._open_measurements(name, entry)
+            counted = await self._count_matrix(
+                request, sent_measurements, entry, network_state, measurements, end
+            )
+            # Do not store a matrix that contradicts the counters.
+            if counted.alarm:
+                LOG.warning(
+                    "link counters disagree with each other, or with the matrix",
+                    extra={"teal": {"network": name, **counted.figures}},
+                )
+                return {**measurements.info(), "counted": {**counted.figures, "kept": False}}
+            rates = counted.rates
+        assert rates is not None
+        measurements = await self._store_matrices(name, entry, sent_measurements.times, rates)
+        # Update counter estimates, candidate paths and the allocation for the next interval.
+        if self._counting_part is not None and (
+            counted is None or counted.figures["found_by"] == "sent"
+        ):
+            self._counting_part.observe(entry.generation, rates)
+        self._growth.record_traffic(name, entry, rates)
+        if isinstance(measurements, NextIntervalPart):
+            self._start_next_interval(entry, measurements)
+        figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
+        return {**measurements.info(), **figures}
+
+    async def _count_matrix(
+        self,
+        request: EncodedRequest,
+        sent_measurements: SentMeasurements,
+        entry: RegistryEntry,
+        network_state: NetworkState,
+        measurements: MeasurementHistory,
+        end: float,
+    ) -> CountedMatrix:
+        """Estimate the matrix of an interval from its counters, or check the sent matrix by them.
+
+        Args:
+            request: request with the counters.
+            sent_measurements: parsed counters; with a matrix, that matrix is checked.
+            entry: registry entry of the network.
+            network_state: state of the network.
+            measurements: matrices measured before.
+            end: deadline by ``time.perf_counter()``.
+
+        Returns:
+            matrix with the figures of its estimate or check.
+        """
+        # Convert the counters to the input of the estimator, with the routing of the interval.
+        readings = sent_measurements.counters
+        assert readings is not None
+        assert self._counting_part is not None
+        interval = await offload_if_large(
+            len(request.body),
+            self._counting_part.interval_of,
+            readings,
+            network_state.topology,
+            network_state.capacity,
+            _counted_splits(readings, measurements),
+            sent_measurements.rates,
+        )
+        # Estimate or check the matrix.
+        return await self._counting_part.take(
+            entry.generation,
+            network_state.topology,
+            network_state.paths,
+            measurements.matrices,
+            interval,
+            request.client,
+            end,
+        )
+
+    async def _store_matrices(
+        self, name: str, entry: RegistryEntry, times: list[np.datetime64], rates: FloatArray
+    ) -> MeasurementHistory:
+        """Store measured matrices; return the history of the network.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
+            times: (B,) times of the matrices.
+            rates: (B, D) Gbit/s.
+
+        Raises:
+            ServiceError: the network was replaced.
+        """
+        measurements = await self._refreshed_measurements(name, entry)
+        await asyncio.to_thread(measurements.matrices.add, times, rates)
+        if entry.is_gone.is_set():
+            raise replaced(name)
+        return measurements
+
+    async def measured(self, name: str) -> dict[str, Any]:
+        """Return number and times of the stored matrices, and their maximum number.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        await self._wait_ready(name)
+        return (await self._refreshed_measurements(name, self._registry.get(name))).info()
+
+    async def forget_measured(self, name: str) -> None:
+        """Delete the measured matrices of a network and all state learnt from them.
+
+        Raises:
+            ServiceError: unknown network, or not ready.
+        """
+        await self._wait_ready(name)
+        entry = self._registry.get(name)
+        measurements = self._open_measurements(name, entry)
+        await asyncio.get_running_loop().run_in_executor(
+            self._next_interval_thread, measurements.clear
+        )
+        self._forget_counters(entry)
+
+    async def _refreshed_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+        """Return the measured matrices of a network after reading those of other processes."""
+        measurements = self._open_measurements(name, entry)
+        await asyncio.to_thread(measurements.matrices.refresh)
+        return measurements
+
+    def _open_measurements(self, name: str, entry: RegistryEntry) -> MeasurementHistory:
+        """Return the measured matrices of a network as known to this process.
+
+        The first call reads the folder; the object is part of the registry entry.
+
+        Raises:
+            ServiceError: the network is not ready.
+        """
+        if entry.network_state is None:
+            raise not_ready(name)
+        if entry.measurements is None:
+            folder = self._store.measured_folder(name, entry.generation)
+            pairs = entry.network_state.paths.pairs
+            entry.measurements = (
+                MeasurementHistory(name, pairs, folder)
+                if self._next_interval_part is None
+                else self._next_interval_part(name, pairs, folder, self._vary)
+            )
+        return entry.measurements
+
+    def _start_next_interval(
+        self, entry: RegistryEntry, measurements: NextIntervalPart
+    ) -> asyncio.Future[Any]:
+        """Start the allocation for the next interval in its thread, unless one is running.
+
+        Args:
+            entry: registry entry of a ready network.
+            measurements: measured matrices, with the latest allocation.
+
+        Returns:
+            future of the running allocation; its failure is logged.
+        """
+        # The allocation uses the program of the registration, with the current capacities.
+        network_state = entry.network_state
+        task = single_program_task(entry.spec.objective)
+        assert network_state is not None
+
+        def allocate_if_outdated() -> None:
+            """Allocate unless the network is gone or the latest allocation is up to date."""
+            if not entry.is_gone.is_set() and not measurements.is_current(network_state.capacity):
+                measurements.allocate(network_state.network(task))
+
+        # Start a run unless one is in progress; a callback logs its failure.
+        run = self._next_interval_runs.get(measurements)
+        if run is None or run.done():
+            run = self._next_interval_runs[measurements] = (
+                asyncio.get_running_loop().run_in_executor(
+                    self._next_interval_thread, allocate_if_outdated
+                )
+            )
+
+            def log_failure(finished: asyncio.Future[Any]) -> None:
+                """Forget the finished run, and log its exception."""
+                self._next_interval_runs.pop(measurements, None)
+                if not finished.cancelled() and (error := finished.exception()) is not None:
+                    warn(measurements.name, "next interval not allocated", error)
+
+            run.add_done_callback(log_failure)
+        return run
+
+    async def _allocate_next(
+        self,
+        name: str,
+        request: EncodedRequest,
+        options: AllocationRequest,
+        parsed: _ParsedRequest,
+    ) -> AllocationResponse:
+        """Answer a request for the interval after the newest measured matrix.
+
+        The answer has the latest allocation, which may be an earlier one if the deadline passes
+        first, with its figures on the newest matrix.
+
+        Args:
+            name: name of the network.
+            request: undecoded request.
+            options: its parsed options.
+            parsed: parsed request, without rates.
+
+        Raises:
+            ServiceError: no measured matrix, or no allocation by the deadline.
+        """
+        entry = parsed.entry
+        measurements = await self._refreshed_measurements(name, entry)
+        if not isinstance(measurements, NextIntervalPart):
+            raise not_installed(NEXT_INTERVAL)
+        # Raise without a measured matrix.
+        measurements.matrices.newest()
+        await self._wait_until_current(name, entry, measurements, parsed.end)
+        # Evaluate the latest allocation on the newest matrix, over the current network: it has all
+        # paths of the allocation, since paths are never removed.
+        latest = measurements.latest
+        rates = measurements.matrices.newest()
+        if latest is None:
+            raise not_ready(name)
+        network_state = require_ready(name, entry)
+        problem = network_state.network(single_program_task(entry.spec.objective))
+        queue_s = time.perf_counter() - parsed.arrival_time
+        answer, extra_fields = measurements.answer(latest, rates, problem, queue_s)
+        # Encode the answer. The summary has the upper limit on the ratio of realised to optimal
+        # largest utilisation, and that ratio in the last allocated interval.
+        check_size(network_state, rates, request.accept, options.form)
+        response = await _encode_answer(
+            entry, network_state, answer, rates, request, options, extra_fields
+        )
+        limit = extra_fields["limit"]
+        return response._replace(
+            summary={**response.summary, "limit": limit["ratio"], "realised": limit["realised"]}
+        )
+
+    async def _wait_until_current(
+        self, name: str, entry: RegistryEntry, measurements: NextIntervalPart, end: float
+    ) -> None:
+        """Wait until the latest allocation uses all matrices and the current capacities.
+
+        Returns at the deadline at the latest.
+
+        Args:
+            name: name of the network.
+            entry: registry entry of the network.
+            measurements: measured matrices, with the latest allocation.
+            end: deadline by ``time.perf_counter()``.
+
+        Raises:
+            ServiceError: the network was replaced, or is not ready.
+        """
+        while not measurements.is_current(require_ready(name, entry).capacity):
+            if entry.is_gone.is_set():
+                raise replaced(name)
+            run = self._start_next_interval(entry, measurements)
+            finished, _ = await asyncio.wait({run}, timeout=max(0.0, end - time.perf_counter()))
+            if not finished:
+                break
+            # Raises the error of the run.
+            run.result()
+
+    def _same_registration(
+        self, name: str, network_state: NetworkState, arrival_time: float = math.inf
+    ) -> RegistryEntry:
+        """Return the registry entry of a network; fail if the name was registered again since.
+
+        Args:
+            name: name of the network.
+            network_state: state of the network when the request was resolved.
+            arrival_time: ``time.perf_counter()`` at the request's arrival: the stored files of the
+                network are read again unless they were checked since; infinite to always read them.
+
+        Raises:
+            ServiceError: the network was replaced.
+        """
+        entry = self._registry.get_recent(name, arrival_time)
+        if entry.network_state is None or entry.network_state.shared is not network_state.shared:
+            raise replaced(name)
+        return entry
+
+    async def _wait_ready(
+        self, name: str, end: float = math.inf, arrival_time: float = math.inf
+    ) -> NetworkState:
+        """Return the state of a network; wait a limited time for kernels and paths.
+
+        The wait ends after ``patience_s`` of the service, or at the deadline.
+
+        Args:
+            name: name of the network.
+            end: deadline by ``time.perf_counter()``.
+            arrival_time: ``time.perf_counter()`` at the request's arrival: the stored files of the
+                network are read again unless they were checked since; infinite to always read them.
+
+        Raises:
+            ServiceError: unknown network, or not ready in time.
+        """
+        # Wait for the kernels, then for the task that prepares the network.
+        entry = self._registry.get_recent(name, arrival_time)
+        await self.kernels.wait(min(self._patience_s, end - time.perf_counter()))
+        preparing = entry.preparing
+        if preparing is not None and not preparing.done() and not entry.error:
+            patience = min(self._patience_s, end - time.perf_counter())
+            await asyncio.wait({preparing}, timeout=max(0.0, patience))
+            entry = self._registry.get(name)
+        return require_ready(name, entry)
+
+
+async def _installed_splits(
+    request: EncodedRequest, network_state: NetworkState
+) -> FloatArray | None:
+    """Return the installed splits: those of the earlier answer that a request names.
+
+    Args:
+        request: undecoded request, with the earlier answer as ``previous``.
+        network_state: current state of the network.
+
+    Returns:
+        (D, K) fraction of each demand on each path, class by class; None if the request names no
+        answer.
+    """
+    if request.previous is None:
+        return None
+    return await offload_if_large(
+        len(request.previous.body), previous_splits, request.previous, network_state
+    )
+
+
+def _counted_splits(
+    readings: CounterReadings, measurements: MeasurementHistory
+) -> FloatArray | None:
+    """Return the splits by which the counted traffic was routed.
+
+    Args:
+        readings: counters of an interval, with its routing.
+        measurements: measured matrices, with the latest allocation for the next interval.
+
+    Returns:
+        (D, K) splits of that allocation; None for routing by the IGP.
+
+    Raises:
+        ServiceError: no allocation for the next interval exists.
+    """
+    if readings.routing != "allocation":
+        return None
+    latest = measurements.latest if isinstance(measurements, NextIntervalPart) else None
+    if latest is None:
+        raise invalid_request(
+            "counters.routing: no allocation for the next interval exists yet; use igp, or request "
+            "an allocation first"
+        )
+    splits: FloatArray = latest.splits.numpy()
+    return splits
+
+
+def _proof_link(name: str, request: EncodedRequest) -> dict[str, Any]:
+    """Return the field of an answer with the URL path of its proof."""
+    return {"proof": f"/v1/networks/{quote(name)}/allocations/{quote(request.request_id)}/proof"}
+
+
+async def _encode_answer(
+    entry: RegistryEntry,
+    network_state: NetworkState,
+    answer: Answer,
+    rates: FloatArray,
+    request: EncodedRequest,
+    options: Options,
+    extra_fields: dict[str, Any] | None = None,
+) -> AllocationResponse:
+    """Encode an answer as a response, and record the time that the encoding takes.
+
+    Args:
+        entry: registry entry of the network.
+        network_state: network of the request.
+        answer: answer to the matrices.
+        rates: (B, D) requested rates, Gbit/s.
+        request: request with identifier and accepted media types.
+        options: JSON form, names of classes, deadline.
+        extra_fields: further fields of the response, beside the allocations.
+    """
+    # Number of splits and utilisations in the answer.
+    size = (
+        rates.size * network_state.paths.num_paths + len(rates) * network_state.topology.num_links
+    )
+    # Encode the answer, in a worker thread if it is large.
+    begin_time = time.perf_counter()
+    is_binary = ARROW in request.accept
+    body, media_type = await offload_if_large(
+        size,
+        encode_response,
+        answer,
+        network_state,
+        rates,
+        request,
+        options,
+        extra_fields or {},
+        is_binary=is_binary,
+    )
+    seconds = time.perf_counter() - begin_time
+    # Record the time by the number of demands, and by whether they are written by name.
+    network_state.service_times.record_writing(
+        *demands_to_write(rates, request.accept, options.form), seconds
+    )
+    summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
+    return AllocationResponse(
+        body, media_type, summary, answer.utilisation[-1].copy(), entry.generation
+    )
+
+
+def _encode_paths(network_state: NetworkState) -> bytes:
+    """Encode pairs of nodes and their candidate paths, lists of nodes, as JSON.
+
+    The fields are those of ``responses.Routes``.
+    """
+    # Generators, since `encode_json` encodes long lists in chunks. `route` returns (nodes, links).
+    paths = network_state.paths
+    names = network_state.topology.node_names
+    routes = {
+        "pairs": ([names[s], names[t]] for s, t in paths.pairs.tolist()),
+        "paths": (
+            [network_state.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()]
+            for d in range(paths.num_demands)
+        ),
+    }
+    return encode_json(routes).encode()
