@@ -390,6 +390,9 @@ class WarmUpConfig:
 
     workers: int = 0
     """Number of processes; 0 for one per core."""
+    calibrate: bool = False
+    """Then measure the engines on public networks, about five minutes on an otherwise idle machine,
+    and correct their predicted times, by which `teal solve` chooses one."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

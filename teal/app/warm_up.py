@@ -365,6 +365,19 @@ def _run(names: Sequence[str], workers: int) -> None:
 
 
 def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
-    """Run `teal warm-up`: compile all kernels, and return a line that says so."""
+    """Run `teal warm-up`: compile all kernels, calibrate the cost model if asked; return lines that
+    say so.
+    """
     run_warm_up(config)
-    return Outcome(text="all kernels are compiled for this machine", data={"compiled": True})
+    text = "all kernels are compiled for this machine"
+    if not config.calibrate:
+        return Outcome(text=text, data={"compiled": True})
+    # Imported here: it imports readers of networks, which a warm-up alone does not need.
+    from teal.app.calibrate import calibrate
+
+    calibration = calibrate()
+    return Outcome(
+        text=f"{text}\n{calibration.describe()}",
+        tables=[calibration.table()] if calibration.factors else [],
+        data={"compiled": True, "calibration": calibration.to_json()},
+    )

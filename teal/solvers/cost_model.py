@@ -9,7 +9,8 @@ the Schur complement (all three of the presolved program of the first matrix), o
 
 ``cost_model.json`` has the coefficients, the range of each feature in the measurements, to which
 features are clipped, and the other numbers of this module.  ``benchmarks/engine_choice.py``
-measures and writes it.
+measures and writes it.  A calibration (``teal warm-up --calibrate``,
+:mod:`teal.solvers.calibration`) stores factors on the predicted seconds for one machine.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ import operator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numba
+
 from teal.problem import Problem
 from teal.problem.sets import Capped
+from teal.runtime.kernel_fingerprint import processor
+from teal.runtime.storage import atomic_file, cache_dir, content_key
 
 PATH = Path(__file__).with_name("cost_model.json")
+# Factors on predicted seconds, by factor_key.
+Factors = dict[str, float]
 FEATURES = ("log_rows", "log_columns", "log_updates", "log_scan", "log_batch", "digits")
 
 
@@ -91,7 +98,20 @@ def monomials(values: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def seconds(engine: str, program: Features, *, is_warm: bool) -> float:
-    """Return the predicted seconds of an engine to the target gap, for all matrices.
+    """Return the predicted seconds of an engine on this machine to the target gap, for all
+    matrices.
+
+    Args:
+        engine: "interior" or "pdhg".
+        program: features of the program.
+        is_warm: whether the search has a warm start.
+    """
+    factor = _stored_factors().get(factor_key(engine, program.kind, is_warm=is_warm), 1.0)
+    return factor * uncorrected_seconds(engine, program, is_warm=is_warm)
+
+
+def uncorrected_seconds(engine: str, program: Features, *, is_warm: bool) -> float:
+    """Return the predicted seconds of an engine on the machine of the measurements.
 
     Args:
         engine: "interior" or "pdhg".
@@ -192,6 +212,50 @@ def pdhg_iterations_within(problem: Problem, seconds: float) -> int:
 def max_interior_scan() -> int:
     """Return the largest scan size of a network for interior points."""
     return int(_model()["max_interior_scan"])
+
+
+def factor_key(engine: str, kind: str, *, is_warm: bool) -> str:
+    """Return the key of a factor of a calibration, such as ``pdhg, shed, cold``.
+
+    Args:
+        engine: "interior" or "pdhg".
+        kind: kind of the program.
+        is_warm: whether the search has a warm start.
+    """
+    return f"{engine}, {kind}, {'warm' if is_warm else 'cold'}"
+
+
+def store_factors(factors: Factors) -> Path:
+    """Store the factors of a calibration for this machine; return the file.
+
+    Args:
+        factors: measured over predicted seconds, by :func:`factor_key`.
+    """
+    path = _factors_path()
+    with atomic_file(path) as partial:
+        partial.write_text(json.dumps(factors, indent=1) + "\n")
+    _stored_factors.cache_clear()
+    return path
+
+
+def _factors_path() -> Path:
+    """Return the file of the factors for this cost model, processor and number of threads."""
+    key = content_key(PATH.read_bytes(), tuple(processor()), numba.config.NUMBA_NUM_THREADS)
+    return cache_dir("cost-model") / f"{key[:32]}.json"
+
+
+@functools.cache
+def _stored_factors() -> Factors:
+    """Return the factors of the last calibration of this machine; none without one.
+
+    They are read once a process.
+    """
+    try:
+        stored = json.loads(_factors_path().read_text())
+        factors = {str(key): float(factor) for key, factor in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+    return {key: factor for key, factor in factors.items() if 0 < factor < math.inf}
 
 
 @functools.cache

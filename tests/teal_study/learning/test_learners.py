@@ -28,7 +28,7 @@ from teal_study.learning.learners import LEARNERS, register_learner
 from teal_study.learning.noise import RowStreams
 from teal_study.learning.settings import TrainConfig
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=6"]
 
 

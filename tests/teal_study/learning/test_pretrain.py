@@ -179,7 +179,7 @@ def test_the_checkpoint_of_pretraining_lists_the_held_out_networks(tmp_path: Pat
     assert card.held_out == SMALL_POOL.held_out
     assert model.config.hidden == 8
     with pytest.raises(InputError, match="a model of the kind price-gnn, found flow-gnn"):
-        load_price_gnn(Path(__file__).parents[2] / "models" / "b4")
+        load_price_gnn(Path(__file__).parents[3] / "models" / "b4")
 
 
 @pytest.mark.slow
