@@ -357,7 +357,7 @@ class Problem:
     @property
     def batch(self) -> int:
         """Number of matrices of the problem, B."""
-        return len(self.demand)
+        return self.demand.shape[0]
 
     @cached_property
     def path_value(self) -> Float[Tensor, "D K"]:

@@ -412,7 +412,7 @@ def solve_program(
         program, start, limits, engine, dtype, may_span_decades=reduction is not None
     )
     choice_end = time.perf_counter()
-    result = yield from iterate(program, choice.turns, limits)
+    result, turns = yield from iterate(program, choice.turns, limits)
     # Translate the result back, and certify it for the original program.
     undo_begin = time.perf_counter()
     if reduction is not None:
@@ -420,7 +420,7 @@ def solve_program(
     trace = (
         Stage("presolve", presolve_end - begin),
         Stage("choose engines", choice_end - presolve_end, choice.reason, choice.predicted_s),
-        *result.trace,
+        *turns,
         Stage("undo presolve", time.perf_counter() - undo_begin),
     )
     return dataclasses.replace(result, trace=trace)
@@ -493,8 +493,11 @@ def _solve_rewritten(
     )
 
 
-def iterate(problem: Problem, turns: tuple[Turn, ...], limits: Limits) -> Steps[PdhgResult]:
-    """Let engines take turns until every matrix has the target gap, or a limit ends the solve.
+def iterate(
+    problem: Problem, turns: tuple[Turn, ...], limits: Limits
+) -> Steps[tuple[PdhgResult, list[Stage]]]:
+    """Let engines take turns until every matrix has the target gap, or a limit ends the solve;
+    return the result, and a record of each turn.
 
     A later turn solves the matrices that are left above the target gap, from the best splits and
     prices so far, and the better allocation and the better prices are kept.
@@ -514,10 +517,10 @@ def iterate(problem: Problem, turns: tuple[Turn, ...], limits: Limits) -> Steps[
             trace.append(_stage_of(turn, result, begin))
             continue
         # Matrices above the target gap, (n,) indices.
-        is_left = [stop is not Stop.GAP for stop in result.stopped_by]
-        rows = torch.tensor(is_left, dtype=torch.bool).nonzero()[:, 0]
-        if not len(rows) or limits.deadline.is_over:
+        left = [row for row, stop in enumerate(result.stopped_by) if stop is not Stop.GAP]
+        if not left or limits.deadline.is_over:
             break
+        rows = torch.tensor(left)
         part = problem.rows(rows)
         earlier = result.rows(rows)
         if turn.start is not None:
@@ -530,11 +533,13 @@ def iterate(problem: Problem, turns: tuple[Turn, ...], limits: Limits) -> Steps[
         trace.append(_stage_of(turn, later, begin))
         result = result.replaced(rows, _combine(part, earlier, later, limits.gap))
     assert result is not None, "at least one turn"
-    return dataclasses.replace(result, trace=tuple(trace))
+    return result, trace
 
 
 def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
     """Return the limits of a turn after so many iterations of earlier turns."""
+    if turn.max_iterations is None and not iterations:
+        return limits
     remaining = max(0, limits.max_iterations - iterations)
     if turn.max_iterations is not None:
         remaining = min(remaining, turn.max_iterations)

@@ -296,7 +296,9 @@ class PdhgResult(WithLines):
         return dataclasses.replace(allocation, status=tuple(status))
 
     def in_dtype(self, dtype: torch.dtype) -> PdhgResult:
-        """Return a copy with all tensors in a floating-point type."""
+        """Return the result with all tensors in a floating-point type: itself if they have it."""
+        if all(getattr(self, field).dtype == dtype for field in _TENSOR_FIELDS):
+            return self
         tensors: dict[str, Any] = {
             field: getattr(self, field).to(dtype) for field in _TENSOR_FIELDS
         }

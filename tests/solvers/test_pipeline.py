@@ -24,7 +24,8 @@ _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 
 
 def _after_turns(problem: Problem, *turns: Turn) -> PdhgResult:
-    return complete(iterate(problem, turns, Limits(_GAP, Deadline(), 10_000)))
+    result, trace = complete(iterate(problem, turns, Limits(_GAP, Deadline(), 10_000)))
+    return dataclasses.replace(result, trace=tuple(trace))
 
 
 def _partly_solved(problem: Problem) -> Start:
