@@ -24,7 +24,7 @@ from teal.network.traffic import spread
 from teal.problem import Allocation, assess
 from teal.runtime.arrays import FloatArray
 from teal.solvers.candidates import representative_matrices
-from teal.solvers.columns import improve
+from teal.solvers.columns import generate_columns
 
 GENERATED = "gravity:seed=1,count=40,load=4"
 SNDLIB = "sndlib/directed-{}.tgz"
@@ -147,7 +147,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     chosen_problem = teal.Problem.create(topology, chosen, objective, unseen)
     bounds = torch.cat(
         [
-            improve(chosen_problem.row(row), target=1e-3).bound_all_paths
+            generate_columns(chosen_problem.row(row), target=1e-3).bound_all_paths
             for row in range(len(unseen))
         ]
     )

@@ -142,7 +142,7 @@ def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
         out: folder of the table.
     """
     import teal
-    from teal.solvers.columns import improve
+    from teal.solvers.columns import generate_columns
     from teal.solvers.interior.all_paths import is_faster
 
     with (out / "interior-columns.csv").open("w", newline="") as stream:
@@ -162,7 +162,7 @@ def measure_columns(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
                 for engine in ("interior", "pdhg"):
 
                     def solve(engine: str = engine, problem: Any = problem) -> Any:
-                        return improve(problem, target=COLUMN_GAP, engine=engine)
+                        return generate_columns(problem, target=COLUMN_GAP, engine=engine)
 
                     solve()
                     row.append(median_s(solve, 5))

@@ -69,12 +69,12 @@ def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
         the time with the first paths included, s, and the solution.
     """
     import teal
-    from teal.solvers.columns import improve
+    from teal.solvers.columns import generate_columns
 
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
     problem = teal.Problem.create(topology, paths, "least_cost", traffic.read([0]))
-    improved = improve(problem, target=gap)
+    improved = generate_columns(problem, target=gap)
     return time.perf_counter() - begin, improved
 
 

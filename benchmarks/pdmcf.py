@@ -32,7 +32,7 @@ from teal.network import Topology, compute_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import limit_threads
-from teal.solvers.columns import OverAllPaths, improve
+from teal.solvers.columns import OverAllPaths, generate_columns
 from teal.solvers.projection import project
 
 _CAPACITIES = (0.5, 5.0)  # Gbit/s, log-uniform
@@ -143,7 +143,7 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         np.full((1, len(pairs)), _RATE),
         weight=weight[*pairs.T],
     )
-    last = improve(problem, target=_TARGET_GAP)
+    last = generate_columns(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
     # Value, bound and gap from the flows and prices alone.
     value, bound, max_flow = value_and_bound(topology, weight, problem, last)

@@ -35,6 +35,9 @@ PACKAGES: Mapping[str, str] = {
 
 # Package or module: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
+    "teal.app.command": {"seldom": "throttled"},
+    "teal.app.instance": {"given_weights": "demand_weights"},
+    "teal.solvers.columns": {"improve": "generate_columns", "improving": "generating_columns"},
     "teal_serve.engine.errors": {
         "places_of_one": "max_places_per_client",
         "wrong": "invalid_request",

@@ -29,7 +29,7 @@ from teal.proofs.flows import read_flows, read_prices, splits_over
 from teal.proofs.write import CHECKER, FILES, write_proof
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.storage import check_out_folder, remove_files
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.solvers.pipeline import solve
 from teal.solvers.projection import project
 
@@ -164,7 +164,7 @@ def _with_prices(
     # Prices of the last round of column generation.
     if config.over_all_paths:
         last_round = complete(
-            improving(
+            generating_columns(
                 problem,
                 target=config.gap,
                 max_rounds=_MAX_ROUNDS,

@@ -19,7 +19,7 @@ from teal.network.path_file import save_paths
 from teal.network.traffic import spread
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
-from teal.solvers.columns import ColumnRound, OverAllPaths, improve
+from teal.solvers.columns import ColumnRound, OverAllPaths, generate_columns
 
 # Traffic for which paths are chosen if --traffic is missing.
 _GENERATED = "gravity:seed=0,count=8"
@@ -108,7 +108,9 @@ def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improve
             f"{100 * column_round.gap_all_paths:.2f}%; {column_round.added:,} added"
         )
 
-    last_round = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
+    last_round = generate_columns(
+        problem, target=config.gap, max_rounds=config.rounds, report=report
+    )
     save_paths(config.out, last_round.paths)
     return Improvement(instance.paths, last_round)
 

@@ -30,7 +30,7 @@ from teal.allocation.solve import (
     surviving_capacity,
     traffic_up_to_index,
 )
-from teal.app.instance import given_weights, load_network
+from teal.app.instance import demand_weights, load_network
 from teal.app.path_sets import proven
 from teal.app.settings import seconds
 from teal.errors import InputError
@@ -226,7 +226,7 @@ def _load(config: SolveConfig, notify: Callable[[str], None]) -> _Program:
     # With --carrying, the traffic has the requested matrix only.
     traffic = select_matrix(config, traffic)
     objective = Objective(config.objective)
-    weight = given_weights(config, topology, traffic, notify)
+    weight = demand_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
     capacity = surviving_capacity(config, topology, notify)
     if config.choice is not None:

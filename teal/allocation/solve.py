@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from teal.allocation.settings import CertifyConfig, SolveConfig
-from teal.app.command import seldom
+from teal.app.command import throttled
 from teal.app.instance import Instance, load_instance
 from teal.app.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
 from teal.app.settings import seconds
@@ -46,7 +46,7 @@ from teal.runtime.memory import describe
 from teal.runtime.rounding import bound_text, gap_text, percent_at_least, percent_at_most
 from teal.runtime.storage import json_value
 from teal.schemes.models import Model, named_model, starter_for
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.solvers.columns import prepare as prepare_columns
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pipeline import prepare, solve, takes_starter
@@ -645,7 +645,7 @@ def _search_over_all_paths(
     problem = setup.problem
     # Run the rounds of column generation to the end, and keep the last one.
     last_round = complete(
-        improving(
+        generating_columns(
             problem,
             target=config.gap,
             max_rounds=_MAX_ROUNDS,
@@ -789,7 +789,7 @@ class SolveProgress:
     """Progress callback of the solver that prints a line every few seconds."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
-        self._progress = seldom(notify)
+        self._progress = throttled(notify)
 
     def __call__(self, iterations: int, gap: float) -> None:
         """Print the iteration count and the certified gap, a fraction, if the last line is old."""

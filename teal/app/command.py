@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any, Literal
 
+from teal.deprecated import with_old_names
+
 if TYPE_CHECKING:
     from teal.app.table import Table
 
@@ -44,7 +46,7 @@ FIRST_SOLVE: Literal["first solve"] = "first solve"
 Notify = Callable[[str], None]
 
 
-def seldom(notify: Notify, every_s: float = 2.0) -> Notify:
+def throttled(notify: Notify, every_s: float = 2.0) -> Notify:
     """Return a rate-limited ``notify``: it drops messages less than ``every_s`` seconds after the
     previous printed one, or after this call.
     """
@@ -157,3 +159,6 @@ def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
                 ).maximum,
             )
         console.print(table)
+
+
+__getattr__ = with_old_names(__name__, globals())

@@ -27,6 +27,7 @@ from teal.app.settings import (
     ProgramFileConfig,
     assignments,
 )
+from teal.deprecated import with_old_names
 from teal.errors import InputError, SolverError
 from teal.formats import load_traffic, topology_from
 from teal.formats.bandwidth_functions import read_bandwidth_functions
@@ -417,7 +418,7 @@ def instance_of(
         )
         traffic = traffic.scaled(factor)
     # Weights (D,) and bandwidth functions of the demands.
-    weight = given_weights(config, topology, traffic, notify)
+    weight = demand_weights(config, topology, traffic, notify)
     functions = None
     if config.functions is not None:
         functions = read_bandwidth_functions(
@@ -554,7 +555,7 @@ def load_network(
     return topology, traffic
 
 
-def given_weights(
+def demand_weights(
     config: ObjectiveConfig,
     topology: Topology,
     traffic: TrafficMatrices,
@@ -774,3 +775,6 @@ def instance_key(instance: Instance) -> str:
         instance.paths.key,
     )
     return content_key(*network_keys, *instance.value_arrays)
+
+
+__getattr__ = with_old_names(__name__, globals())

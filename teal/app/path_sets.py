@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from teal.app.command import seldom
+from teal.app.command import throttled
 from teal.app.settings import CandidateConfig, PathConfig, ProgramConfig, assignments
 from teal.errors import InputError
 from teal.formats.groups import failing_links
@@ -307,7 +307,7 @@ class RoundsProgress:
     """
 
     def __init__(self, notify: Callable[[str], None], every_s: float) -> None:
-        self._progress = seldom(notify, every_s)
+        self._progress = throttled(notify, every_s)
         # Number of reported rounds.
         self._rounds = 0
 

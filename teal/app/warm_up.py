@@ -21,6 +21,8 @@ import torch
 
 from teal.app.command import Notify, Outcome
 from teal.app.settings import WarmUpConfig
+from teal.app.table import Column, Table
+from teal.app.text import digits, percent
 from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, all_paths_bound, assess
@@ -31,9 +33,10 @@ from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.solvers import columns
+from teal.solvers.calibration import NEAR, Calibration, calibrate, share_near
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg import LANES, lanes_of
-from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
+from teal.solvers.pdhg.fused.warm_up import three_nodes, warm_up_checks, warm_up_kernels
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
 from teal.spec import Registry
@@ -70,7 +73,7 @@ def _task(function: Callable[[], None]) -> Callable[[], None]:
 @_task
 def _engine() -> None:
     """Call the kernels of PDHG for one matrix, and of the bound over all paths."""
-    rehearse(1, torch.float32)
+    warm_up_kernels(1, torch.float32)
     problem = three_nodes()
     all_paths_bound(problem, torch.ones_like(problem.capacity))
 
@@ -79,8 +82,8 @@ def _engine() -> None:
 def _paths() -> None:
     """Call the kernels of path computation, column generation and checks of allocations."""
     problem = three_nodes()
-    rehearse_checks(problem)
-    columns.rehearse()
+    warm_up_checks(problem)
+    columns.warm_up_kernels()
     preferred(problem, problem.even_splits, "latency")
     compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
     splits = problem.even_splits
@@ -103,33 +106,33 @@ def _interior_points_for_large_networks() -> None:
 @_task
 def _column_generation() -> None:
     """Call the kernels of the master program of column generation."""
-    columns.rehearse_master()
+    columns.warm_up_master()
 
 
 @_task
 def _engine_for_8_matrices() -> None:
     """Call the kernels of PDHG for 8 matrices side by side, in float32."""
-    rehearse(LANES[1], torch.float32)
+    warm_up_kernels(LANES[1], torch.float32)
 
 
 @_task
 def _engine_for_16_matrices() -> None:
     """Call the kernels of PDHG for 16 matrices side by side, in float32."""
-    rehearse(LANES[2], torch.float32)
+    warm_up_kernels(LANES[2], torch.float32)
 
 
 @_task
 def _engine_in_double_precision() -> None:
     """Call the kernels of PDHG in float64, for every number of matrices side by side."""
     for width in lanes_of(torch.float64):
-        rehearse(width, torch.float64)
+        warm_up_kernels(width, torch.float64)
 
 
 @_task
 def _engine_for_fair_shares() -> None:
     """Call the kernels of PDHG for concave utilities, in float64."""
     for width in lanes_of(torch.float64):
-        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
+        warm_up_kernels(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
 
 
 @_task
@@ -146,7 +149,7 @@ def _scenarios() -> None:
 @_task
 def _samples() -> None:
     """Call the kernels of PDHG that start from a sample of the demands, for one matrix."""
-    rehearse(1, torch.float32, is_sampled=True)
+    warm_up_kernels(1, torch.float32, is_sampled=True)
 
 
 @_task
@@ -155,14 +158,14 @@ def _samples_for_many_matrices() -> None:
     by side.
     """
     for width in LANES[1:]:
-        rehearse(width, torch.float32, is_sampled=True)
+        warm_up_kernels(width, torch.float32, is_sampled=True)
 
 
 @_task
 def _samples_for_fair_shares() -> None:
     """Call the kernels of PDHG that start from a sample of the demands, for concave utilities."""
     for width in lanes_of(torch.float64):
-        rehearse(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, is_sampled=True)
+        warm_up_kernels(width, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, is_sampled=True)
 
 
 @_task
@@ -372,12 +375,34 @@ def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
     text = "all kernels are compiled for this machine"
     if not config.calibrate:
         return Outcome(text=text, data={"compiled": True})
-    # Imported here: it imports readers of networks, which a warm-up alone does not need.
-    from teal.app.calibrate import calibrate
-
     calibration = calibrate()
     return Outcome(
-        text=f"{text}\n{calibration.describe()}",
-        tables=[calibration.table()] if calibration.factors else [],
+        text=f"{text}\n{_describe(calibration)}",
+        tables=[_factor_table(calibration)] if calibration.factors else [],
         data={"compiled": True, "calibration": calibration.to_json()},
     )
+
+
+def _describe(calibration: Calibration) -> str:
+    """Return lines of text: how near the choices are to the fastest engine, and the file."""
+    num_networks = len({case.network for case in calibration.cases})
+    before, after = (
+        percent(share_near(ratios)) for ratios in (calibration.before, calibration.after)
+    )
+    measured = (
+        f"{len(calibration.cases)} programs on {num_networks} networks: the chosen engine is "
+        f"within {NEAR:g} times\nof the fastest in {before} of them without factors, in {after} "
+        "with factors fitted on other networks"
+    )
+    if calibration.path is None:
+        return f"{measured}\nthe model fits this machine already: no factors are stored"
+    return f"{measured}\nfactors for this machine: {calibration.path}"
+
+
+def _factor_table(calibration: Calibration) -> Table:
+    """Return the table of the factors."""
+    columns = [
+        Column("engine, program, start", lambda row: row[0], is_name=True),
+        Column("measured / predicted", lambda row: row[1], digits(3)),
+    ]
+    return Table("Factors on predicted seconds", columns, list(calibration.factors.items()))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from teal.errors import InputError
-from teal.formats import foreign, inventory, link_tables, topohub_names
+from teal.formats import inventory, link_tables, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
@@ -22,7 +22,7 @@ from teal.formats.repetita import demand_files, read_repetita_traffic
 from teal.formats.routers import read_routers
 from teal.formats.sndlib import read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
-from teal.formats.topology_formats import topology_format, topology_suffixes
+from teal.formats.topology_formats import conversion_advice, topology_format, topology_suffixes
 from teal.formats.traffic_formats import traffic_format
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
@@ -220,7 +220,7 @@ def _load_topology(text: Any, default_capacity: float | None, names: Attributes)
     file_format = topology_format(path)
     if file_format is None:
         # Software that writes such files may have an export that Teal reads.
-        hint = foreign.advice(path)
+        hint = conversion_advice(path)
         raise InputError.invalid(
             text,
             "topology",

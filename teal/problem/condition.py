@@ -162,7 +162,7 @@ class Condition:
         """
         return {}
 
-    def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
+    def unmet_requirement(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
         """Return why the condition cannot be combined with a problem; "" if it can.
 
         The text names what the condition requires: it follows "expected" in a message.
@@ -247,7 +247,7 @@ def together(
         (new, conditions),
         *((condition, (new,)) for condition in conditions),
     ):
-        if expected := condition.refuses(objective, other_conditions):
+        if expected := condition.unmet_requirement(objective, other_conditions):
             actual = ", ".join((objective.name, *(each.name for each in other_conditions)))
             raise InputError(condition.name, "problem", expected, actual)
     if new.name in (*VALIDATOR_RULES, *(condition.name for condition in conditions)):

@@ -183,7 +183,7 @@ class Protection(Condition):
         )
 
     @override
-    def refuses(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
+    def unmet_requirement(self, objective: Objective, other_conditions: Sequence[Condition]) -> str:
         """Return what protection requires of the objective and the other conditions; "" if they
         meet it.
         """

@@ -25,7 +25,7 @@ from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import pipeline
-from teal.solvers.pdhg.fused.rehearsal import three_nodes
+from teal.solvers.pdhg.fused.warm_up import three_nodes
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
@@ -78,7 +78,7 @@ class PriceGnnScheme:
         self.model = model
         self.config = config or PriceGnnSchemeConfig()
         self._passes = RecordedPasses()
-        self._has_rehearsed = False
+        self._is_warm = False
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
@@ -96,10 +96,10 @@ class PriceGnnScheme:
         """Return the splits (B, D, K) and link prices (B, E) of the model, float32."""
         return self._start(problem, self.config.rounds, self.config.bound_rounds)
 
-    def rehearse(self, problem: Problem) -> None:
+    def warm_up_kernels(self, problem: Problem) -> None:
         """Compile the CPU kernels of :meth:`start` by one call on three nodes."""
-        if problem.demand.device.type == "cpu" and not self._has_rehearsed:
-            self._has_rehearsed = True
+        if problem.demand.device.type == "cpu" and not self._is_warm:
+            self._is_warm = True
             self.start(three_nodes())
 
     def rounds_for(self, iterations: float) -> int:

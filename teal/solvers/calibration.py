@@ -7,7 +7,8 @@ logarithms:
 
     log(factor) = mean over its cases of log(measured seconds / predicted seconds).
 
-:func:`regrets` compares the choices with and without the factors.
+:func:`regrets` compares the choices with and without the factors.  :func:`calibrate` does all of it
+on public networks, and stores the factors.
 """
 
 from __future__ import annotations
@@ -18,13 +19,48 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from teal.formats import load_topology, load_traffic
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.runtime.progress import progress_bar
 from teal.solvers import cost_model, pipeline
 from teal.solvers.cost_model import Factors, Features
 from teal.solvers.interior.engine import FirstProgram
 from teal.solvers.result import PdhgResult, PdhgState
 
+# Networks of 12 to 90 nodes, small and large ones in turn.
+_NETWORKS = (
+    "topohub:sndlib/abilene",
+    "topohub:sndlib/germany50",
+    "topohub:topozoo/Uninett2011",
+    "topohub:sndlib/polska",
+    "topohub:sndlib/cost266",
+    "topohub:gabriel/90/7",
+    "b4",
+    "topohub:sndlib/geant",
+    "topohub:gabriel/60/8",
+    "topohub:sndlib/nobel-eu",
+)
+_OBJECTIVES = (
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.MAX_LINK_UTILISATION,
+    ObjectiveName.PROPORTIONAL_FAIR,
+)
+# Gravity traffic: all of it can be carried, or not, in turn.
+_LOADS = (1.5, 6.0)
+# Utilities are measured on networks up to this scan size, in trie nodes and path slots.
+_MAX_UTILITY_SCAN = 10_000
+_SOLVE_LIMIT_S = 5.0
+# No further network is begun after this time, s.
+_LIMIT_S = 300.0
+# A choice is near the fastest engine within this ratio of times.
+NEAR = 1.15
 GAPS = (1e-2, 1e-4, 1e-6)
 BATCH = 16
 # Repeated calls of a solve end after these seconds or calls; a longer one is not repeated.
@@ -176,3 +212,84 @@ def held_out_regrets(cases: Sequence[Case]) -> list[float]:
         [case for case in cases if networks.index(case.network) % 2 == parity] for parity in (0, 1)
     ]
     return regrets(halves[0], factors_of(halves[1])) + regrets(halves[1], factors_of(halves[0]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """Result of a calibration.
+
+    Attributes:
+        cases: measured cases.
+        before: time of the chosen engine over that of the fastest, for each case, without factors.
+        after: the same with factors that were fitted on other networks.
+        factors: stored factors by key; none if they would not improve the choice.
+        path: file of the factors; None if none is written.
+    """
+
+    cases: Sequence[Case]
+    before: Sequence[float]
+    after: Sequence[float]
+    factors: cost_model.Factors
+    path: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict for ``--json``."""
+        return {
+            "programs": len(self.cases),
+            "near_fastest_before": share_near(self.before),
+            "near_fastest_after": share_near(self.after),
+            "factors": self.factors,
+            "file": None if self.path is None else str(self.path),
+        }
+
+
+def calibrate() -> Calibration:
+    """Measure the engines on public networks; store the factors if they improve the choice on
+    networks that they were not fitted on.
+    """
+    cases = []
+    for measured in _measured_cases():
+        cases += measured
+    before = regrets(cases, {})
+    after = held_out_regrets(cases)
+    if np.mean(np.log(after)) >= np.mean(np.log(before)):
+        return Calibration(cases, before, after, {}, None)
+    factors = factors_of(cases)
+    return Calibration(cases, before, after, factors, cost_model.store_factors(factors))
+
+
+def _measured_cases() -> Iterator[list[Case]]:
+    """Yield the cases of each network and objective, until the time is over."""
+    begin = time.monotonic()
+    with progress_bar(
+        total=len(_NETWORKS) * len(_OBJECTIVES), desc="measuring", unit="program"
+    ) as bar:
+        for index, network in enumerate(_NETWORKS):
+            if time.monotonic() - begin > _LIMIT_S:
+                break
+            load = _LOADS[index % len(_LOADS)]
+            for problem in _problems(network, load):
+                yield list(measure(network, problem, _SOLVE_LIMIT_S))
+                bar.update(1)
+
+
+def _problems(network: str, load: float) -> Iterator[Problem]:
+    """Yield the problems of a network, one for each objective.
+
+    Args:
+        network: source of the topology.
+        load: load of the gravity traffic.
+    """
+    topology = load_topology(network)
+    traffic = load_traffic(f"gravity:seed=0,count={BATCH + 1},load={load}", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    demand = traffic.read(list(range(BATCH + 1)))
+    for objective in _OBJECTIVES:
+        is_utility = objective is ObjectiveName.PROPORTIONAL_FAIR
+        if not is_utility or paths.scan_size <= _MAX_UTILITY_SCAN:
+            yield Problem.create(topology, paths, Objective(objective), demand)
+
+
+def share_near(ratios: Sequence[float]) -> float:
+    """Return the share of ratios that are at most NEAR."""
+    return float(np.mean(np.asarray(ratios) <= NEAR))

@@ -42,7 +42,7 @@ from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.storage import atomic_file, content_key
-from teal.solvers.columns import ColumnRound, improving
+from teal.solvers.columns import ColumnRound, generating_columns
 from teal.solvers.interior import all_paths
 from teal.solvers.pipeline import solving
 
@@ -185,7 +185,7 @@ def more_paths(
     if float(certified_gap(problem, result.value, bound).max()) <= gap or end.is_over:
         return initial_paths
     # Generate paths, and keep those that carry at least 5% of their demand.
-    generated = complete(improving(problem, target=_SEARCH_SHARE * gap, deadline=end))
+    generated = complete(generating_columns(problem, target=_SEARCH_SHARE * gap, deadline=end))
     largest_shares = _served_shares(problem, generated.result.splits)
     # A limit above the size of the initial set ranks initial paths before added ones.
     is_kept, _ = _select_paths(
@@ -240,7 +240,7 @@ def _choose(
     for row in range(problem.batch):
         row_problem = problem.row(row).with_paths(paths)
         generated = complete(
-            improving(
+            generating_columns(
                 row_problem,
                 target=_SEARCH_SHARE * gap,
                 deadline=deadline.share(1 / (problem.batch - row)),

@@ -3,7 +3,7 @@
 The pricing problem is a shortest path under the link prices p.  A path enters the path set if its
 reduced profit v - p(path) exceeds 0 and the profit of all candidate paths of the demand.  If no
 path enters, prices and allocation are optimal over all paths of the network.  Entry points:
-:func:`improve`, and :func:`improving` for a computation that can pause.
+:func:`generate_columns`, and :func:`generating_columns` for a computation that can pause.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from teal.deprecated import with_old_names
 from teal.errors import InputError
 from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
@@ -33,7 +34,7 @@ from teal.solvers import least_cost
 from teal.solvers.interior import all_paths
 from teal.solvers.interior import engine as interior
 from teal.solvers.interior.master import Round
-from teal.solvers.pdhg.fused.rehearsal import three_nodes
+from teal.solvers.pdhg.fused.warm_up import three_nodes
 from teal.solvers.pdhg.solver import iteration_dtype
 from teal.solvers.pipeline import prepare as prepare_engine
 from teal.solvers.pipeline import solving
@@ -83,7 +84,7 @@ class ColumnRound(NamedTuple):
     added: int
 
 
-def improve(
+def generate_columns(
     problem: Problem,
     *,
     target: float = 1e-2,
@@ -101,11 +102,13 @@ def improve(
         engine: "interior", "pdhg" or "auto".
     """
     return complete(
-        improving(problem, target=target, max_rounds=max_rounds, report=report, engine=engine)
+        generating_columns(
+            problem, target=target, max_rounds=max_rounds, report=report, engine=engine
+        )
     )
 
 
-def improving(
+def generating_columns(
     problem: Problem,
     *,
     target: float,
@@ -137,13 +140,13 @@ def improving(
     """
     end = deadline or Deadline()
     if engine not in ENGINES:
-        raise InputError("improve", "engine", " or ".join(ENGINES), repr(engine))
+        raise InputError("generate_columns", "engine", " or ".join(ENGINES), repr(engine))
     problem = _with_live_paths(problem)
     if problem.objective.rules.may_have_no_allocation:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report))
     if engine == "interior" and not all_paths.accepts(problem):
         raise InputError.invalid(
-            "improve",
+            "generate_columns",
             "engine",
             "the interior-point master solves one matrix of a linear program, on the CPU, and does "
             "not support this one",
@@ -262,7 +265,7 @@ def _by_master(
     """
     begin = time.perf_counter()
     exact = problem.to(torch.float64)
-    solution = yield from all_paths.improving(
+    solution = yield from all_paths.generating_columns(
         exact, target, end, max_rounds, _round_callback(report), shedding_price
     )
     # Evaluate splits and prices over the generated paths.
@@ -399,7 +402,7 @@ def _largest_share(
     # Solver of max_link_utilisation by column generation, which reuses the paths of its last call.
     def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[PdhgResult]:
         restricted = balanced.with_paths(path_sets[-1] if path_sets else solution_at_cost.paths)
-        solution = yield from improving(restricted, target=target, deadline=deadline)
+        solution = yield from generating_columns(restricted, target=target, deadline=deadline)
         path_sets.append(solution.paths)
         return dataclasses.replace(solution.result, bound=solution.bound_all_paths)
 
@@ -500,22 +503,22 @@ def prepare(problem: Problem, target: float) -> None:
     """
     if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
         if not is_interpreting():
-            rehearse_master()
+            warm_up_master()
             interior.warm_up_for(problem.ops.mask.numel())
     else:
         prepare_engine(problem, gap=target)
-        rehearse()
+        warm_up_kernels()
 
 
 @functools.cache
-def rehearse_master() -> None:
+def warm_up_master() -> None:
     """Compile the kernels of the interior-point master by one round on three nodes."""
     problem = three_nodes(ObjectiveName.LEAST_COST)
     # A gap of 1%, no deadline, one round, no progress callback.
     complete(_by_master(problem, 1e-2, Deadline(), 1, None))
 
 
-def rehearse() -> None:
+def warm_up_kernels() -> None:
     """Compile the pricing kernels of a round of column generation on three nodes.
 
     The kernels of the engine that solves a round are compiled separately.
@@ -526,3 +529,6 @@ def rehearse() -> None:
     # A price that makes the path over the third node profitable.
     prices[:, 0] = 1.0
     _add_for_matrix(direct, prices, 0.0, direct.paths)
+
+
+__getattr__ = with_old_names(__name__, globals())

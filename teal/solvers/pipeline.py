@@ -48,7 +48,7 @@ from teal.solvers.engine_choice import (
 from teal.solvers.highs import Highs
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
-from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.pdhg.fused.warm_up import warm_up_kernels_for
 from teal.solvers.pdhg.model_start import foretells_work
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.solver import iteration_dtype, starts_from_samples
@@ -599,13 +599,13 @@ def prepare(
             interior.warm_up_for(problem.ops.mask.numel())
         return
     # The model, and the kernels of sequences of programs.
-    warm_up_starter = getattr(starter, "rehearse", None)
+    warm_up_starter = getattr(starter, "warm_up_kernels", None)
     if warm_up_starter is not None and _may_use_model(problem, engine):
         warm_up_starter(problem)
     if problem.classes is not None and not problem.conditions:
-        class_rows.rehearse()
+        class_rows.warm_up_kernels()
     if problem.objective.name == ObjectiveName.MAX_MIN:
-        rate_cuts.rehearse()
+        rate_cuts.warm_up_kernels()
     # The kernels of the engines that may solve the program.
     program_problem = problem.over_columns if problem.conditions else problem
     is_sequence = program_problem.objective.rules.is_sequence
@@ -618,7 +618,7 @@ def prepare(
     if engine == "interior" or (engine == "auto" and may_use_interior_points(program_problem)):
         interior.warm_up_for(program_problem.ops.mask.numel())
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
-        rehearse_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
+        warm_up_kernels_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
 
 
 def _accepts_value_steps(problem: Problem, engine: str) -> bool:

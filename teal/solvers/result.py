@@ -52,8 +52,8 @@ class Starter(Protocol):
     """Model that predicts splits and prices from which PDHG starts, such as a PriceGNN.
 
     It may have further methods: ``start_sample(problem)``, like ``start``, for a sample of the
-    demands; ``rehearse(problem)``, which loads the kernels and weights of ``start`` before a time
-    limit begins; ``start_for(problem, iterations)``, a start whose work suits a program of a
+    demands; ``warm_up_kernels(problem)``, which loads the kernels and weights of ``start`` before a
+    time limit begins; ``start_for(problem, iterations)``, a start whose work suits a program of a
     predicted number of iterations; and ``rounds_for(iterations)``, the number of message-passing
     rounds of this start.
     """

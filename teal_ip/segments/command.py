@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome, seldom
-from teal.app.instance import given_weights
+from teal.app.command import EXIT_GAP, EXIT_OK, Notify, Outcome, throttled
+from teal.app.instance import demand_weights
 from teal.app.settings import seconds, share
 from teal.errors import InputError
 from teal.formats.groups import load_groups
@@ -456,7 +456,7 @@ def _solve(
         deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.
     """
-    progress = seldom(notify)
+    progress = throttled(notify)
 
     def report(iterations: int, gap: float) -> None:
         """Report the number of iterations and the gap, at most every few seconds."""
@@ -547,7 +547,7 @@ def solve_over(
         notify: called with the progress.
     """
     begin = time.perf_counter()
-    progress = seldom(notify)
+    progress = throttled(notify)
     topology = dag.topology
     # Program over the shortest paths, the first lists.
     lists = CandidateLists.straight(dag, traffic.pairs)
@@ -556,7 +556,7 @@ def solve_over(
         lists,
         Objective(config.objective),
         traffic.read([config.index]),
-        weight=given_weights(config, topology, traffic, notify),
+        weight=demand_weights(config, topology, traffic, notify),
         classes=traffic.classes,
     )
     shortest_path_allocation = ecmp_allocation(problem, dag)
@@ -874,7 +874,7 @@ def solve_static(
         deadline: time limit, after which the incumbent is returned.
         notify: called with the progress.
     """
-    progress = seldom(notify)
+    progress = throttled(notify)
 
     def report(round_index: int, value: float, bound: float) -> None:
         """Report the value and the bound of a round, at most every few seconds."""

@@ -44,7 +44,7 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 from teal.schemes.igp import check_igp_program
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.solvers.pipeline import solve
 from teal.solvers.result import PdhgResult
 from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
@@ -423,7 +423,9 @@ def searched_free_bound(problem: Problem, seconds: float) -> Tensor:
         seconds: time limit.
     """
     paths = compute_paths(problem.topology, problem.paths.pairs, cache=False)
-    steps = improving(problem.with_paths(paths), target=_FREE_GAP, deadline=Deadline.after(seconds))
+    steps = generating_columns(
+        problem.with_paths(paths), target=_FREE_GAP, deadline=Deadline.after(seconds)
+    )
     return complete(steps).bound_all_paths
 
 

@@ -304,10 +304,10 @@ def resolve_request(
                 f"{name}: cannot be combined with entries, since rounding violates it"
             )
         conditions[name] = _build_condition(name, value, prepared[name], splits, limits)
-    # `refuses` returns what a condition requires, as text, or "" if the combination is allowed.
+    # A text if a condition excludes the objective or another condition.
     for name, condition in conditions.items():
         other_conditions = [each for each in conditions.values() if each is not condition]
-        if expected := condition.refuses(task.parsed_objective, other_conditions):
+        if expected := condition.unmet_requirement(task.parsed_objective, other_conditions):
             raise invalid_request(f"{name}: expected {expected}")
     condition_words = tuple(
         (name, value) for name, value in requested.items() if isinstance(value, str)

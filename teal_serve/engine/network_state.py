@@ -235,7 +235,7 @@ def _three_node_network() -> NetworkState:
     # unknown coordinates.
     link_ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
     topology = Topology(
-        "rehearsal", ("a", "b", "c"), *link_ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
+        "warm-up", ("a", "b", "c"), *link_ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan)
     )
     # The same bandwidth function for all six demands, through (0.5, 2) and (1, 3): fraction of the
     # demand, and value per Gbit/s of demand.

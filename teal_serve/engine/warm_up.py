@@ -27,7 +27,7 @@ from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.solvers import columns, pdhg, pipeline
 from teal.solvers.engine_choice import ENGINES
 from teal.solvers.interior import engine as interior
-from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_engine
+from teal.solvers.pdhg.fused.warm_up import warm_up_kernels as warm_up_engine
 from teal.solvers.result import Starter
 from teal.solvers.sequences import class_rows, rate_cuts
 from teal_serve.engine.allocation_task import AllocationTask, link_groups, resolve_demand_values
@@ -70,11 +70,11 @@ def warm_up_requests() -> None:
     for dtype, objectives in _OBJECTIVES_BY_DTYPE.items():
         widths = pdhg.lanes_of(dtype)
         for objective, width in itertools.product(objectives, widths):
-            rehearse_engine(width, dtype, objective)
+            warm_up_engine(width, dtype, objective)
     for is_large in (False, True):
         interior.warm_up(is_large=is_large)
-    class_rows.rehearse()
-    rate_cuts.rehearse()
+    class_rows.warm_up_kernels()
+    rate_cuts.warm_up_kernels()
     # Kernels that are selected by the options of a request.
     triangle = _Triangle()
     for kind in allocation_kinds():
@@ -95,8 +95,8 @@ def warm_up_service() -> None:
         if kind.has_distinct_problem:
             triangle.solve_by_every_engine(kind)
     # Column generation, path searches, and network preparation.
-    columns.rehearse_master()
-    columns.rehearse()
+    columns.warm_up_master()
+    columns.warm_up_kernels()
     for method in PathMethod:
         NetworkState.prepare("warm-up", NetworkSpec(topology="b4", num_paths=2, path_method=method))
     network_state = NetworkState.prepare("warm-up", NetworkSpec(topology="b4"))

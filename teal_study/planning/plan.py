@@ -33,7 +33,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import complete
 from teal.solvers import pipeline
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.solvers.result import PdhgResult
 
 BLOCK_MATRICES = 16  # number of matrices that are solved together
@@ -316,7 +316,7 @@ class _SolvedBlock:
         # Start from the paths that earlier column generation added.
         known_paths = self.extended[-1][1].paths if self.extended else self.problem.paths
         part = _select_rows(self.problem.with_paths(known_paths), rows)
-        last = complete(improving(part, target=target, max_rounds=_MAX_ROUNDS))
+        last = complete(generating_columns(part, target=target, max_rounds=_MAX_ROUNDS))
         extended = rows, part.with_paths(last.paths), last.result
         return dataclasses.replace(
             self._with_bound(rows, last.bound_all_paths), extended=(*self.extended, extended)

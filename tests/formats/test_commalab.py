@@ -14,7 +14,7 @@ import teal
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic, save_topology
 from teal.problem import Problem
-from teal.solvers.columns import improve
+from teal.solvers.columns import generate_columns
 
 COMMALAB = """ 3
  4
@@ -205,7 +205,7 @@ def test_the_published_optima_are_found(name: str, public_data: Path) -> None:
     with (public_data / "mcf" / "optimal.csv").open(encoding="utf-8") as stream:
         published = {row["instance"]: float(row["optimal"]) for row in csv.DictReader(stream)}
     problem = _problem(public_data / "mcf" / name)
-    found = improve(problem, target=1e-7)
+    found = generate_columns(problem, target=1e-7)
     assert float(found.gap_all_paths) <= 1e-7
     assert float(found.result.value) == pytest.approx(published[name], rel=1e-6)
 
@@ -217,7 +217,9 @@ def test_the_published_optimum_of_a_road_network_is_found(public_data: Path) -> 
         1 / 2000
     )
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
-    found = improve(Problem.create(topology, paths, "least_cost", traffic.read([0])), target=1e-6)
+    found = generate_columns(
+        Problem.create(topology, paths, "least_cost", traffic.read([0])), target=1e-6
+    )
     assert float(found.result.value) == pytest.approx(420.162, rel=2e-6)
 
 

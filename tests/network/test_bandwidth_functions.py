@@ -25,7 +25,7 @@ from teal.network import DemandClasses, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, dual_bound
 from teal.problem.assessment import assess
-from teal.solvers.columns import improve
+from teal.solvers.columns import generate_columns
 from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_problem
 from tests.bounds import Cases
@@ -189,7 +189,7 @@ def test_bounds_hold_over_all_paths() -> None:
     every = compute_paths(
         problem.topology, problem.paths.pairs, num_paths=30, method="yen", cache=False
     )
-    found = improve(problem, target=1e-4)
+    found = generate_columns(problem, target=1e-4)
     optimum = _optimum(problem.with_paths(every), functions)
     assert float(found.bound_all_paths[0]) >= optimum * (1 - 1e-9)
     assert float(found.result.value[0]) <= optimum * (1 + 1e-9)

@@ -22,7 +22,7 @@ from teal.problem import Problem, assess, dual_bound, violations
 from teal.problem.bounds import all_paths_bound
 from teal.problem.curves import Concave, Curve, project_concave, project_concave_box
 from teal.runtime.arrays import FloatArray
-from teal.solvers.columns import improve
+from teal.solvers.columns import generate_columns
 from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_problem
 
@@ -328,7 +328,7 @@ def test_a_demand_that_only_the_network_connects_gets_its_first_path() -> None:
     )
     alone = solve(problem, gap=1e-6)
     assert float(all_paths_bound(problem, alone.prices)[0]) == 1
-    found = improve(problem, target=1e-5)
+    found = generate_columns(problem, target=1e-5)
     assert int(found.paths.mask.sum()) == 3
     # Both share 10 Gbit/s: log x + log y is largest at 5 each, which are shares of 1 and 1/4.
     assert float(found.result.value[0]) == pytest.approx(0.5, rel=1e-4)

@@ -70,7 +70,7 @@ def test_a_start_from_price_gnn_saves_iterations_of_pdhg() -> None:
 
 
 @pytest.mark.slow
-def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
+def test_a_start_compiles_nothing_that_was_not_warmed_up() -> None:
     """In a process of its own, where nothing was called before."""
     program = (
         "import teal\n"
@@ -89,16 +89,16 @@ def test_a_start_compiles_nothing_that_was_not_rehearsed() -> None:
         "model = load_model('universal')\n"
         "nothing = forms()\n"
         "prepare(problem, starter=model)\n"
-        "rehearsed = forms()\n"
+        "warm = forms()\n"
         "model.start(problem)\n"
-        "print(nothing, rehearsed, forms())\n"
+        "print(nothing, warm, forms())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
     )
-    nothing, rehearsed, after = map(int, done.stdout.split())
+    nothing, warm, after = map(int, done.stdout.split())
     assert nothing == 0
-    assert rehearsed == after > 2
+    assert warm == after > 2
 
 
 def test_more_iterations_to_save_are_worth_more_rounds() -> None:

@@ -24,7 +24,7 @@ from teal.network.path_changes import first_columns, with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.candidates import choose_paths, representative_matrices
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.testing import make_topology, random_topology
 
 # Two demands from 0 to 3; one path of each length: 0-3, 0-1-3, 0-1-2-3.
@@ -136,7 +136,7 @@ def test_a_choice_is_kept_on_disk_with_its_figures(
     demand = np.full((1, 132), 8.0)
     computed = choose_paths(topology, demand, objective=Objective("max_link_utilisation"))
     monkeypatch.setattr(
-        "teal.solvers.candidates.improving", lambda *_, **__: pytest.fail("chosen again")
+        "teal.solvers.candidates.generating_columns", lambda *_, **__: pytest.fail("chosen again")
     )
     read = choose_paths(topology, demand, objective="max_link_utilisation")
     np.testing.assert_array_equal(read.paths.leaf, computed.paths.leaf)
@@ -272,9 +272,9 @@ def test_paths_of_a_small_network_are_chosen_by_prices_of_all_busy_links(
 
     def noted(*arguments: Any, **options: Any) -> Any:
         asked.append(options["engine"])
-        return improving(*arguments, **options)
+        return generating_columns(*arguments, **options)
 
-    monkeypatch.setattr("teal.solvers.candidates.improving", noted)
+    monkeypatch.setattr("teal.solvers.candidates.generating_columns", noted)
     topology = teal.load_topology("b4")
     demand = teal.load_traffic("gravity:seed=0,count=2,load=4", topology).read([0, 1])
     chosen = choose_paths(topology, demand, objective=objective, cache=False)

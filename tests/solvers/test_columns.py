@@ -25,7 +25,7 @@ from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
-from teal.solvers.columns import ColumnRound, improve
+from teal.solvers.columns import ColumnRound, generate_columns
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pipeline import solve
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
@@ -47,7 +47,7 @@ def test_column_generation_reaches_the_optimum_of_the_arc_form(
     )
     optimum = arc_form.optimum(problem)
     rounds: list[ColumnRound] = []
-    solution = improve(problem, target=1e-3, report=rounds.append, engine=engine)
+    solution = generate_columns(problem, target=1e-3, report=rounds.append, engine=engine)
     assert float(solution.gap_all_paths) <= 1e-3
     assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
     sign = problem.objective.rules.sense
@@ -72,7 +72,7 @@ def test_the_master_reaches_the_optimum_of_random_networks(
         seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
     )
     problem = problem.with_paths(first_columns(problem.paths, 1))
-    result = improve(problem, target=1e-6, engine="interior")
+    result = generate_columns(problem, target=1e-6, engine="interior")
     over = problem.with_paths(result.paths)
     live = problem.capacity[0].numpy() > 0
     links = zip(problem.topology.link_source, problem.topology.link_target, strict=True)
@@ -114,7 +114,7 @@ def test_a_demand_whose_candidate_paths_have_failed_is_routed(
     problem = Problem.create(topology, paths, Objective(objective), np.array([[3.0], [3.0], [2.0]]))
     capacity = np.array([[0.0, 5.0, 5.0], [0.0, 2.0, 5.0], [2.0, 5.0, 5.0]])
     failed = problem.with_capacity(capacity)
-    last = improve(failed, target=1e-6)
+    last = generate_columns(failed, target=1e-6)
     assert last.result.value.tolist() == pytest.approx(optimum, rel=1e-5)
     assert last.bound_all_paths.tolist() == pytest.approx(optimum, rel=1e-5)
     assert last.paths.mask.sum() == 2
@@ -123,9 +123,9 @@ def test_a_demand_whose_candidate_paths_have_failed_is_routed(
 def test_engines_that_do_not_take_a_problem_are_refused() -> None:
     problem = random_problem(1, batch=3)
     with pytest.raises(InputError, match="one matrix"):
-        improve(problem, engine="interior")
+        generate_columns(problem, engine="interior")
     with pytest.raises(InputError, match="interior or pdhg"):
-        improve(problem, engine="fused")
+        generate_columns(problem, engine="fused")
 
 
 def test_all_paths_bound_of_any_prices_holds_for_the_optimum_of_the_arc_form() -> None:
@@ -169,7 +169,7 @@ def test_column_generation_adds_the_missing_path_of_a_hand_solved_network() -> N
         1 + 3 * 1
     )
     assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
-    solution = improve(problem, target=1e-4)
+    solution = generate_columns(problem, target=1e-4)
     assert solution.result.value.item() == pytest.approx(2.0, rel=1e-4)
     assert [solution.paths.links_of(0, k) for k in range(2)] == [[0], [1, 2]]
 
@@ -260,5 +260,5 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
         pytest.fail("interior points were asked")
 
     monkeypatch.setattr(InteriorPoints, "solve", refuse)
-    result = improve(problem, target=1e-2, engine="pdhg")
+    result = generate_columns(problem, target=1e-2, engine="pdhg")
     assert float(result.gap_all_paths.max()) <= 1e-2

@@ -23,7 +23,7 @@ from teal.problem.bounds import all_paths_bound
 from teal.runtime.interruptible import Deadline
 from teal.runtime.kernel_cache import interpreting
 from teal.solvers import least_cost
-from teal.solvers.columns import improve
+from teal.solvers.columns import generate_columns
 from teal.solvers.result import Stop
 from teal.testing import cabled_topology, make_topology, random_problem
 from tests.bounds import Cases
@@ -99,7 +99,7 @@ def test_a_demand_without_a_path_is_infeasible(over_all_paths: bool) -> None:
     pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[5.0, 5.0], [5.0, 0.0]]))
-    result = improve(problem).result if over_all_paths else teal.solve(problem, gap=1e-6)
+    result = generate_columns(problem).result if over_all_paths else teal.solve(problem, gap=1e-6)
     assert result.stopped_by == (Stop.INFEASIBLE, Stop.GAP)
     assert result.largest_share is not None
     assert result.largest_share[0].tolist() == [0.0, 0.0]
@@ -153,7 +153,7 @@ def test_an_extreme_cost_takes_no_digits_from_the_others(
     paths = compute_paths(topology, pairs, num_paths=3, cache=False)
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[15.0]]))
     if over_all_paths:
-        last = improve(problem, target=1e-6)
+        last = generate_columns(problem, target=1e-6)
         value = float(last.result.value[0])
         bound = float(last.bound_all_paths[0])
     else:
@@ -170,7 +170,7 @@ def test_the_least_cost_over_all_paths_is_that_of_the_arc_form(seed: int, load: 
     problem = loaded(seed, load)
     first = problem.with_paths(first_columns(problem.paths, 1))
     optimum = arc_form.optimum(first)
-    last = improve(first, target=1e-6)
+    last = generate_columns(first, target=1e-6)
     over = first.with_paths(last.paths)
     result = assess(over, last.result)
     if math.isinf(optimum):
@@ -333,7 +333,7 @@ def test_a_failed_link_does_not_set_the_price_of_unserved_demand() -> None:
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
     failed = problem.with_capacity(np.array([0.0, 5.0, 5.0]))
-    last = improve(failed, target=1e-6)
+    last = generate_columns(failed, target=1e-6)
     assert float(last.result.value) == pytest.approx(3e7)
     assert float(last.bound_all_paths) == pytest.approx(3e7, rel=2e-6)
     assert last.result.iterations < 60
@@ -346,7 +346,7 @@ def test_a_dear_detour_is_taken_however_dear() -> None:
     for num_paths in (1, 2):
         paths = compute_paths(topology, pairs, num_paths=num_paths)
         problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
-        last = improve(problem, target=1e-6)
+        last = generate_columns(problem, target=1e-6)
         assert float(last.result.value) == pytest.approx(1e-3 + 2 * 2e4)
 
 
@@ -356,7 +356,7 @@ def test_the_bound_over_all_paths_holds_where_unserved_demand_became_dearer() ->
     topology = dataclasses.replace(topology, cost=np.array([1.0, 3.0, 3.0, 3.0]))
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1)
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[3.0]]))
-    last = improve(problem, target=1e-6)
+    last = generate_columns(problem, target=1e-6)
     optimum = 1 * 1 + 2 * 9
     assert float(last.result.value) == pytest.approx(optimum)
     assert 0 <= float(last.gap_all_paths) <= 1e-6
@@ -374,7 +374,7 @@ def test_several_matrices_are_solved_each_for_itself() -> None:
         reference = teal.solve(problem.row(row), gap=1e-6)
         assert together.stopped_by[row] == reference.stopped_by[0]
         torch.testing.assert_close(together.value[row], reference.value[0])
-    last = improve(problem, target=1e-5)
+    last = generate_columns(problem, target=1e-5)
     assert last.result.splits.shape == (4, *last.paths.mask.shape)
     assert bool((last.bound_all_paths <= together.value * (1 + 1e-6)).all())
 
@@ -386,7 +386,7 @@ def test_matrices_that_need_other_paths_share_the_set_that_has_all() -> None:
     pairs = np.array([[0, 1]], np.int32)
     paths = compute_paths(topology, pairs, num_paths=1)
     problem = Problem.create(topology, paths, LEAST_COST, np.array([[0.5], [2.5], [1.5]]))
-    last = improve(problem, target=1e-6)
+    last = generate_columns(problem, target=1e-6)
     assert last.result.value.tolist() == pytest.approx([0.5, 4.0, 2.0], rel=1e-5)
     result = assess(problem.with_paths(last.paths), last.result)
     assert set(result.status) == {Status.FEASIBLE}
@@ -414,7 +414,7 @@ def test_an_optimum_of_nothing_is_found(seed: int, load: float, costly: float) -
     topology = dataclasses.replace(problem.topology, cost=cost)
     problem = Problem.create(topology, problem.paths, LEAST_COST, problem.demand.numpy())
     optimum = arc_form.optimum(problem)
-    last = improve(problem, target=1e-4)
+    last = generate_columns(problem, target=1e-4)
     if math.isinf(optimum):
         assert last.result.stopped_by == (Stop.INFEASIBLE,)
         return

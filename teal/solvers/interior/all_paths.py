@@ -1,7 +1,7 @@
 """Column generation for a :class:`teal.problem.Problem` of one matrix.
 
 Converts the problem to the master's program (:mod:`teal.solvers.interior.master`), and its columns
-back to a path set and splits.  Entry point: :func:`improving`.
+back to a path set and splits.  Entry point: :func:`generating_columns`.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _max_shortest_path_cost(problem: Problem, cost: FloatArray) -> float:
     return float(demand_cost[np.isfinite(demand_cost)].max(initial=0.0))
 
 
-def improving(
+def generating_columns(
     problem: Problem,
     target: float,
     deadline: Deadline,

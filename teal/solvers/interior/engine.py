@@ -377,7 +377,7 @@ def warm_up(*, is_large: bool = False) -> None:
     Args:
         is_large: load the kernels of programs that run on all threads, instead of the others.
     """
-    from teal.solvers.pdhg.fused.rehearsal import three_nodes
+    from teal.solvers.pdhg.fused.warm_up import three_nodes
 
     problem = three_nodes()
     first = FirstProgram(problem)

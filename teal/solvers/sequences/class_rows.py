@@ -109,7 +109,7 @@ def _split_class(
 
 
 @functools.cache
-def rehearse() -> None:
+def warm_up_kernels() -> None:
     """Compile the kernels of this module on one row, before a time limit begins."""
     splits = np.zeros((1, 1))
     ones = np.zeros((1, 1))

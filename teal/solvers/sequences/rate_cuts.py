@@ -174,7 +174,7 @@ class CutFilling:
 
 
 @functools.cache
-def rehearse() -> None:
+def warm_up_kernels() -> None:
     """Compile the kernels of this module on arrays of one entry, before a time limit begins."""
     ones = np.ones(1)
     index = np.zeros(1, np.int64)

@@ -32,7 +32,7 @@ from teal.network.rates import ArrayRates
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import atomic_file, content_key
-from teal.solvers.columns import OverAllPaths, improve
+from teal.solvers.columns import OverAllPaths, generate_columns
 
 Track = Literal["known", "failures", "next", "unsplittable"]
 TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
@@ -266,7 +266,7 @@ def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, OverAllPaths]:
         traffic.read([case.matrix]),
         capacity=topology.capacity,
     )
-    return problem, improve(problem, target=_GAP)
+    return problem, generate_columns(problem, target=_GAP)
 
 
 def _rounded(traffic: TrafficMatrices) -> TrafficMatrices:

@@ -12,7 +12,7 @@ from baselines.lp_all import LpAll
 from teal.errors import InputError
 from teal.problem import Problem, assess
 from teal.runtime.interruptible import complete
-from teal.solvers.columns import improving
+from teal.solvers.columns import generating_columns
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.shards.sharded import ShardedProblem
@@ -131,7 +131,7 @@ def test_paths_are_added_until_the_gap_over_all_paths_is_reached() -> None:
     matrix = teal.load_traffic("gravity:seed=0,count=1,load=6", topology).read([0])
     few = teal.compute_paths(topology, num_paths=1)
     problem = Problem.create(topology, few, "proportional_fair", matrix)
-    last = complete(improving(problem, target=1e-2))
+    last = complete(generating_columns(problem, target=1e-2))
     assert float(last.gap_all_paths[0]) <= 1e-2
     assert float(last.result.value[0]) > float(solve(problem, gap=1e-2).value[0])
 

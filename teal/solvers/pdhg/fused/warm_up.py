@@ -1,8 +1,9 @@
 """Warm-up of the CPU engine: call every kernel of a solve on three nodes before a clock starts.
 
 Numba compiles a kernel at the first call with new argument types, which takes seconds; later
-processes load it from disk in a tenth of a second.  Entry points: :func:`rehearse_for` (kernels of
-a problem) and :func:`rehearse` (kernels of one kind of program).
+processes load it from disk in a tenth of a second.  Entry points:
+:func:`warm_up_kernels_for` (kernels of a problem) and :func:`warm_up_kernels` (kernels of one kind
+of program).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _WARM_UP_ITERATIONS = 8
 _UNLIMITED_DEMANDS = 1_000_000_000
 
 
-def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
+def warm_up_kernels_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     """Compile or load the kernels of the CPU engine for a problem, once per process.
 
     Args:
@@ -45,7 +46,7 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
     # Sizes of the parts into which the batch is split, and their numbers of lanes.
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
     for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
-        rehearse(
+        warm_up_kernels(
             width,
             dtype,
             _objective_with_same_kernels(problem),
@@ -66,7 +67,7 @@ def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:
 
 
 @functools.cache
-def rehearse(
+def warm_up_kernels(
     width: int,
     dtype: torch.dtype,
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
@@ -102,7 +103,7 @@ def rehearse(
         sampled.correct()
 
 
-def rehearse_checks(problem: Problem) -> None:
+def warm_up_checks(problem: Problem) -> None:
     """Compile or load the kernels of gap checks, but not those of iterations.
 
     Args:
@@ -184,7 +185,7 @@ def three_nodes(
     target = np.array([1, 2, 0, 0, 1, 2], np.int32)
     # Capacities of 2 Gbit/s, latencies of 1 ms, no coordinates.
     topology = Topology(
-        "rehearsal",
+        "warm-up",
         ("a", "b", "c"),
         source,
         target,

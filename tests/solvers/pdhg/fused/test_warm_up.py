@@ -1,4 +1,4 @@
-"""After a rehearsal, a solve compiles nothing: kernels are counted before and after."""
+"""After a warm-up, a solve compiles nothing: kernels are counted before and after."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import parallel
 from teal.solvers.pdhg.fused import certificates, curves, kernels, share_metric
-from teal.solvers.pdhg.fused.rehearsal import three_nodes
+from teal.solvers.pdhg.fused.warm_up import three_nodes
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pipeline import prepare, solve
 from teal.testing import random_problem
@@ -42,7 +42,7 @@ def _compiled() -> dict[str, int]:
 @pytest.mark.parametrize("gap", [1e-2, 1e-6])
 @pytest.mark.parametrize("failed", [0, 2])
 @pytest.mark.parametrize("has_caps", [False, True])
-def test_a_solve_compiles_nothing_that_was_not_rehearsed(
+def test_a_solve_compiles_nothing_that_was_not_warmed_up(
     objective: ObjectiveName, batch: int, gap: float, failed: int, has_caps: bool
 ) -> None:
     problem = random_problem(3, objective=objective, batch=batch, failed=failed)
