@@ -1,7 +1,8 @@
 """Confidence intervals of means over a series of matrices, by the circular block bootstrap.
 
 Consecutive matrices are correlated, so blocks of ceil(n^(1/3)) of n matrices are drawn instead of
-single ones (Politis and Romano 1992).  Entry point: :func:`interval_of_mean`.
+single ones (Politis and Romano 1992); ``scipy.stats.bootstrap`` draws single ones alone.  Entry
+point: :func:`interval_of_mean`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,9 @@ compiles a specialisation while others wait for its file.  The folder is ``kerne
 the package (:mod:`teal.runtime.shipped_kernels`).
 :class:`KernelCache` implements Numba's cache interface.
 
+Numba's own cache knows a kernel by path and modification time of its source file: it would not find
+kernels that a wheel brings, and would keep one whose called functions in other files have changed.
+
 The files are pickles, as Numba's are.  For security, world-writable folders, and folders or files
 of other users, are not used.
 """

@@ -1,4 +1,8 @@
-"""Thread-safe cache that evicts the least recently used value."""
+"""Thread-safe cache that evicts the least recently used value.
+
+The caches of functools and cachetools have no operation that takes a value out while one thread
+uses it; those of cachetools need a lock around every call.
+"""
 
 from __future__ import annotations
 

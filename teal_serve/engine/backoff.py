@@ -1,4 +1,8 @@
-"""Retry with exponential backoff."""
+"""Retry with exponential backoff.
+
+Retry libraries call a function until it succeeds; the loops here also end when their network is
+removed or its links change, so that they need the pauses alone.
+"""
 
 from __future__ import annotations
 
