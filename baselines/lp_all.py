@@ -48,7 +48,7 @@ from teal.problem.allocation import Allocation, Status
 from teal.runtime.interruptible import Steps, complete
 from teal.solvers.pipeline import tasks_of
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import SolveResult, SolveState, Stop
 from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
@@ -183,7 +183,7 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
 
     # Replaces PDHG as the solver of the programs; a generator that never yields, since an LP solver
     # cannot pause.
-    def solving(problem: Problem, **_: Any) -> Steps[PdhgResult]:
+    def solving(problem: Problem, **_: Any) -> Steps[SolveResult]:
         yield from ()
         solved = _solve_scaled(problem, settings)
         if not all(status.usable for status in solved.status) or solved.prices is None:
@@ -193,7 +193,7 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
             )
         seconds[0] += sum(solved.solve_s)
         value = problem.value(solved.splits)
-        return PdhgResult(
+        return SolveResult(
             splits=solved.splits,
             prices=solved.prices,
             value=value,
@@ -201,7 +201,7 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
             gap=torch.zeros_like(value),
             iterations=0,
             solve_s=0.0,
-            state=PdhgState(solved.splits, solved.prices),
+            state=SolveState(solved.splits, solved.prices),
             stopped_by=(Stop.GAP,) * problem.batch,
         )
 

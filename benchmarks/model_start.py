@@ -82,7 +82,7 @@ MAX_NEWTON_DECREMENT = 1e-3
 BALANCED = ("max_link_utilisation", "max_concurrent_flow")
 # A row of a table by heading; a solve to a given gap.
 Row = dict[str, Any]
-Search = Callable[[float], teal.PdhgResult]
+Search = Callable[[float], teal.SolveResult]
 
 
 @dataclasses.dataclass(frozen=True)

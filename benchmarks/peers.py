@@ -39,7 +39,7 @@ def teal_warm(gap: float, limit: float) -> Solve:
         gap: relative gap to reach.
         limit: time limit, s.
     """
-    last: list[teal.PdhgResult] = []
+    last: list[teal.SolveResult] = []
 
     def solve(problem: teal.Problem) -> Allocation:
         start = last[-1] if last else None
@@ -50,7 +50,7 @@ def teal_warm(gap: float, limit: float) -> Solve:
     return solve
 
 
-def _allocation(result: teal.PdhgResult, gap: float) -> Allocation:
+def _allocation(result: teal.SolveResult, gap: float) -> Allocation:
     """Return the allocation of a result, with the status TIME_LIMIT if its gap is wider than
     ``gap``.
     """

@@ -28,13 +28,13 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.schemes.models import load_model
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 
 SOURCES = {"Kdl": "Kdl.json", "ASN": "ASN2k.json", "world": "topohub:backbone/world"}
 LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
 
 
-def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, PdhgResult | None]]:
+def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, SolveResult | None]]:
     """Yield the cases of a network.
 
     Args:
@@ -79,8 +79,8 @@ def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, PdhgR
 
 
 def timed_variants(
-    problem: Problem, gap: float, warm_start: PdhgResult | None, repeats: int
-) -> dict[str, tuple[float, PdhgResult]]:
+    problem: Problem, gap: float, warm_start: SolveResult | None, repeats: int
+) -> dict[str, tuple[float, SolveResult]]:
     """Return the median time, s, and the last result of each variant, timed in turn.
 
     Args:
@@ -95,7 +95,7 @@ def timed_variants(
         "all": {"engine": "fused"},
     }
     times: dict[str, list[float]] = {variant: [] for variant in variants}
-    results: dict[str, PdhgResult] = {}
+    results: dict[str, SolveResult] = {}
     for repeat in range(repeats + 1):
         for variant, settings in variants.items():
             begin = time.perf_counter()

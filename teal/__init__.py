@@ -34,9 +34,11 @@ def __getattr__(name: str) -> Any:
     except AttributeError:
         if name.startswith("_"):
             raise
-        from teal.deprecated import NAMES
+        from teal.deprecated import NAMES, with_old_names
         from teal.spec import Registry
 
+        if name in NAMES[__name__]:
+            return with_old_names(__name__, _core_attribute)(name)
         packages: Registry[Any] = Registry("package", "teal.packages")
         for package in packages.names():
             try:

@@ -39,7 +39,7 @@ from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.pipeline import solve
 from .solvers.projection import project
-from .solvers.result import PdhgResult, PdhgState, Starter
+from .solvers.result import SolveResult, SolveState, Starter
 
 __version__: str
 
@@ -67,13 +67,13 @@ __all__ = [
     "PathSearch",
     "PathSet",
     "PathWeight",
-    "PdhgResult",
-    "PdhgState",
     "Problem",
     "ScenarioResult",
     "Scheme",
     "ShardedProblem",
     "ShardedResult",
+    "SolveResult",
+    "SolveState",
     "SolverError",
     "Starter",
     "Status",

@@ -35,8 +35,10 @@ PACKAGES: Mapping[str, str] = {
 
 # Package or module: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
+    "teal": {"PdhgResult": "SolveResult", "PdhgState": "SolveState"},
     "teal.app.command": {"seldom": "throttled"},
     "teal.app.instance": {"given_weights": "demand_weights"},
+    "teal.solvers.result": {"PdhgResult": "SolveResult", "PdhgState": "SolveState"},
     "teal.solvers.columns": {"improve": "generate_columns", "improving": "generating_columns"},
     "teal_serve.engine.errors": {
         "places_of_one": "max_places_per_client",
@@ -58,11 +60,11 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "teal_ip.purchases.hose": {"buy_for_hose": "expand_for_hose"},
 }
 
-# Package: name that moved -> its module.
+# Package: name that moved -> its module, and its new name if that changed (``module:name``).
 MOVED: Mapping[str, Mapping[str, str]] = {
     "teal.solvers.pdhg": {
-        "PdhgResult": "teal.solvers.result",
-        "PdhgState": "teal.solvers.result",
+        "PdhgResult": "teal.solvers.result:SolveResult",
+        "PdhgState": "teal.solvers.result:SolveState",
         "Starter": "teal.solvers.result",
         "Stop": "teal.solvers.result",
         "prepare": "teal.solvers.pipeline",
@@ -152,12 +154,13 @@ def with_moved_names(package: str) -> Callable[[str], Any]:
     """
 
     def load(name: str) -> Any:
-        module = MOVED[package].get(name)
-        if module is None:
+        if name not in MOVED[package]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        message = f"{package}.{name} is deprecated: use {module}.{name}"
+        module, _, new_name = MOVED[package][name].partition(":")
+        new_name = new_name or name
+        message = f"{package}.{name} is deprecated: use {module}.{new_name}"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module(module), name)
+        return getattr(importlib.import_module(module), new_name)
 
     return load
 

@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from teal import InputError, PathSet, PdhgResult, Problem, Topology, all_paths_bound, solve
+from teal import InputError, PathSet, Problem, SolveResult, Topology, all_paths_bound, solve
 from teal.formats.allocations import read_allocation, stored_paths
 from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
 from teal.network.path_links import path_links_of
@@ -474,7 +474,7 @@ class Solved:
         return problem if paths is problem.paths else problem.with_paths(paths)
 
     def _max_total_flow(
-        self, problem: Problem, result: PdhgResult, link_up: BoolArray
+        self, problem: Problem, result: SolveResult, link_up: BoolArray
     ) -> FloatArray:
         """Return an upper bound (S,) in Gbit/s on the total flow over any paths of the network.
 

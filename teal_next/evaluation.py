@@ -34,7 +34,7 @@ from teal.runtime.arrays import FloatArray
 from teal.schemes.hedges import OfLastMatrix
 from teal.schemes.past import Hedge, Past
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal_next.conformal import ConformalLimit
 
 # Certified gaps of the optimum; differences below 0.001 are not significant.
@@ -182,7 +182,7 @@ class NextInterval:
         # Splits of each hedge in the previous interval, for the churn.
         self._previous_splits: dict[str, InstalledSplits] = {}
         # Warm start of the optimum.
-        self._start: PdhgState | None = None
+        self._start: SolveState | None = None
 
     def intervals(self, rows: Sequence[int], warm_up: int) -> range:
         """Return the matrix indices of all intervals of a run, including the warm-up.

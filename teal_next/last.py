@@ -12,7 +12,7 @@ from torch import Tensor
 
 from teal.schemes.past import Past
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal.spec import Spec
 
 
@@ -27,7 +27,7 @@ class Last:
 
     def __init__(self, gap: float = 3e-3) -> None:
         self._gap = gap
-        self._state: PdhgState | None = None
+        self._state: SolveState | None = None
 
     def allocate(self, past: Past) -> Tensor:
         """Return split ratios (D, K) for the next interval.

@@ -58,10 +58,12 @@ def test_an_old_name_warns_and_is_the_new_one(package: str, old: str, new: str) 
 
 def test_a_name_that_moved_warns_and_is_the_same_object() -> None:
     for package, names in MOVED.items():
-        for name, module in names.items():
-            with pytest.warns(DeprecationWarning, match=rf"use {module}\.{name}"):
+        for name, target in names.items():
+            module, _, new_name = target.partition(":")
+            new_name = new_name or name
+            with pytest.warns(DeprecationWarning, match=rf"use {module}\.{new_name}$"):
                 value = getattr(importlib.import_module(package), name)
-            assert value is getattr(importlib.import_module(module), name)
+            assert value is getattr(importlib.import_module(module), new_name)
 
 
 _MODULE_OF = {

@@ -21,7 +21,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import scaled_dual_bound
 from teal.runtime.arrays import FloatArray
 from teal.solvers.pipeline import register_sequence
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal.solvers.sequences.task import Solve, Tasks
 from teal.testing import random_problem
 
@@ -38,7 +38,7 @@ class HopPenalised(Rules):
 
 
 def calm_tasks(
-    problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+    problem: Problem, gap: float, *, knows_value_steps: bool, start: SolveState | None = None
 ) -> Tasks:
     """The largest flow; then its rates at the least utilisation of the fullest link."""
     flow = dataclasses.replace(problem, objective=teal.Objective())

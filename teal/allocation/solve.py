@@ -50,7 +50,7 @@ from teal.solvers.columns import generating_columns
 from teal.solvers.columns import prepare as prepare_columns
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pipeline import prepare, solve, takes_starter
-from teal.solvers.result import PdhgResult, Stage, Stop
+from teal.solvers.result import SolveResult, Stage, Stop
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
@@ -627,7 +627,7 @@ class _Search(NamedTuple):
     """
 
     problem: Problem
-    result: PdhgResult
+    result: SolveResult
     target_gap: Tensor
     bound_all_paths: Tensor | None
 

@@ -54,7 +54,7 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal.spec import parse_spec
 
 # Relative certified gap at which PDHG stops for each optimum.
@@ -175,7 +175,7 @@ class _LoadSearch:
         self._unscaled = unscaled
         self._bar = bar
         self._end = end
-        self._state: PdhgState | None = None
+        self._state: SolveState | None = None
 
     def median_served_fraction(self, log_factor: float) -> float:
         """Return the median over the matrices of optimal total flow / total demand, with all

@@ -16,7 +16,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 from teal.solvers.sequences.priority import residual_tasks
 from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
@@ -46,7 +46,7 @@ class Pdhg:
         """
         return self.solve_from(problem, None)
 
-    def solve_from(self, problem: Problem, start: PdhgResult | None) -> Allocation:
+    def solve_from(self, problem: Problem, start: SolveResult | None) -> Allocation:
         """Return the allocation of all matrices, solved from the result of other matrices.
 
         Args:
@@ -71,7 +71,7 @@ class Pdhg:
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices
         )
 
-    def search(self, problem: Problem, start: PdhgResult | None = None) -> PdhgResult:
+    def search(self, problem: Problem, start: SolveResult | None = None) -> SolveResult:
         """Return the result of PDHG within the limits of this scheme.
 
         Args:
@@ -100,7 +100,7 @@ class WarmPdhg:
     pdhg: Pdhg
 
     def __post_init__(self) -> None:
-        self._previous: PdhgResult | None = None
+        self._previous: SolveResult | None = None
 
     def follow(self, before: Problem | None) -> None:
         """Solve the previous interval after a cold start, and store the result as the next start.

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult, PdhgState, Starter
+from teal.solvers.result import SolveResult, SolveState, Starter
 
 
 class SuccessivePdhg:
@@ -20,7 +20,7 @@ class SuccessivePdhg:
     """
 
     def __init__(self) -> None:
-        self._state: PdhgState | None = None
+        self._state: SolveState | None = None
 
     def resized(self, num_paths: int) -> SuccessivePdhg:
         """Return the same solver for a path set with another number of paths per demand.
@@ -55,8 +55,8 @@ class SuccessivePdhg:
         deadline: float = math.inf,
         max_iterations: int = 10_000,
         starter: Starter | None = None,
-        start: PdhgState | None = None,
-    ) -> PdhgResult:
+        start: SolveState | None = None,
+    ) -> SolveResult:
         """Solve B matrices together, from the state after the last matrix of the previous call.
 
         Args:
@@ -86,8 +86,8 @@ class SuccessivePdhg:
         deadline: Deadline,
         max_iterations: int = 10_000,
         starter: Starter | None = None,
-        start: PdhgState | None = None,
-    ) -> Steps[PdhgResult]:
+        start: SolveState | None = None,
+    ) -> Steps[SolveResult]:
         """Solve B matrices from the stored state, as a computation that pauses between iterations.
 
         Args:

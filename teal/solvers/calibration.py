@@ -32,7 +32,7 @@ from teal.runtime.progress import progress_bar
 from teal.solvers import cost_model, pipeline
 from teal.solvers.cost_model import Factors, Features
 from teal.solvers.interior.engine import FirstProgram
-from teal.solvers.result import PdhgResult, PdhgState
+from teal.solvers.result import SolveResult, SolveState
 
 # Networks of 12 to 90 nodes, small and large ones in turn.
 _NETWORKS = (
@@ -115,8 +115,8 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
                 deadline: float,
                 part: Problem = part,
                 gap: float = gap,
-                warm_start: PdhgState | None = start if is_warm else None,
-            ) -> PdhgResult:
+                warm_start: SolveState | None = start if is_warm else None,
+            ) -> SolveResult:
                 return pipeline.solve(
                     part,
                     gap=gap,
@@ -140,7 +140,7 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
 
 
 def _measured_in_turn(
-    solve: Callable[[str, float], PdhgResult], gap: float, limit_s: float
+    solve: Callable[[str, float], SolveResult], gap: float, limit_s: float
 ) -> dict[str, float]:
     """Return the median seconds of each engine, called in turn.
 

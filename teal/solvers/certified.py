@@ -17,7 +17,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Steps
 from teal.solvers.contract import Limits, Start
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import SolveResult, SolveState, Stop
 
 # The dual bound is computed at the prices times this factor.
 _UNSCALED = np.ones(1)
@@ -31,7 +31,7 @@ def certified_result(
     *,
     iterations: int = 0,
     missed: tuple[Stop, ...] | Stop = Stop.ITERATIONS,
-) -> PdhgResult:
+) -> SolveResult:
     """Return the result of splits that may be infeasible, and of dual prices.
 
     The splits are projected onto the capacities, without rounds that allocate unused capacity;
@@ -57,7 +57,7 @@ def certified_result(
         bound = dual_bound(problem, prices)
     gaps = certified_gap(problem, value, bound)
     missed_by_matrix = missed if isinstance(missed, tuple) else (missed,) * problem.batch
-    return PdhgResult(
+    return SolveResult(
         splits=feasible,
         prices=prices,
         value=value,
@@ -65,7 +65,7 @@ def certified_result(
         gap=gaps,
         iterations=iterations,
         solve_s=0.0,
-        state=PdhgState(feasible, prices),
+        state=SolveState(feasible, prices),
         stopped_by=tuple(
             Stop.GAP if matrix_gap <= gap else stop
             for matrix_gap, stop in zip(gaps.tolist(), missed_by_matrix, strict=True)
@@ -88,7 +88,7 @@ class WarmStart:
         del problem, start, gap
         return 0.0
 
-    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Certify the splits and prices of the start.
 
         Args:

@@ -39,7 +39,7 @@ from teal.solvers.pdhg.solver import iteration_dtype
 from teal.solvers.pipeline import prepare as prepare_engine
 from teal.solvers.pipeline import solving
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop, merged
+from teal.solvers.result import SolveResult, SolveState, Stop, merged
 
 ENGINES = ("auto", "interior", "pdhg")
 # Total gain of the paths that a round may skip, as a share of the target gap.
@@ -65,7 +65,7 @@ class OverAllPaths:
     """
 
     paths: PathSet
-    result: PdhgResult
+    result: SolveResult
     bound_all_paths: Tensor
     gap_all_paths: Tensor
 
@@ -180,7 +180,7 @@ def _by_rounds(
         engine: "pdhg" for PDHG alone; "auto" to let each round select its engine.
     """
     # Warm start of the next round; best bound, largest gap and iterations of all rounds so far.
-    state: PdhgState | None = None
+    state: SolveState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
     max_gap = _INITIAL_GAP
@@ -225,7 +225,7 @@ def _by_rounds(
         state = result.state
         if num_added:
             new_columns = paths.num_paths - problem.paths.num_paths
-            state = PdhgState(pad(state.splits, (0, new_columns)), state.prices)
+            state = SolveState(pad(state.splits, (0, new_columns)), state.prices)
             problem = problem.with_paths(paths)
     assert last_round is not None
     return last_round
@@ -284,8 +284,8 @@ def _by_master(
         bound = dual_bound(restricted, prices)
         gaps = gap(restricted, value, bound)
         stop = Stop.GAP if solution.reached else Stop.DEADLINE if end.is_over else Stop.ITERATIONS
-        state = PdhgState(splits, prices)
-        result = PdhgResult(
+        state = SolveState(splits, prices)
+        result = SolveResult(
             splits=splits,
             prices=prices,
             value=value,
@@ -379,10 +379,10 @@ def _at_least_cost(
     return OverAllPaths(paths, merged_result, bounds, gaps)
 
 
-def _with_columns(result: PdhgResult, num_paths: int) -> PdhgResult:
+def _with_columns(result: SolveResult, num_paths: int) -> SolveResult:
     """Return a result whose splits are padded with zeros to ``num_paths`` paths per demand."""
     splits = pad(result.splits, (0, num_paths - result.splits.shape[-1]))
-    return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.state.prices))
+    return dataclasses.replace(result, splits=splits, state=SolveState(splits, result.state.prices))
 
 
 def _largest_share(
@@ -400,7 +400,7 @@ def _largest_share(
     path_sets = list[PathSet]()
 
     # Solver of max_link_utilisation by column generation, which reuses the paths of its last call.
-    def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[PdhgResult]:
+    def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[SolveResult]:
         restricted = balanced.with_paths(path_sets[-1] if path_sets else solution_at_cost.paths)
         solution = yield from generating_columns(restricted, target=target, deadline=deadline)
         path_sets.append(solution.paths)
@@ -413,7 +413,7 @@ def _largest_share(
     return OverAllPaths(path_sets[-1], result, result.bound, result.gap)
 
 
-def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> PathSet:
+def _with_best_paths(problem: Problem, result: SolveResult, target: float) -> PathSet:
     """Return the problem's paths with the best missing path of each matrix and demand.
 
     Args:

@@ -2,8 +2,8 @@
 
 :mod:`teal.solvers.pipeline` rewrites and presolves a problem, and calls the engines that
 :mod:`teal.solvers.engine_choice` selects.  An engine returns a
-:class:`~teal.solvers.result.PdhgResult`: feasible splits, dual prices, the value and the dual bound
-of each matrix, and why its search ended.
+:class:`~teal.solvers.result.SolveResult`: feasible splits, dual prices, the value and the dual
+bound of each matrix, and why its search ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
+from teal.solvers.result import ProgressCallback, SolveResult, SolveState, Starter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Start:
         model: model that predicts splits and prices; the engine uses it where that saves time.
     """
 
-    state: PdhgState | None = None
+    state: SolveState | None = None
     model: Starter | None = None
 
     def rows(self, rows: Tensor) -> Start:
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """
         ...
 
-    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Solve every matrix to the target gap, or until a limit; pause between iterations.
 
         Args:

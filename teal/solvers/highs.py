@@ -13,7 +13,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.certified import certified_result
 from teal.solvers.contract import Limits, Start
 from teal.solvers.exact import exact_program
-from teal.solvers.result import PdhgResult, Stop
+from teal.solvers.result import SolveResult, Stop
 
 # Columns of all matrices up to which HiGHS, which cannot pause, replaces kernels that are not
 # compiled yet.
@@ -38,7 +38,7 @@ class Highs:
         del problem, start, gap
         return 0.0
 
-    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Solve each matrix to its optimum; a matrix that the deadline cuts off gets even splits.
 
         Args:

@@ -36,7 +36,7 @@ from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import scaled_to_one
-from teal.solvers.result import PdhgResult, PdhgState, Stop, merged
+from teal.solvers.result import SolveResult, SolveState, Stop, merged
 
 ENGINES = ("auto", "interior")
 _MAX_PRICE_RISE = 1e5  # limit of the price of unserved demand over its first value
@@ -47,7 +47,7 @@ _ROUNDING = 1e-9  # relative tolerance of the capacity constraints
 _COST_RANGE = 1e3
 _AIMED_GAP_SHARE = 0.99  # share of the target gap that the kernel aims at
 
-Balance = Callable[[Problem, float, Deadline], Steps[PdhgResult]]
+Balance = Callable[[Problem, float, Deadline], Steps[SolveResult]]
 """Solver of max_link_utilisation: called with a problem of one matrix, the gap and a deadline."""
 
 
@@ -105,13 +105,13 @@ def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Ste
 
 def solving(
     problem: Problem,
-    state: PdhgState | None,
+    state: SolveState | None,
     gap: float,
     max_iterations: int,
     deadline: Deadline,
     engine: str,
     balance: Balance,
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve B matrices under least_cost over their candidate paths.
 
     Args:
@@ -138,12 +138,12 @@ def solving(
     return in_type(merged(results), problem.demand.dtype)
 
 
-def in_type(result: PdhgResult, dtype: torch.dtype) -> PdhgResult:
+def in_type(result: SolveResult, dtype: torch.dtype) -> SolveResult:
     """Return a result with splits and prices in ``dtype``; value, bound and gap stay float64."""
     tensors: dict[str, Any] = {
         field: getattr(result, field).to(dtype) for field in ("splits", "prices")
     }
-    state = PdhgState(tensors["splits"], tensors["prices"])
+    state = SolveState(tensors["splits"], tensors["prices"])
     return dataclasses.replace(result, **tensors, state=state)
 
 
@@ -166,12 +166,12 @@ def require(problem: Problem, engine: str) -> None:
 
 def _solve_matrix(
     problem: Problem,
-    state: PdhgState | None,
+    state: SolveState | None,
     gap: float,
     max_iterations: int,
     deadline: Deadline,
     balance: Balance,
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve one matrix by the exact penalty method.
 
     Each round solves with unserved demand at a price; the price rises until all demand is served,
@@ -319,7 +319,7 @@ def make_result(
     iterations: int,
     gap: float,
     deadline: Deadline,
-) -> PdhgResult:
+) -> SolveResult:
     """Create the result of one matrix under least_cost, with the splits scaled to serve all demand.
 
     Value and gap are infinite if the loads then exceed the capacities.
@@ -343,8 +343,8 @@ def make_result(
     gaps = certified_gap(problem, value, bound)
     is_reached = float(gaps[0]) <= gap
     stop = Stop.GAP if is_reached else Stop.DEADLINE if deadline.is_over else Stop.STALLED
-    state = PdhgState(splits, prices)
-    return PdhgResult(
+    state = SolveState(splits, prices)
+    return SolveResult(
         splits=splits,
         prices=prices,
         value=value,
@@ -357,7 +357,7 @@ def make_result(
     )
 
 
-def infeasible_result(result: PdhgResult, share: LargestShare) -> PdhgResult:
+def infeasible_result(result: SolveResult, share: LargestShare) -> SolveResult:
     """Return the result of an infeasible matrix, with infinite value, bound and gap.
 
     Splits and prices are those of the largest common served fraction.
@@ -376,7 +376,7 @@ def infeasible_result(result: PdhgResult, share: LargestShare) -> PdhgResult:
         value=infinite,
         bound=infinite,
         gap=infinite,
-        state=PdhgState(splits, prices),
+        state=SolveState(splits, prices),
         stopped_by=(Stop.INFEASIBLE,),
         largest_share=torch.tensor([[share.share, share.bound]], dtype=torch.float64),
     )
@@ -390,7 +390,7 @@ def without_path(problem: Problem) -> Tensor:
     return ((problem.demand > 0) & ~problem.routable).any(1)
 
 
-def disconnected_result(result: PdhgResult) -> PdhgResult:
+def disconnected_result(result: SolveResult) -> SolveResult:
     """Return the infeasible result of matrices that have a demand without a path.
 
     Value, bound and gap are infinite, and the largest common served fraction is 0 with the bound 0.

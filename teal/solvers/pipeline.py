@@ -1,7 +1,7 @@
 """Solve pipeline: from a problem to feasible splits, dual prices and a certified gap.
 
 :func:`solve` takes B matrices under any objective and returns a
-:class:`~teal.solvers.result.PdhgResult`; :func:`solving` is the same as a computation that can be
+:class:`~teal.solvers.result.SolveResult`; :func:`solving` is the same as a computation that can be
 paused.  An objective is one program, a sequence of programs (:mod:`teal.solvers.sequences`), or a
 least-cost program (:mod:`teal.solvers.least_cost`).  One program passes these stages, each a
 function of this module or of the module in brackets:
@@ -14,7 +14,7 @@ function of this module or of the module in brackets:
    the solve; each certifies its own result;
 5. the result is translated back through presolve and rewriting, and certified there.
 
-``PdhgResult.trace`` has the time of each stage.
+``SolveResult.trace`` has the time of each stage.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from teal.solvers.pdhg.model_start import foretells_work
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.solver import iteration_dtype, starts_from_samples
 from teal.solvers.result import (
-    PdhgResult,
-    PdhgState,
     ProgressCallback,
+    SolveResult,
+    SolveState,
     Stage,
     Starter,
     Stop,
@@ -67,7 +67,7 @@ from teal.spec import register
 
 # Largest gap of an engine's result that warm-starts another engine.
 _MAX_START_GAP = 0.1
-WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+WarmStart = tuple[Tensor, Tensor] | SolveState | SolveResult
 
 
 @runtime_checkable
@@ -80,7 +80,7 @@ class MakeTasks(Protocol):
         gap: float,
         *,
         knows_value_steps: bool,
-        start: PdhgState | None = None,
+        start: SolveState | None = None,
     ) -> Tasks:
         """Return the tasks of a problem.
 
@@ -136,7 +136,7 @@ def solve(
     engine: str = "auto",
     dtype: torch.dtype | None = None,
     report: ProgressCallback | None = None,
-) -> PdhgResult:
+) -> SolveResult:
     """Solve each matrix to a certified ``gap``, within a deadline and an iteration limit.
 
     Returns the incumbent in every case: the best feasible allocation and the best dual prices.
@@ -226,7 +226,7 @@ class SolveOptions(TypedDict, total=False):
 
 def solving(
     problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve each matrix to a certified gap, as a computation that pauses between iterations.
 
     :func:`solve` describes the options and the result.
@@ -246,7 +246,9 @@ def solving(
 
 
 @torch.no_grad()
-def _solve_prepared(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+def _solve_prepared(
+    problem: Problem, settings: _Settings, deadline: Deadline
+) -> Steps[SolveResult]:
     """Solve a problem whose kernels are compiled.
 
     Torch runs on one thread if the problem is small, where threads cost more than they save.
@@ -315,7 +317,7 @@ class _Settings:
         prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
 
 
-def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[SolveResult]:
     """Solve the program of an objective, or the programs of a sequence, and time the solve.
 
     Args:
@@ -354,7 +356,7 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[PdhgResult]:
+def _balance(problem: Problem, gap: float, deadline: Deadline) -> Steps[SolveResult]:
     """Solve max_link_utilisation; least cost uses it to find a feasible allocation."""
     return (yield from solving(problem, gap=gap, deadline=deadline))
 
@@ -388,7 +390,7 @@ def _start_of(problem: Problem, settings: _Settings) -> Start:
 
 def solve_program(
     problem: Problem, start: Start, limits: Limits, engine: str, dtype: torch.dtype | None
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve one program through all stages of the pipeline, pausing between iterations.
 
     Args:
@@ -436,8 +438,8 @@ def presolve(problem: Problem) -> Reduction | None:
 
 
 def rewrite_conditions(
-    problem: Problem, state: PdhgState | None
-) -> tuple[Problem, PdhgState | None]:
+    problem: Problem, state: SolveState | None
+) -> tuple[Problem, SolveState | None]:
     """Return the program over columns and rows of a problem with side conditions, and its start.
 
     Args:
@@ -448,16 +450,16 @@ def rewrite_conditions(
     program = problem.over_columns
     if state is not None:
         prices = program.program.with_added_prices(state.prices.to(program.capacity))
-        return program, PdhgState(rewritten.shares(state.splits.to(program.demand)), prices)
+        return program, SolveState(rewritten.shares(state.splits.to(program.demand)), prices)
     # Without a warm start, the rewrite may know a feasible point.
     if rewritten.start is not None:
-        return program, PdhgState(rewritten.start, torch.zeros_like(program.capacity))
+        return program, SolveState(rewritten.start, torch.zeros_like(program.capacity))
     return program, None
 
 
 def _solve_rewritten(
     problem: Problem, start: Start, limits: Limits, engine: str, dtype: torch.dtype | None
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve a program with side conditions; return splits of paths and prices of links.
 
     Args:
@@ -480,7 +482,7 @@ def _solve_rewritten(
     rewritten = problem.rewritten
     num_links = problem.topology.num_links
     splits = rewritten.splits(result.splits)
-    last_state = PdhgState(
+    last_state = SolveState(
         rewritten.splits(result.state.splits), result.state.prices[:, :num_links]
     )
     trace = (
@@ -495,7 +497,7 @@ def _solve_rewritten(
 
 def iterate(
     problem: Problem, turns: tuple[Turn, ...], limits: Limits
-) -> Steps[tuple[PdhgResult, list[Stage]]]:
+) -> Steps[tuple[SolveResult, list[Stage]]]:
     """Let engines take turns until every matrix has the target gap, or a limit ends the solve;
     return the result, and a record of each turn.
 
@@ -507,7 +509,7 @@ def iterate(
         turns: turns of the engines, at least one.
         limits: target and limits.
     """
-    result: PdhgResult | None = None
+    result: SolveResult | None = None
     trace: list[Stage] = []
     for turn in turns:
         begin = time.perf_counter()
@@ -546,7 +548,7 @@ def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
     return dataclasses.replace(limits, max_iterations=remaining)
 
 
-def _stage_of(turn: Turn, result: PdhgResult, begin: float) -> Stage:
+def _stage_of(turn: Turn, result: SolveResult, begin: float) -> Stage:
     """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
     name = f"iterate: {turn.engine.name}"
     return Stage(
@@ -557,7 +559,7 @@ def _stage_of(turn: Turn, result: PdhgResult, begin: float) -> Stage:
     )
 
 
-def _combine(problem: Problem, first: PdhgResult, second: PdhgResult, gap: float) -> PdhgResult:
+def _combine(problem: Problem, first: SolveResult, second: SolveResult, gap: float) -> SolveResult:
     """Combine the better allocation and the better prices of each matrix; together they may reach
     the target gap.
 
@@ -637,7 +639,7 @@ def _accepts_value_steps(problem: Problem, engine: str) -> bool:
     return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
 
 
-def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
+def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> SolveState | None:
     """Return a warm start as a state on the problem's device, with finite prices.
 
     Engines project the splits; the GPU engine also sanitises prices, within its recorded launches.
@@ -653,8 +655,8 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgSta
     if warm_start is None:
         return None
     # Validate shapes.
-    state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
-    state = PdhgState(*state) if isinstance(state, tuple) else state
+    state = warm_start.state if isinstance(warm_start, SolveResult) else warm_start
+    state = SolveState(*state) if isinstance(state, tuple) else state
     expected_shapes = (
         (problem.batch, *problem.paths.mask.shape),
         (problem.batch, problem.topology.num_links),
@@ -676,4 +678,4 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> PdhgSta
     if program_prices is not None and len(program_prices.prices) != problem.batch:
         # Prices of another batch prove no bounds here.
         program_prices = None
-    return PdhgState(state.splits.to(device), prices, program_prices)
+    return SolveState(state.splits.to(device), prices, program_prices)

@@ -17,7 +17,7 @@ from teal.problem import Problem
 from teal.problem.protection import Protection, failed_paths
 from teal.runtime.shapes import Float
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Protected:
         unprotected: (B,) share of all demand that no reservation can protect.
     """
 
-    result: PdhgResult
+    result: SolveResult
     reserved: Float[Tensor, "B D K"]
     unprotected: Float[Tensor, " B"]
 

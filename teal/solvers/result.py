@@ -1,8 +1,8 @@
 """Results and states of a solve, the reason of a stop, and the interface of learned starts.
 
-:class:`PdhgResult` is the result of every solver of B matrices (not of PDHG alone),
-:class:`PdhgState` a warm start, :class:`Stop` the stopping criterion that held, :class:`Starter`
-the interface of a model that gives starts.
+:class:`SolveResult` is the result of every engine for B matrices, :class:`SolveState` a warm start,
+:class:`Stop` the stopping criterion that held, :class:`Starter` the interface of a model that gives
+starts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from teal.deprecated import with_old_names
 from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
@@ -24,7 +25,7 @@ from teal.runtime.shapes import Float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PdhgState:
+class SolveState:
     """Splits and dual prices that a solve of a similar problem starts from (warm start).
 
     Attributes:
@@ -37,12 +38,12 @@ class PdhgState:
     prices: Tensor
     program_prices: ProgramPrices | None = None
 
-    def rows(self, rows: slice | Tensor) -> PdhgState:
+    def rows(self, rows: slice | Tensor) -> SolveState:
         """Return the state of the matrices at these indices, in this order."""
         program_prices = None if self.program_prices is None else self.program_prices.rows(rows)
-        return PdhgState(self.splits[rows], self.prices[rows], program_prices)
+        return SolveState(self.splits[rows], self.prices[rows], program_prices)
 
-    def repeated(self, batch: int) -> PdhgState:
+    def repeated(self, batch: int) -> SolveState:
         """Return the state of the first matrix, repeated for ``batch`` matrices."""
         return self.rows(torch.zeros(batch, dtype=torch.int64))
 
@@ -96,7 +97,7 @@ def rounds_for(starter: Starter, iterations: float) -> int:
     return _DEFAULT_ROUNDS if method is None else method(iterations)
 
 
-def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> PdhgState:
+def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tensor]]) -> SolveState:
     """Return a model's splits and prices as a valid start: splits >= 0 with sums of at most 1, and
     finite prices.
 
@@ -107,14 +108,14 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
     splits, prices = (tensor.to(torch.float64) for tensor in start(problem))
     # NaN, infinite and negative splits become 0.
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    return PdhgState(
+    return SolveState(
         splits / splits.sum(-1, keepdim=True).clamp(min=1),
         usable_prices(problem, prices, max_ratio=1.0),
     )
 
 
 _DEFAULT_ROUNDS = 22  # rounds of a PriceGNN
-# Fields of PdhgResult with an entry per matrix.
+# Fields of SolveResult with an entry per matrix.
 _TENSOR_FIELDS = (
     "splits",
     "prices",
@@ -122,7 +123,7 @@ _TENSOR_FIELDS = (
     "bound",
     "gap",
 )
-# Fields of PdhgResult that only sequences of programs have.
+# Fields of SolveResult that only sequences of programs have.
 _SEQUENCE_FIELDS = (
     "program_prices",
     "lines",
@@ -229,7 +230,7 @@ ProgressCallback = Callable[[int, float], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PdhgResult(WithLines):
+class SolveResult(WithLines):
     """Incumbent of a solve: the best allocation and the best dual prices of B matrices.
 
     Attributes:
@@ -260,7 +261,7 @@ class PdhgResult(WithLines):
     gap: Float[Tensor, " B"]
     iterations: int
     solve_s: float
-    state: PdhgState
+    state: SolveState
     stopped_by: tuple[Stop, ...]
     program_prices: ProgramPrices | None = None
     lines: Lines | None = None
@@ -273,7 +274,7 @@ class PdhgResult(WithLines):
         )
         more = ", ..." if len(self.value) > 4 else ""
         return (
-            f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, "
+            f"SolveResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, "
             f"{self.solve_s:.3g} s)"
         )
 
@@ -295,17 +296,17 @@ class PdhgResult(WithLines):
         )
         return dataclasses.replace(allocation, status=tuple(status))
 
-    def in_dtype(self, dtype: torch.dtype) -> PdhgResult:
+    def in_dtype(self, dtype: torch.dtype) -> SolveResult:
         """Return the result with all tensors in a floating-point type: itself if they have it."""
         if all(getattr(self, field).dtype == dtype for field in _TENSOR_FIELDS):
             return self
         tensors: dict[str, Any] = {
             field: getattr(self, field).to(dtype) for field in _TENSOR_FIELDS
         }
-        state = PdhgState(self.state.splits.to(dtype), self.state.prices.to(dtype))
+        state = SolveState(self.state.splits.to(dtype), self.state.prices.to(dtype))
         return dataclasses.replace(self, **tensors, state=state)
 
-    def rows(self, rows: Tensor) -> PdhgResult:
+    def rows(self, rows: Tensor) -> SolveResult:
         """Return the results of the matrices at the indices ``rows`` (n,), in this order."""
         # Select the entries of every field that has one per matrix.
         changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSOR_FIELDS}
@@ -319,7 +320,7 @@ class PdhgResult(WithLines):
             self, **changed, state=self.state.rows(rows), stopped_by=stopped_by
         )
 
-    def replaced(self, rows: Tensor, replacements: PdhgResult) -> PdhgResult:
+    def replaced(self, rows: Tensor, replacements: SolveResult) -> SolveResult:
         """Return a copy with new results for some matrices; single programs only.
 
         Args:
@@ -348,7 +349,7 @@ class PdhgResult(WithLines):
             field: copy_rows(getattr(self, field), getattr(replacements, field))
             for field in _TENSOR_FIELDS
         }
-        state = PdhgState(
+        state = SolveState(
             copy_rows(self.state.splits, replacements.state.splits),
             copy_rows(self.state.prices, replacements.state.prices),
         )
@@ -358,7 +359,7 @@ class PdhgResult(WithLines):
         )
 
 
-def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
+def better(problem: Problem, first: SolveResult, second: SolveResult) -> SolveResult:
     """Return the better allocation and the tighter bound of each matrix from two results.
 
     The gap is that between this value and this bound.
@@ -379,7 +380,7 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
         second,
         splits=splits,
         prices=prices,
-        state=PdhgState(splits, prices),
+        state=SolveState(splits, prices),
         value=value,
         bound=bound,
         gap=certified_gap(problem, value, bound),
@@ -387,7 +388,7 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
     )
 
 
-def merged(results: list[PdhgResult]) -> PdhgResult:
+def merged(results: list[SolveResult]) -> SolveResult:
     """Concatenate the results of parts of a batch, solved one after another.
 
     The iterations are the largest number of a part; the seconds are added up.
@@ -407,13 +408,16 @@ def merged(results: list[PdhgResult]) -> PdhgResult:
             for result in results
         ]
         tensors["largest_share"] = torch.cat(shares)
-    return PdhgResult(
+    return SolveResult(
         **tensors,
         iterations=max(result.iterations for result in results),
         solve_s=sum(result.solve_s for result in results),
-        state=PdhgState(
+        state=SolveState(
             torch.cat([result.state.splits for result in results]),
             torch.cat([result.state.prices for result in results]),
         ),
         stopped_by=tuple(stop for result in results for stop in result.stopped_by),
     )
+
+
+__getattr__ = with_old_names(__name__, globals())

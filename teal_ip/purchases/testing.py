@@ -15,7 +15,7 @@ import torch
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.solvers.pipeline import solve
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal_ip.purchases.cuts import Cuts, cheapest_cost, make_cuts
 from teal_ip.purchases.scenarios import Scenarios
 
@@ -130,7 +130,7 @@ class Tester:
             if not is_undecided.any() or deadline.is_over or (until_cut and violated.any()):
                 break
             undecided = torch.from_numpy(is_undecided)
-            state = PdhgState(
+            state = SolveState(
                 torch.cat([state.splits for state in states])[undecided],
                 torch.cat([state.prices for state in states])[undecided],
             )
@@ -209,13 +209,13 @@ class Tester:
         rows: Int64Array,
         block: Int64Array,
         gap: float,
-        start: PdhgState | None,
+        start: SolveState | None,
         deadline: Deadline,
         load: FloatArray,
         utilisation: FloatArray,
         cuts: Cuts,
         violated: BoolArray,
-    ) -> PdhgState:
+    ) -> SolveState:
         """Solve a block of the tested scenarios to a gap; store loads, utilisations and cuts.
 
         Args:

@@ -46,7 +46,7 @@ from teal.runtime.parallel import inner_kernel, partitioned_kernel, threads_for
 from teal.schemes.igp import check_igp_program
 from teal.solvers.columns import generating_columns
 from teal.solvers.pipeline import solve
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 from teal_ip.segments.problem import UNIFORM_WEIGHTS, SegmentProblem
 from teal_ip.segments.search import solve as solve_two_segments
 
@@ -483,7 +483,7 @@ def _first_lists(
     return lists.select(lists.mask)
 
 
-def _all_prices(problem: Problem, result: PdhgResult) -> FloatArray:
+def _all_prices(problem: Problem, result: SolveResult) -> FloatArray:
     """Return the distinct rows of link prices (R, E), costs included, of all matrices and programs.
 
     Args:

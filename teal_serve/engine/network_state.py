@@ -45,7 +45,7 @@ from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers import pdhg, pipeline
 from teal.solvers.candidates import choose_paths, representative_matrices
-from teal.solvers.result import PdhgState, Starter, Stop
+from teal.solvers.result import SolveState, Starter, Stop
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
@@ -347,7 +347,7 @@ class BatchResult:
     splits: torch.Tensor
     prices: torch.Tensor
     stopped_by: tuple[Stop, ...]
-    state: PdhgState
+    state: SolveState
     iterations: int
     solver: str
     kind: SearchKind
@@ -662,7 +662,7 @@ class NetworkState:
         return time.perf_counter() - begin
 
     def solve(
-        self, job: Job, starter: Starter | None = None, start: PdhgState | None = None
+        self, job: Job, starter: Starter | None = None, start: SolveState | None = None
     ) -> BatchResult:
         """Solve a job without pauses, and return its result.
 
@@ -676,7 +676,7 @@ class NetworkState:
         return run.result
 
     def begin(
-        self, job: Job, starter: Starter | None = None, start: PdhgState | None = None
+        self, job: Job, starter: Starter | None = None, start: SolveState | None = None
     ) -> Run[BatchResult]:
         """Return the interruptible solve of a job.
 
@@ -694,7 +694,7 @@ class NetworkState:
         job: Job,
         deadline: Deadline,
         starter: Starter | None,
-        start: PdhgState | None,
+        start: SolveState | None,
     ) -> Steps[BatchResult]:
         """Solve a job as a generator, which yields at points where the solve can pause.
 

@@ -27,7 +27,7 @@ from typing import Any
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Run
 from teal.solvers.pdhg import MAX_LANES
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal_serve.engine.allocation_task import AllocationTask
 from teal_serve.engine.answer import Answer
 from teal_serve.engine.errors import CLIENT_SHARE
@@ -98,7 +98,7 @@ class Chunk:
     run: Run[BatchResult] | None = None
     run_rows: slice = dataclasses.field(default_factory=lambda: slice(0))
     capacity: FloatArray | None = None
-    state: PdhgState | None = None
+    state: SolveState | None = None
     solver: str = ""
 
     @property

@@ -21,7 +21,7 @@ import torch
 
 from teal.errors import InputError
 from teal.runtime.interruptible import Run
-from teal.solvers.result import PdhgState, Starter, Stop
+from teal.solvers.result import SolveState, Starter, Stop
 from teal_serve.engine.answer import Answer, merge_answers
 from teal_serve.engine.errors import (
     ServiceError,
@@ -326,7 +326,7 @@ def _start_run(
     states = [chunk.state for chunk in batch if chunk.state is not None]
     start = None
     if states:
-        start = PdhgState(
+        start = SolveState(
             torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states])
         )
     # Start the run over the (B, D) rates of all chunks, until the earliest end time.

@@ -30,8 +30,8 @@ from teal.schemes.repair import check_model_knows
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers import pipeline
 from teal.solvers.result import (
-    PdhgResult,
-    PdhgState,
+    SolveResult,
+    SolveState,
     Starter,
     rounds_for,
     start_for,
@@ -88,10 +88,10 @@ def solve_steps(
     engine: SuccessivePdhg,
     gap: float,
     deadline: Deadline,
-    start: PdhgState | None,
+    start: SolveState | None,
     *,
     prefer_model: bool = True,
-) -> Steps[tuple[PdhgResult, str]]:
+) -> Steps[tuple[SolveResult, str]]:
     """Solve B matrices as an interruptible computation.
 
     Args:
@@ -118,7 +118,7 @@ def solve_steps(
     if solver in (MODEL, MODEL_PDHG):
         model = _require_model(problem, model)
         if start is None or solver == MODEL:
-            start = PdhgState(*model.start(problem))
+            start = SolveState(*model.start(problem))
         if solver == MODEL:
             # Model alone: one projection without iterations. It bypasses `engine`, so that the
             # warm-start state of the network, nearer to the optimum, stays.

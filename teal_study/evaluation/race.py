@@ -45,7 +45,7 @@ from teal.schemes.models import model_of_each
 from teal.schemes.registry import Scheme
 from teal.solvers import pipeline
 from teal.solvers.cost_model import may_benefit_from_model
-from teal.solvers.result import PdhgResult, PdhgState, Starter
+from teal.solvers.result import SolveResult, SolveState, Starter
 from teal_study.evaluation.settings import DEFAULT_SCHEMES, EvaluateConfig
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = (
@@ -150,7 +150,7 @@ class Earlier:
     """
 
     problem: Problem
-    result: PdhgResult
+    result: SolveResult
 
 
 def situations(
@@ -222,7 +222,7 @@ def _runs(
             notify(str(error))
             del schemes[name]
     # Starts of PDHG: cold, warm, and the models.
-    starts: dict[str, PdhgResult | Starter | None] = {COLD: None}
+    starts: dict[str, SolveResult | Starter | None] = {COLD: None}
     if earlier is not None:
         starts[WARM] = earlier.result
     starts |= {
@@ -238,7 +238,7 @@ def _runs(
             )
 
 
-def _solve(problem: Problem, start: PdhgResult | Starter | None, target: float) -> _Solved:
+def _solve(problem: Problem, start: SolveResult | Starter | None, target: float) -> _Solved:
     """Run PDHG to a target gap; return the allocation and the number of iterations.
 
     Args:
@@ -248,7 +248,7 @@ def _solve(problem: Problem, start: PdhgResult | Starter | None, target: float) 
     """
     if isinstance(start, Starter) and not may_benefit_from_model(problem):
         # PDHG itself would not call the model for this problem; the race measures it all the same.
-        model_state = PdhgState(*start.start(problem))
+        model_state = SolveState(*start.start(problem))
         result = pipeline.solve(problem, gap=target, warm_start=model_state)
     elif isinstance(start, Starter):
         result = pipeline.solve(problem, gap=target, starter=start)

@@ -34,7 +34,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import complete
 from teal.solvers import pipeline
 from teal.solvers.columns import generating_columns
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 
 BLOCK_MATRICES = 16  # number of matrices that are solved together
 _NEGLIGIBLE_LOSS = 1e-3  # share of the value up to which a loss counts as 0
@@ -242,13 +242,13 @@ class _SolvedBlock:
     """
 
     problem: Problem
-    result: PdhgResult
+    result: SolveResult
     bound: torch.Tensor
     may_add_paths: bool
-    extended: tuple[tuple[torch.Tensor, Problem, PdhgResult], ...] = ()
+    extended: tuple[tuple[torch.Tensor, Problem, SolveResult], ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, result: PdhgResult, *, may_add_paths: bool) -> _SolvedBlock:
+    def of(cls, problem: Problem, result: SolveResult, *, may_add_paths: bool) -> _SolvedBlock:
         """Return a block with a result, and the bound over all paths at the prices of the result.
 
         Sequences of programs and side conditions keep the bound over the candidate paths.

@@ -328,9 +328,9 @@ def results():
         weight = generator.integers(1, 5, topology.num_links).astype(float)
         links = topology.num_nodes, topology.link_source, topology.link_target
         found.append(shortest.shortest_trees(*links, weight, np.arange(3))[0].tolist())
-        more = columns._with_best_paths(problem, columns.PdhgResult(
+        more = columns._with_best_paths(problem, columns.SolveResult(
             splits=splits, prices=prices, value=prices[:, 0], bound=problem.demand.sum(1), gap=prices[:, 0],
-            iterations=0, solve_s=0.0, state=columns.PdhgState(splits, prices), stopped_by=(columns.Stop.GAP,),
+            iterations=0, solve_s=0.0, state=columns.SolveState(splits, prices), stopped_by=(columns.Stop.GAP,),
         ), 1e-6)
         found.append(more.leaf.tolist())
     return found

@@ -16,14 +16,14 @@ from teal.solvers.engine_choice import Turn
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pdhg.solver import Pdhg
 from teal.solvers.pipeline import iterate, solve
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import SolveResult, SolveState, Stop
 from teal.testing import random_problem
 
 _GAP = 1e-4
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 
 
-def _after_turns(problem: Problem, *turns: Turn) -> PdhgResult:
+def _after_turns(problem: Problem, *turns: Turn) -> SolveResult:
     result, trace = complete(iterate(problem, turns, Limits(_GAP, Deadline(), 10_000)))
     return dataclasses.replace(result, trace=tuple(trace))
 
@@ -32,7 +32,7 @@ def _partly_solved(problem: Problem) -> Start:
     """The optimum of the first and last matrix; half of the splits of the second one."""
     state = solve(problem, gap=1e-6).state
     factor = torch.tensor([1.0, 0.5, 1.0], dtype=state.splits.dtype)
-    return Start(PdhgState(state.splits * factor[:, None, None], state.prices))
+    return Start(SolveState(state.splits * factor[:, None, None], state.prices))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -59,7 +59,7 @@ def test_pdhg_continues_what_interior_points_leave(dtype: torch.dtype) -> None:
     assert float(violations(problem, result.splits).largest.max()) <= _TOLERANCE[dtype]
 
 
-def _inputs(problem: Problem, start: PdhgState) -> dict[str, torch.Tensor]:
+def _inputs(problem: Problem, start: SolveState) -> dict[str, torch.Tensor]:
     """Copies of all tensors that a solve is given."""
     fields = {name: value for name, value in vars(problem).items() if torch.is_tensor(value)}
     fields |= {"splits": start.splits, "prices": start.prices}

@@ -44,7 +44,7 @@ from teal.solvers.interior.search import (
 from teal.solvers.interior.starts import COLD, WARM
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop, usable_start
+from teal.solvers.result import SolveResult, SolveState, Stop, usable_start
 
 # Largest number of iterations of a matrix; most matrices take 5 to 30.
 MAX_ITERATIONS = 200
@@ -163,7 +163,7 @@ class InteriorPoints:
             return cost_model.seconds_from_model(features)
         return cost_model.seconds(self.name, features, is_warm=start.state is not None)
 
-    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Solve every matrix, from the warm start, else from the model's splits and prices.
 
         Args:
@@ -198,12 +198,12 @@ class InteriorPoints:
 
 def _solving(
     problem: Problem,
-    state: PdhgState | None,
+    state: SolveState | None,
     gap: float,
     max_iterations: int,
     deadline: Deadline,
     first: FirstProgram | None = None,
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Solve B matrices by interior points, with a certified gap for each.
 
     Each matrix is presolved and solved; its splits are projected onto the capacities, and the
@@ -245,7 +245,7 @@ def _solving(
 
 def _solve_batch(
     problem: Problem,
-    state: PdhgState | None,
+    state: SolveState | None,
     gap: float,
     max_iterations: int,
     stop: BoolArray,

@@ -18,7 +18,7 @@ from teal.problem import Problem, dual_bound
 from teal.problem.bounds import from_score, usable_prices
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 # Bytes per path slot and matrix: four persistent float64 tensors (B, D, K), and eight that a check
 # allocates at once, in torch's memory and again in that of the recorded graph.
@@ -125,7 +125,7 @@ def total_value(problem: Problem) -> Tensor:
     ).sum(1)
 
 
-def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
+def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
     """Return the first iterate: ``state`` made feasible, or no flow and zero prices.
 
     Without a state a balanced program starts from even splits, and from equal dual variables of
@@ -260,10 +260,10 @@ class DenseEngine:
             raise RuntimeError("incumbent() called before keep(): no incumbent stored")
         return self._incumbent
 
-    def state(self) -> PdhgState:
+    def state(self) -> SolveState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         point = self._last_step()
-        return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
+        return SolveState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:

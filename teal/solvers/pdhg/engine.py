@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 # Restart criteria of PDLP (Applegate et al. 2021), on the fixed-point error relative to the start
 # of the cycle: below SUFFICIENT; below NECESSARY and increasing; or (artificial restart) the cycle
@@ -95,7 +95,7 @@ class PdhgEngine(Protocol):
         """
         ...
 
-    def state(self) -> PdhgState:
+    def state(self) -> SolveState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         ...
 

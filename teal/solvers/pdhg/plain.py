@@ -22,7 +22,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 
 def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
@@ -95,7 +95,7 @@ class PlainEngine(DenseEngine):
     # (B, D, 1) scale of the step sizes under a utility (share metric); None without a utility.
     _share_scale: Tensor | None = None
 
-    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
+    def __init__(self, problem: Problem, state: SolveState | None, dtype: torch.dtype) -> None:
         exact = problem.solved.to(torch.float64)
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)

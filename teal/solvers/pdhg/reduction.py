@@ -21,7 +21,7 @@ from torch import Tensor
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import SolveResult, SolveState, Stop
 
 # Largest capacity, and largest demand, over the smallest capacity that step sizes per demand
 # follow.
@@ -151,13 +151,13 @@ class Reduction:
         # If presolve changed capacities only, feasible splits stay feasible.
         self._only_capacity_changed = self.problem is usable and usable.demand is original.demand
 
-    def reduced(self, state: PdhgState | None) -> PdhgState | None:
+    def reduced(self, state: SolveState | None) -> SolveState | None:
         """Translate a warm start of the original program to the presolved program."""
         if state is None or self.problem is self.original:
             return state
-        return PdhgState(state.splits / self._share(), state.prices / self._price_unit())
+        return SolveState(state.splits / self._share(), state.prices / self._price_unit())
 
-    def result(self, reduced: PdhgResult, target_gap: float) -> PdhgResult:
+    def result(self, reduced: SolveResult, target_gap: float) -> SolveResult:
         """Translate a result of the presolved program to the original one, and certify it there.
 
         Args:
@@ -188,7 +188,7 @@ class Reduction:
         prices = usable_prices(exact, prices)
         value = exact.value(splits)
         bound = dual_bound(exact, prices)
-        state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
+        state = SolveState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
         # A target gap that only the presolved program reaches was missed by rounding.
         stopped_by = tuple(

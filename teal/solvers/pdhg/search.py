@@ -24,7 +24,7 @@ from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
+from teal.solvers.result import ProgressCallback, SolveResult, SolveState, Stop
 
 # Iterations: latest first full gap check; easy programs need no more.
 FIRST_CHECK = 6
@@ -231,7 +231,7 @@ class Search:
         """Incumbent dual bounds (B,), in the unit of the values."""
         return torch.from_numpy(self._bound)
 
-    def run(self, seconds: float, *, warm: bool) -> PdhgResult:
+    def run(self, seconds: float, *, warm: bool) -> SolveResult:
         """Alternate iterations and gap checks for at most ``seconds`` from the start of the solve.
 
         Args:
@@ -240,7 +240,7 @@ class Search:
         """
         return complete(self.run_steps(Deadline(self._begin + seconds), warm=warm))
 
-    def run_steps(self, deadline: Deadline, *, warm: bool) -> Steps[PdhgResult]:
+    def run_steps(self, deadline: Deadline, *, warm: bool) -> Steps[SolveResult]:
         """Alternate iterations and gap checks; a computation that pauses after every few
         iterations.
 
@@ -543,7 +543,7 @@ class Search:
         self._update_incumbent(is_better, is_tighter, bound)
         return time.perf_counter() - begin
 
-    def _result(self, iterations: int, stop: Stop) -> PdhgResult:
+    def _result(self, iterations: int, stop: Stop) -> SolveResult:
         """Create the result from the incumbent.
 
         Under max_concurrent_flow, which is solved as max_link_utilisation, project the splits and
@@ -556,7 +556,7 @@ class Search:
             stop if unfinished else Stop.GAP for unfinished in self._unfinished().tolist()
         )
         splits, prices = self._engine.incumbent()
-        state = PdhgState(splits, prices)
+        state = SolveState(splits, prices)
         if problem.solved is not problem:
             bound = from_score(problem, self._sense * bound)
             splits = project(problem, splits)
@@ -564,7 +564,7 @@ class Search:
         # Computed on the host, and moved to the device in one copy.
         values_on_host = torch.stack([value, bound, certified_gap(problem, value, bound)])
         value, bound, gap = values_on_host.to(splits.device).unbind()
-        return PdhgResult(
+        return SolveResult(
             splits=splits,
             prices=prices,
             value=value,

@@ -25,7 +25,7 @@ from teal.solvers.pdhg.model_start import ModelStart, foretells_work
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
-from teal.solvers.result import PdhgResult, merged
+from teal.solvers.result import SolveResult, merged
 
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 
@@ -109,7 +109,7 @@ class Pdhg:
         features = (self._first or FirstProgram(problem)).features(gap)
         return cost_model.seconds("pdhg", features, is_warm=start.state is not None)
 
-    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[PdhgResult]:
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Solve every matrix, in parts of the batch of the size that the kernels solve at once.
 
         Args:
@@ -123,7 +123,7 @@ class Pdhg:
         dtype = iteration_dtype(problem, limits.gap, self._dtype)
         # ``lanes``: number of matrices that the kernels solve at once.
         make_engine, lanes = self._kernels(problem, dtype)
-        results: list[PdhgResult] = []
+        results: list[SolveResult] = []
         for first in range(0, problem.batch, lanes):
             rows = slice(first, first + lanes)
             part = problem if lanes >= problem.batch else problem.rows(rows)

@@ -25,7 +25,7 @@ from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 # Number of parts of the rows whose sums are added in order, so that results do not depend on the
 # number of threads.
@@ -252,7 +252,7 @@ class ClassRows:
                     )
         return torch.from_numpy(out).to(splits)
 
-    def state(self, state: PdhgState) -> PdhgState:
+    def state(self, state: SolveState) -> SolveState:
         """Return a warm start over the rows of the last program for one over all demands.
 
         The flows of the demands of a row are added up; prices stay.
@@ -267,9 +267,9 @@ class ClassRows:
         demand_flows = self._problem.flows(state.splits.to(self._problem.demand)).to(flows)
         flows.index_add_(1, torch.from_numpy(self._rows.row).to(flows.device), demand_flows)
         demand = program.demand[..., None].to(flows)
-        return PdhgState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
+        return SolveState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
 
-    def start_prices(self, state: PdhgState | None) -> Tensor:
+    def start_prices(self, state: SolveState | None) -> Tensor:
         """Return the prices (B, C, E) of each class's program in a warm start; 0 if missing."""
         shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
         prices = (

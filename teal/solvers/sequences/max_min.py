@@ -33,7 +33,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.problem.fair_levels import FairFigures, fair_figures
 from teal.runtime.arrays import Int64Array
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, merged, stops_of_sequence
+from teal.solvers.result import SolveResult, SolveState, merged, stops_of_sequence
 from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.sequences.rate_cuts import CutFilling, cut_of
 from teal.solvers.sequences.task import Compute, Progress, Solve, SubTasks, Tasks, TimeShare
@@ -256,9 +256,9 @@ class WaterFilling:
         prices = self.prices
         while True:
             program_gap = max(program_gap, _MIN_VIOLATION_SHARE * gap)
-            state = PdhgState(self.splits[rows][None], prices[None])
+            state = SolveState(self.splits[rows][None], prices[None])
             # True: the program may be skipped after the deadline.
-            result: PdhgResult | None = yield Solve(
+            result: SolveResult | None = yield Solve(
                 program, program_gap, state, self._time, True, _PROGRAM_ITERATIONS
             )
             if result is None:
@@ -275,7 +275,7 @@ class WaterFilling:
                 return result
             program_gap /= _PROGRAM_SHRINKAGE
 
-    def _update_full_links(self, result: PdhgResult) -> None:
+    def _update_full_links(self, result: SolveResult) -> None:
         """Update prices, largest utilisation and cut links from a program of all demands.
 
         Links that are full under the rates become cut links.
@@ -288,7 +288,7 @@ class WaterFilling:
         load = self._problem.ops.link_sum((self.rate[:, None] * self.splits)[None])
         self._add_cut_links(self._problem.utilisation_of(load)[0] >= _FULL_LINK)
 
-    def _add_violated_cut(self, result: PdhgResult, gap: float) -> bool:
+    def _add_violated_cut(self, result: SolveResult, gap: float) -> bool:
         """Add the cut of a program's prices if the rates violate it; return whether they do.
 
         Args:
@@ -336,7 +336,7 @@ def tasks(
     *,
     knows_value_steps: bool = False,
     weight: Tensor | None = None,
-    start: PdhgState | None = None,
+    start: SolveState | None = None,
 ) -> Tasks:
     """Yield the tasks of a max-min fair allocation by water-filling, certified to ``gap``.
 
@@ -376,9 +376,9 @@ def tasks(
         ):
             fillings[-1].add_level_cuts([prices for _, prices in level_prices.of_row(row)])
     # Fill ever more accurately until the certificate reaches the target.
-    best_results: list[PdhgResult] = []
+    best_results: list[SolveResult] = []
     for row, filling in enumerate(fillings):
-        results: list[PdhgResult] = []
+        results: list[SolveResult] = []
         for accuracy in _ACCURACIES:
             yield from filling.tasks(accuracy * gap)
             results.append(
@@ -394,7 +394,7 @@ def tasks(
 
 def _filling_result(
     problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float
-) -> PdhgResult:
+) -> SolveResult:
     """Create the result of water-filling, with unused capacity refilled.
 
     Args:
@@ -420,7 +420,7 @@ def _filling_result(
     return _make_result(problem, splits, level_prices, weight, filling.prices[None], gap)
 
 
-def _join_results(results: list[PdhgResult]) -> PdhgResult:
+def _join_results(results: list[SolveResult]) -> SolveResult:
     """Join the results of single matrices, with their level prices and fairness metrics."""
     fair = [result.fair for result in results if result.fair is not None]
     row_prices = [
@@ -454,7 +454,7 @@ def level_tasks(
     flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
     # Route the rates, all scaled by one factor; then allocate unused capacity.
     fair_rate = flows.sum(-1)
-    start = PdhgState(
+    start = SolveState(
         flows / fair_rate[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity)
     )
     routed = yield Solve(plain.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate), gap, start)
@@ -489,7 +489,7 @@ def _make_result(
     weight: Tensor,
     prices: Tensor,
     gap: float,
-) -> PdhgResult:
+) -> SolveResult:
     """Create the result of a fair allocation; the value is the total flow.
 
     Args:
@@ -505,7 +505,7 @@ def _make_result(
     value = problem.flows(splits).sum((1, 2))
     bound = fair_metrics.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
-    return PdhgResult(
+    return SolveResult(
         splits=splits,
         prices=prices,
         value=value,
@@ -513,7 +513,7 @@ def _make_result(
         gap=gaps,
         iterations=0,
         solve_s=0.0,
-        state=PdhgState(splits, prices, level_prices),
+        state=SolveState(splits, prices, level_prices),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=level_prices,
         lines=fair_metrics,

@@ -35,7 +35,7 @@ from teal.problem.priority import ClassFigures, by_class, class_figures
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.exact import MAX_COLUMNS, exact_classes
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, stops_of_sequence
+from teal.solvers.result import SolveResult, SolveState, stops_of_sequence
 from teal.solvers.sequences.class_rows import ClassRows, class_weights
 from teal.solvers.sequences.task import Compute, Progress, Solve, SubTasks, Tasks
 
@@ -73,14 +73,14 @@ class _Sequence:
         gap: float,
         *,
         knows_value_steps: bool,
-        start: PdhgState | None = None,
+        start: SolveState | None = None,
     ) -> None:
         assert problem.classes is not None
         self.problem = problem
         self.num_classes = len(problem.classes)
         self._gap = gap
         self._rows = ClassRows(problem, may_merge=knows_value_steps)
-        self._results: list[PdhgResult | None] = [None] * self.num_classes
+        self._results: list[SolveResult | None] = [None] * self.num_classes
         self._ratio = _FIRST_RATIO
         self._start = None if start is None else self._rows.state(start)
         # (B, C, E) prices of the warm start: they prove bounds here too, though looser ones.
@@ -147,7 +147,7 @@ class _Sequence:
         return self._rows.splits(self.last.splits)
 
     @property
-    def last(self) -> PdhgResult:
+    def last(self) -> SolveResult:
         """Latest result of the last class's program, which contains all classes."""
         result = self._results[-1]
         assert result is not None
@@ -215,7 +215,11 @@ class _Sequence:
 
 
 def tasks(
-    problem: Problem, gap: float, *, knows_value_steps: bool = False, start: PdhgState | None = None
+    problem: Problem,
+    gap: float,
+    *,
+    knows_value_steps: bool = False,
+    start: SolveState | None = None,
 ) -> Tasks:
     """Yield the tasks of a lexicographic allocation of every matrix, each class certified.
 
@@ -260,7 +264,7 @@ def tasks(
     return _result(splits, prices, figures, gap)
 
 
-def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> PdhgResult:
+def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> SolveResult:
     """Create the result of an allocation under priority.
 
     Value and bound are sums over the classes; the gap is the widest gap of a class.
@@ -272,7 +276,7 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
         gap: target gap.
     """
     gaps = figures.gap.amax(1)
-    return PdhgResult(
+    return SolveResult(
         splits=splits,
         prices=prices[:, -1],
         value=figures.value.sum(1),
@@ -280,7 +284,7 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
         gap=gaps,
         iterations=0,
         solve_s=0.0,
-        state=PdhgState(splits, prices[:, -1], ProgramPrices(prices)),
+        state=SolveState(splits, prices[:, -1], ProgramPrices(prices)),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=ProgramPrices(prices),
         lines=figures,

@@ -1,7 +1,7 @@
 """Tasks of a sequence of programs, and the loop that runs them.
 
 A sequence objective is a generator: it yields tasks, receives their results, and returns a
-:class:`PdhgResult`. It is independent of clocks and engines; :func:`run_tasks` provides both, and
+:class:`SolveResult`. It is independent of clocks and engines; :func:`run_tasks` provides both, and
 sets the stopping criterion of matrices that missed the target.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stage, Stop
+from teal.solvers.result import ProgressCallback, SolveResult, SolveState, Stage, Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class TimeShare:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solve:
-    """Task to solve a program; the sequence receives a :class:`PdhgResult`.
+    """Task to solve a program; the sequence receives a :class:`SolveResult`.
 
     Attributes:
         problem: problem whose objective is a single program.
@@ -45,7 +45,7 @@ class Solve:
 
     problem: Problem
     gap: float
-    start: PdhgState | None = None
+    start: SolveState | None = None
     time: TimeShare | None = None
     may_skip: bool = False
     max_iterations: int | None = None
@@ -76,7 +76,7 @@ class Progress:
 
 
 Task = Solve | Compute | Progress
-Tasks = Generator[Task, Any, PdhgResult]
+Tasks = Generator[Task, Any, SolveResult]
 SubTasks = Generator[Task, Any, Any]
 
 
@@ -91,8 +91,8 @@ class SolveProgram(Protocol):
         gap: float,
         deadline: Deadline,
         max_iterations: int,
-        warm_start: PdhgState | None,
-    ) -> Steps[PdhgResult]:
+        warm_start: SolveState | None,
+    ) -> Steps[SolveResult]:
         """Solve all matrices of a problem, pausing between iterations.
 
         Args:
@@ -112,7 +112,7 @@ def run_tasks(
     deadline: Deadline | None = None,
     max_iterations: int = 10_000,
     report: ProgressCallback | None = None,
-) -> Steps[PdhgResult]:
+) -> Steps[SolveResult]:
     """Run the tasks of a sequence in order, and return its result.
 
     The computation pauses where ``solve`` does, and after each task.  Matrices that missed the
@@ -148,7 +148,7 @@ def run_tasks(
         try:
             task = tasks.send(answer)
         except StopIteration as end:
-            result: PdhgResult = end.value
+            result: SolveResult = end.value
             missed_stop = (
                 Stop.DEADLINE if was_skipped or sequence_deadline.is_over else Stop.ITERATIONS
             )

@@ -29,7 +29,7 @@ from tests.extremes import ROUNDING, exact_bound, extreme_problem, share_program
 from tests.solvers.engine_times import prefer
 
 
-def _solve(problem: Problem, gap: float = 1e-8) -> teal.PdhgResult:
+def _solve(problem: Problem, gap: float = 1e-8) -> teal.SolveResult:
     return teal.solve(problem, gap=gap, engine="interior")
 
 
@@ -347,7 +347,7 @@ def test_several_matrices_under_promises_are_for_interior_points() -> None:
     assert _chosen(problem, 1e-2, 1e-9).turns[0].engine.name == "pdhg"
 
 
-def _is_feasible(problem: Problem, result: teal.PdhgResult) -> bool:
+def _is_feasible(problem: Problem, result: teal.SolveResult) -> bool:
     return float(violations(problem, result.splits).largest.max()) <= TOLERANCE
 
 

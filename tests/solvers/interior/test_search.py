@@ -31,7 +31,7 @@ def by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "_MIN_LARGE_UPDATES", 1)
 
 
-def _solve(problem: Problem, gap: float = 1e-7) -> teal.PdhgResult:
+def _solve(problem: Problem, gap: float = 1e-7) -> teal.SolveResult:
     return teal.solve(problem, gap=gap, engine="interior")
 
 

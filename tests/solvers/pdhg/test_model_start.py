@@ -23,7 +23,7 @@ from teal.solvers.engine_choice import choose_engines
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.model_start import ModelStart, expected_iterations
 from teal.solvers.pdhg.search import FIRST_CHECK, Search
-from teal.solvers.result import PdhgResult, PdhgState
+from teal.solvers.result import SolveResult, SolveState
 from teal.testing import random_problem
 from tests.solvers.engine_times import prefer
 
@@ -59,7 +59,7 @@ class _Recorder:
 
 
 @pytest.fixture(scope="module")
-def optimum() -> tuple[Problem, PdhgResult]:
+def optimum() -> tuple[Problem, SolveResult]:
     problem = _planar(6)
     return problem, pipeline.solve(problem, gap=1e-5)
 
@@ -75,7 +75,7 @@ def test_an_easy_program_is_solved_as_if_there_were_no_model() -> None:
 
 
 def test_a_hard_program_starts_from_the_model_after_the_first_check(
-    optimum: tuple[Problem, PdhgResult],
+    optimum: tuple[Problem, SolveResult],
 ) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices)
@@ -90,7 +90,7 @@ def test_a_hard_program_starts_from_the_model_after_the_first_check(
 
 @pytest.mark.parametrize("factor", [math.nan, math.inf, 1e30, -1.0, 0.0])
 def test_a_useless_model_costs_time_and_nothing_else(
-    factor: float, optimum: tuple[Problem, PdhgResult]
+    factor: float, optimum: tuple[Problem, SolveResult]
 ) -> None:
     problem, best = optimum
     starter = _Recorder(best.splits, best.prices, factor)
@@ -102,7 +102,7 @@ def test_a_useless_model_costs_time_and_nothing_else(
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
 
 
-def test_several_matrices_ask_no_model(optimum: tuple[Problem, PdhgResult]) -> None:
+def test_several_matrices_ask_no_model(optimum: tuple[Problem, SolveResult]) -> None:
     many = _planar(6, matrices=8)
     starter = _Recorder(many.even_splits, torch.ones_like(many.capacity))
     pipeline.solve(many, gap=1e-2, starter=starter)
@@ -110,7 +110,7 @@ def test_several_matrices_ask_no_model(optimum: tuple[Problem, PdhgResult]) -> N
 
 
 def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
-    optimum: tuple[Problem, PdhgResult],
+    optimum: tuple[Problem, SolveResult],
 ) -> None:
     """A gap of four times the target is near, and no splits at all are far."""
     problem, best = optimum
@@ -132,7 +132,7 @@ def test_a_start_that_is_given_is_left_where_it_is_far_from_the_target(
 
 
 def test_a_model_is_asked_only_if_it_ends_before_the_deadline(
-    optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
+    optimum: tuple[Problem, SolveResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, best = optimum
     monkeypatch.setattr(ModelStart, "cost", lambda *_: 1e15)
@@ -171,7 +171,7 @@ class _Adaptive(_Recorder):
 
 
 def test_a_model_gets_work_by_the_iterations_that_are_foretold(
-    optimum: tuple[Problem, PdhgResult],
+    optimum: tuple[Problem, SolveResult],
 ) -> None:
     problem, best = optimum
     starter = _Adaptive(best.splits, best.prices, rounds=30)
@@ -189,7 +189,7 @@ def test_a_model_gets_work_by_the_iterations_that_are_foretold(
 
 
 def test_no_model_is_asked_where_the_gap_is_not_known(
-    optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
+    optimum: tuple[Problem, SolveResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, best = optimum
     starter = _Adaptive(best.splits, best.prices, rounds=30)
@@ -199,7 +199,7 @@ def test_no_model_is_asked_where_the_gap_is_not_known(
 
 
 def test_the_cost_of_a_model_follows_the_formula(
-    optimum: tuple[Problem, PdhgResult],
+    optimum: tuple[Problem, SolveResult],
 ) -> None:
     problem, best = optimum
     paths = problem.paths
@@ -221,7 +221,7 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
     rng = np.random.default_rng(seed)
     splits = torch.from_numpy(rng.random(problem.even_splits.shape)) * problem.path_mask
     prices = torch.from_numpy(rng.random(problem.capacity.shape))
-    state = PdhgState(splits / splits.sum(-1, keepdim=True).clamp(min=1), prices)
+    state = SolveState(splits / splits.sum(-1, keepdim=True).clamp(min=1), prices)
     fresh = FusedEngine(problem, state, torch.float64)
     used = FusedEngine(problem, None, torch.float64)
     used.advance(7)
@@ -234,7 +234,7 @@ def test_a_restarted_engine_goes_on_like_one_that_started_there(seed: int) -> No
 
 @pytest.mark.parametrize("factor", [1.0, math.nan, 0.0])
 def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faster(
-    factor: float, optimum: tuple[Problem, PdhgResult], monkeypatch: pytest.MonkeyPatch
+    factor: float, optimum: tuple[Problem, SolveResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take few iterations from the optimum, and from a useless model as many as from nothing;
     the model is asked once in any case.

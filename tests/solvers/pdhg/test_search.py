@@ -31,7 +31,7 @@ from teal.solvers.pdhg.fused.engine import FusedEngine, lanes_of
 from teal.solvers.pdhg.fused.simplex import dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.search import Search
-from teal.solvers.result import PdhgState, Stop
+from teal.solvers.result import SolveState, Stop
 from teal.testing import assert_feasible, random_problem, with_random_steps
 
 
@@ -152,7 +152,7 @@ def test_the_fused_engine_equals_the_plain_engine(
         start_splits = torch.rand(
             problem.even_splits.shape, generator=generator, dtype=torch.float64
         )
-        state = PdhgState(
+        state = SolveState(
             start_splits,
             torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64),
         )

@@ -20,7 +20,7 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import SolveResult, SolveState, Stop
 from teal.testing import make_topology, random_problem
 from tests.extremes import ROUNDING, check, exact_bound, extreme_problem, share_program
 
@@ -50,7 +50,7 @@ def _three_nodes() -> Problem:
     )
 
 
-def _is_proven(problem: Problem, result: PdhgResult) -> bool:
+def _is_proven(problem: Problem, result: SolveResult) -> bool:
     """Whether the prices prove the bound and the value is no better, in exact arithmetic; B = 1."""
     proven = exact_bound(problem, result.prices[0])
     sign = problem.objective.rules.sense
@@ -129,7 +129,7 @@ def test_prices_without_sense_certify_nothing_wrong(objective: ObjectiveName, en
     assert not bool(bound.isnan())
     sign = problem.objective.rules.sense
     assert sign * float(bound - optimum.value) >= -1e-6 * abs(float(optimum.value))
-    warm = pipeline.solve(problem, gap=1e-3, warm_start=PdhgState(optimum.splits, prices))
+    warm = pipeline.solve(problem, gap=1e-3, warm_start=SolveState(optimum.splits, prices))
     assert float(warm.gap) <= 1e-3
     assert _is_proven(problem, warm)
 

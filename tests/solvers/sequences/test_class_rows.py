@@ -8,7 +8,7 @@ import torch
 
 import teal
 from teal.problem.priority import class_figures
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal.solvers.sequences.class_rows import ClassRows
 from teal.testing import random_problem
 
@@ -48,7 +48,7 @@ def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(
     splits = rows.splits(merged)
     torch.testing.assert_close(problem.loads(splits), program.loads(merged))
     torch.testing.assert_close(own.value(splits), program.value(merged))
-    back = rows.state(PdhgState(splits, problem.capacity)).splits
+    back = rows.state(SolveState(splits, problem.capacity)).splits
     torch.testing.assert_close(program.flows(back), program.flows(merged))
     prices = torch.from_numpy(rng.exponential(0.5, (3, 3, problem.topology.num_links)))
     result = rows.figures(merged, prices)

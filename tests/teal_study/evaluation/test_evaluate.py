@@ -25,7 +25,7 @@ from teal.problem.allocation import Allocation
 from teal.runtime.progress import progress_bar
 from teal.schemes.registry import make_scheme
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 from teal_study.evaluation.cases import Cases
 from teal_study.evaluation.evaluate import Evaluation
 from teal_study.evaluation.rows import CaseResult, Row
@@ -282,7 +282,7 @@ def test_warm_pdhg_starts_from_the_solution_of_the_previous_interval(
     starts: list[Any] = []
     solve = pipeline.solve
 
-    def recording_solve(problem: Problem, **options: Any) -> PdhgResult:
+    def recording_solve(problem: Problem, **options: Any) -> SolveResult:
         starts.append(options["warm_start"])
         return solve(problem, **options)
 

@@ -19,7 +19,7 @@ from teal.runtime.memory import available_on, max_batch
 from teal.solvers.pdhg.cuda import kernels
 from teal.solvers.pdhg.cuda.recorded import Recorded, SearchShape
 from teal.solvers.pdhg.dense import bytes_needed
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 _REMEDY = "use fewer paths per demand (--num-paths), or only the pairs with traffic"
 
@@ -50,7 +50,7 @@ class CudaEngine:
             and problem.ops.backend.name == "cuda"
         )
 
-    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
+    def __init__(self, problem: Problem, state: SolveState | None, dtype: torch.dtype) -> None:
         program = problem.solved
         backend = cast(CudaBackend, problem.ops.backend)
         shape = SearchShape.of(program, dtype)
@@ -98,7 +98,7 @@ class CudaEngine:
         """Return the incumbent splits (B, D, K) and prices (B, E)."""
         return self._recorded.incumbent()
 
-    def state(self) -> PdhgState:
+    def state(self) -> SolveState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         return self._recorded.state()
 

@@ -25,7 +25,7 @@ from teal.solvers.pdhg.cuda import kernels
 from teal.solvers.pdhg.dense import Scaling, scaling, start, total_value, trial_primal_weight
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 _TRIVIAL, _VALUE, _BOUND = range(3)  # rows of the record
 # Largest number of iterations in a graph: those between two tests of the search.
@@ -206,7 +206,7 @@ class Buffers:
             self._multi_step_graphs[num_last].run(partial(self._iterate_several, num_last))
 
     def fill(
-        self, problem: Problem, scale: Scaling, state: PdhgState, primal_weight: Tensor
+        self, problem: Problem, scale: Scaling, state: SolveState, primal_weight: Tensor
     ) -> None:
         """Fill the buffers with a program and its first iterate.
 
@@ -292,7 +292,7 @@ class Recorded:
 
         path_shape = batch, demands, num_paths
         # Start of a solve: splits and prices.
-        self._start = PdhgState(zeros(*path_shape), zeros(batch, num_links))
+        self._start = SolveState(zeros(*path_shape), zeros(batch, num_links))
         self._is_warm = False
         # Feasible splits of the last gap check; splits and prices of the incumbent.
         self._checked = zeros(*path_shape)
@@ -318,7 +318,7 @@ class Recorded:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _copy_in(self, problem: Problem, state: PdhgState | None) -> None:
+    def _copy_in(self, problem: Problem, state: SolveState | None) -> None:
         """Copy a program and its first splits and prices into the fixed tensors.
 
         Args:
@@ -334,7 +334,7 @@ class Recorded:
             self._start.prices.zero_()
         self._is_warm = state is not None
 
-    def begin(self, problem: Problem, state: PdhgState | None) -> None:
+    def begin(self, problem: Problem, state: SolveState | None) -> None:
         """Set up the solve of a program.
 
         Args:
@@ -434,8 +434,8 @@ class Recorded:
         splits, prices = self._incumbent
         return splits.clone(), prices.clone()
 
-    def state(self) -> PdhgState:
+    def state(self) -> SolveState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
         # Row 2: splits of the last step.
         splits = self.buffers.splits[2].to(torch.float64, copy=True)
-        return PdhgState(splits, self._prices(self._program.problem()))
+        return SolveState(splits, self._prices(self._program.problem()))

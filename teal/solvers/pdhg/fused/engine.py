@@ -24,7 +24,7 @@ from teal.solvers.pdhg.fused.demand_value import DemandValue, demand_value_rows
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples.sample import SampleAnswer
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 # Largest number of matrices that are solved together.
 MAX_LANES = 16
@@ -77,7 +77,7 @@ class FusedEngine:
     def __init__(
         self,
         problem: Problem,
-        state: PdhgState | None,
+        state: SolveState | None,
         dtype: torch.dtype,
         passes: Passes | None = None,
     ) -> None:
@@ -235,7 +235,7 @@ class FusedEngine:
         )
         return program, primal_weight.numpy().copy()
 
-    def _start(self, state: PdhgState | None) -> None:
+    def _start(self, state: SolveState | None) -> None:
         """Set the point from which the first iteration restarts to ``state``, or to zeros.
 
         Its splits w and dual variables y take the place of the last step T(z).
@@ -268,7 +268,7 @@ class FusedEngine:
         # where all are 0).
         self._init_iterates(is_repairing=True)
 
-    def restart(self, state: PdhgState, weight_factor: float = 1.0, iterations: int = 0) -> None:
+    def restart(self, state: SolveState, weight_factor: float = 1.0, iterations: int = 0) -> None:
         """Restart the iteration from another state; the incumbent stays.
 
         Args:
@@ -517,9 +517,9 @@ class FusedEngine:
         """Return the incumbent splits (B, D, K) and prices (B, E), in float64."""
         return torch.from_numpy(self._passes.best_splits()), self._incumbent_prices
 
-    def state(self) -> PdhgState:
+    def state(self) -> SolveState:
         """Return splits (B, D, K) and prices (B, E) of the last PDHG step, feasible or not."""
-        return PdhgState(
+        return SolveState(
             torch.from_numpy(self._passes.stepped_splits()),
             self._matrices_from_lanes(self._prices()),
         )

@@ -39,7 +39,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 
 _MIN_DIVISOR = 1e-300  # replaces 0 as a divisor
 _SUM_ROUNDING = 1e-13  # rounding of sums of flows in float64, as a share of all demand
@@ -58,7 +58,7 @@ class DroppedFlowEngine(PlainEngine):
         state: warm start, splits (1, D, K) and prices (S, E); None for zero splits and prices.
     """
 
-    def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
+    def __init__(self, problem: Problem, limits: FloatArray, state: SolveState | None) -> None:
         # Demand of each scenario: (S, D) and its sum (S,), Gbit/s.
         problem = problem.to(torch.float64)
         DenseEngine.__init__(self, problem, torch.ones(1, 1))

@@ -59,7 +59,7 @@ from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.scenarios import kernels as scenario_kernels
 from teal.solvers.pdhg.scenarios.dropped_flow import DroppedFlowEngine, dropped_flow, tail_mean
 from teal.solvers.pdhg.search import LARGE_WORK, Search
-from teal.solvers.result import PdhgState, ProgressCallback, Solution
+from teal.solvers.result import ProgressCallback, Solution, SolveState
 
 
 class ScenarioPasses:
@@ -488,7 +488,7 @@ def _check_supported(problem: Problem, tail: float, gap: float) -> None:
 
 def _warm_start_state(
     problem: Problem, warm_start: tuple[Tensor, Tensor], counted_rows: Tensor
-) -> PdhgState:
+) -> SolveState:
     """Return the engine's start from the splits and prices of an earlier result.
 
     Args:
@@ -508,11 +508,11 @@ def _warm_start_state(
             f"splits and prices of the shapes {expected[0]} and {expected[1]}",
             f"{tuple(splits.shape)} and {tuple(prices.shape)}",
         )
-    return PdhgState(splits[None].to(torch.float64), prices[counted_rows])
+    return SolveState(splits[None].to(torch.float64), prices[counted_rows])
 
 
 def _make_engine(
-    counted: Problem, limits: FloatArray, state: PdhgState | None, gap: float
+    counted: Problem, limits: FloatArray, state: SolveState | None, gap: float
 ) -> tuple[ScenarioEngine | DroppedFlowEngine, SampledScenarios | None]:
     """Return the engine of the objective, and its start from sampled demands on large networks.
 
@@ -593,7 +593,7 @@ class ScenarioEngine(FusedEngine):
         state: warm start, splits (1, D, K) and prices (S, E); None for even splits.
     """
 
-    def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
+    def __init__(self, problem: Problem, limits: FloatArray, state: SolveState | None) -> None:
         self._scenarios = problem.to(torch.float64)
         self._all_limits = limits
         # Groups of the largest width, or one group of the smallest width for all scenarios.
@@ -602,7 +602,7 @@ class ScenarioEngine(FusedEngine):
         self._groups = math.ceil(problem.batch / self._group_width)
         passes = ScenarioPasses(self._scenarios, self._groups, self._group_width)
         if state is not None:
-            state = PdhgState(
+            state = SolveState(
                 state.splits, torch.from_numpy(self._group_scenarios(state.prices.numpy())[None])
             )
         super().__init__(problem.row(0), state, torch.float64, passes)

@@ -19,7 +19,7 @@ from teal.solvers.pdhg.cuda import kernels
 from teal.solvers.pdhg.cuda.engine import CudaEngine
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.result import PdhgState
+from teal.solvers.result import SolveState
 from teal.testing import random_problem
 
 # The simulator takes a second for each iteration.
@@ -139,7 +139,7 @@ def test_cuda_buffers_are_reused_by_the_next_solve_of_the_same_shape() -> None:
 def test_a_warm_start_of_the_cuda_engine_keeps_the_bound_of_its_prices() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=2, batch=1)
     plain = pipeline.solve(problem, gap=1e-6, engine="plain")
-    engine = CudaEngine(_on_gpu(problem), PdhgState(plain.splits, plain.prices), torch.float64)
+    engine = CudaEngine(_on_gpu(problem), SolveState(plain.splits, plain.prices), torch.float64)
     assert engine.advance(1).item() == pytest.approx(plain.bound.item(), rel=1e-6)
 
 

@@ -14,7 +14,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import cuda
 from teal.solvers import pipeline
-from teal.solvers.result import PdhgResult
+from teal.solvers.result import SolveResult
 from teal.testing import random_problem
 from tests.stand_in_gpu import PLAIN, RecordedGraph, any_gpu, without_recordings
 
@@ -52,7 +52,7 @@ def _made(problem: Problem, demand: np.ndarray, device: str) -> Problem:
     )
 
 
-def _on_cpu(result: PdhgResult) -> list[torch.Tensor]:
+def _on_cpu(result: SolveResult) -> list[torch.Tensor]:
     numbers = result.value, result.bound, result.splits, result.prices
     return [one.cpu() for one in numbers]
 
@@ -122,7 +122,7 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
     capacity = problem.capacity.numpy()
     capacities = [capacity * rng.uniform(0.8, 1.2, (1, capacity.shape[1])) for _ in range(2)]
 
-    def solved(problem: Problem) -> list[PdhgResult]:
+    def solved(problem: Problem) -> list[SolveResult]:
         programs = [
             problem.with_demand(demand).with_capacity(torch.from_numpy(limit).to(problem.capacity))
             for demand, limit in zip(demands, capacities, strict=True)
@@ -142,5 +142,5 @@ def test_recorded_launches_compute_what_launches_one_by_one_do(
             torch.testing.assert_close(other, own, rtol=1e-12, atol=1e-12)
 
 
-def _solve(problem: Problem, start: PdhgResult | None = None) -> PdhgResult:
+def _solve(problem: Problem, start: SolveResult | None = None) -> SolveResult:
     return pipeline.solve(problem, gap=1e-4, max_iterations=5, warm_start=start)
