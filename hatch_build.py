@@ -2,7 +2,8 @@
 
 That is where ``pip install --no-build-isolation .`` or ``python -m build --no-isolation`` runs in
 an environment that has Teal's dependencies.  An isolated build has none, and torch alone would be
-gigabytes: it makes the wheel without machine code, whose kernels are compiled at first use.
+gigabytes: it makes the wheel without machine code, whose kernels are compiled at first use.  The
+service's kernels are in it if Teal itself is installed there, with its entry points.
 
 ``TEAL_MACHINE_CODE`` holds the arguments of ``python -m teal.app.machine_code``, and ``none`` for
 a wheel without machine code.
@@ -15,6 +16,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,11 @@ class MachineCode(BuildHookInterface[Any]):
             )
         if missing or wanted == "none":
             return
+        if not entry_points(group="teal.warm_up"):
+            self.app.display_warning(
+                "no machine code for the service in this wheel: install Teal before it is built "
+                "(pip install --no-build-isolation -e .)"
+            )
         made = Path(self.root) / "build" / "kernels_of_wheel"
         command = [sys.executable, "-m", "teal.app.machine_code", "--out", str(made)]
         subprocess.run([*command, *shlex.split(wanted)], cwd=self.root, check=True)

@@ -26,6 +26,14 @@ from typing import Any
 
 import figures
 
+# Old folder of a package -> its folder now.
+_MOVED_FOLDERS = {
+    "teal/client": "teal_serve/client",
+    "teal/evaluation": "teal_study/evaluation",
+    "teal/learning": "teal_study/learning",
+    "teal/planning": "teal_study/planning",
+    "teal/serving": "teal_serve",
+}
 PACKAGES = (
     "teal",
     "teal_availability",
@@ -343,6 +351,15 @@ def defined_by_project() -> frozenset[str]:
     return frozenset(defined)
 
 
+def _present_folder(file: str) -> str:
+    """Return the folder of a file, or the one to which its package has moved."""
+    folder = file.rpartition("/")[0]
+    for old, new in _MOVED_FOLDERS.items():
+        if folder == old or folder.startswith(f"{old}/"):
+            return new + folder.removeprefix(old)
+    return folder
+
+
 def changed_files(
     commit: str, paths: Sequence[str]
 ) -> Iterator[tuple[str, frozenset[tuple[str, str]] | None]]:
@@ -356,7 +373,16 @@ def changed_files(
         name of the file, and pairs of old and new identifier; None in their place if the code
         differs.
     """
-    diff = figures.git("diff", "--name-status", "--no-renames", commit, "HEAD", "--", *paths)
+    # Folders of packages that moved are compared with their old places.
+    old_paths = [
+        old + path.removeprefix(new)
+        for path in paths
+        for old, new in _MOVED_FOLDERS.items()
+        if path == new or path.startswith(f"{new}/")
+    ]
+    diff = figures.git(
+        "diff", "--name-status", "--no-renames", commit, "HEAD", "--", *paths, *old_paths
+    )
     files: dict[str, list[str]] = {"M": [], "D": [], "A": []}
     for line in diff.splitlines():
         status, file = line.split("\t")
@@ -364,7 +390,7 @@ def changed_files(
     for new_file in files["A"]:
         # A module may have been renamed: look for a deleted file of the folder with the same code.
         folder = new_file.rpartition("/")[0]
-        gone = [file for file in files["D"] if file.rpartition("/")[0] == folder]
+        gone = [file for file in files["D"] if _present_folder(file) == folder]
         matches = ((file, _compared(commit, file, new_file)) for file in gone)
         old_file, renamed = next((match for match in matches if match[1] is not None), ("", None))
         if old_file:

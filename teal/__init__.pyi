@@ -2,6 +2,11 @@
 
 import typing
 
+import teal_availability
+import teal_ip
+import teal_next
+import teal_study
+
 from .allocation.allocate import AllocatedHistory
 from .api import allocate
 from .app import plot
@@ -43,8 +48,61 @@ from .solvers.result import SolveResult, SolveState, Starter
 
 __version__: str
 
-# Names of the installed packages, which `import teal` has too (group ``teal.packages``).
-def __getattr__(name: str) -> typing.Any: ...
+# Names of the packages in the same wheel, which `import teal` has too (group ``teal.packages``);
+# their functions have types in the packages.
+AdmissionReport = teal_availability.AdmissionReport
+AvailabilityReport = teal_availability.AvailabilityReport
+Components = teal_availability.Components
+ExpansionReport = teal_availability.ExpansionReport
+Guarantee = teal_availability.Guarantee
+MergedStates = teal_availability.MergedStates
+Quantile = teal_availability.Quantile
+Request = teal_availability.Request
+States = teal_availability.States
+SurvivalStates = teal_availability.SurvivalStates
+admit: typing.Any
+availability: typing.Any
+common_quantile: typing.Any
+components_of: typing.Any
+expand: typing.Any
+guarantee_common_fraction: typing.Any
+guarantee_common_fractions: typing.Any
+guarantee_min_cvar: typing.Any
+guarantee_min_loss: typing.Any
+merge_states: typing.Any
+most_probable_states: typing.Any
+peak_requests: typing.Any
+survival_probabilities: typing.Any
+Check = teal_ip.Check
+CheckRun = teal_ip.CheckRun
+Checker = teal_ip.Checker
+Counters = teal_ip.Counters
+Estimate = teal_ip.Estimate
+EstimateRun = teal_ip.EstimateRun
+Estimator = teal_ip.Estimator
+Repaired = teal_ip.Repaired
+WorstLoad = teal_ip.WorstLoad
+ecmp_measurements: typing.Any
+estimate: typing.Any
+load_counters: typing.Any
+path_measurements: typing.Any
+policy_measurements: typing.Any
+repair: typing.Any
+save_counters: typing.Any
+simulate: typing.Any
+survey: typing.Any
+upgrade: typing.Any
+worst_load: typing.Any
+NextIntervals = teal_next.NextIntervals
+next_interval: typing.Any
+vary: typing.Any
+EvaluationReport = teal_study.EvaluationReport
+FailurePlan = teal_study.FailurePlan
+TrainReport = teal_study.TrainReport
+evaluate: typing.Any
+plan: typing.Any
+register_learner: typing.Any
+train: typing.Any
 
 __all__ = [
     "AllocatedHistory",

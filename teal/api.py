@@ -15,6 +15,7 @@ from teal.allocation.allocate import AllocatedHistory
 from teal.allocation.settings import AllocateOptions
 from teal.app.instance import instance_of, load_network
 from teal.app.options import with_options
+from teal.deprecated import with_moved_names
 
 
 @with_options(AllocateOptions)
@@ -31,3 +32,6 @@ def allocate(topology: Any, traffic: Any, options: AllocateOptions) -> Allocated
     """
     instance = instance_of(*load_network(topology, traffic, options), options)
     return allocation.allocate(instance, options)
+
+
+__getattr__ = with_moved_names(__name__)

@@ -1,6 +1,6 @@
 """Deprecated public names, which work for one release with a DeprecationWarning.
 
-All renamings are in the tables :data:`NAMES`, :data:`MOVED`, :data:`ATTRIBUTES`,
+All renamings are in the tables :data:`PACKAGES`, :data:`NAMES`, :data:`MOVED`, :data:`ATTRIBUTES`,
 :data:`KEYWORDS` and :data:`OPTIONS`.  A package whose names are loaded on first use passes its
 loader through :func:`with_old_names`; a class with renamed attributes has the decorator
 :func:`with_old_attributes`, a function with renamed keywords :func:`with_old_keywords`.  The
@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +63,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 # Package: name that moved -> its module, and its new name if that changed (``module:name``).
 MOVED: Mapping[str, Mapping[str, str]] = {
+    "teal.api": {"evaluate": "teal_study.api", "plan": "teal_study.api", "train": "teal_study.api"},
     "teal.solvers.pdhg": {
         "PdhgResult": "teal.solvers.result:SolveResult",
         "PdhgState": "teal.solvers.result:SolveState",
@@ -165,6 +167,20 @@ def with_moved_names(package: str) -> Callable[[str], Any]:
     return load
 
 
+def old_method(instance: object, old: str, new: str) -> Callable[..., Any] | None:
+    """Return the method of an object under its old name, with a warning; None if it has none.
+
+    Args:
+        instance: an object of a class that a package defines.
+        old, new: deprecated and current name of the method.
+    """
+    method: Callable[..., Any] | None = getattr(instance, old, None)
+    if method is not None:
+        message = f"{type(instance).__name__}.{old} is deprecated: name it {new}"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return method
+
+
 def with_old_attributes(cls: _Class) -> _Class:
     """Decorate a class: add properties with the deprecated names of its attributes in
     :data:`ATTRIBUTES`, which warn and read the current ones.
@@ -228,18 +244,16 @@ class _MovedModule(importlib.abc.Loader):
 
     def __init__(self, new_name: str) -> None:
         self._new_name = new_name
-        self._spec: importlib.machinery.ModuleSpec | None = None
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        """Import the module of the new name."""
-        del spec
-        module = importlib.import_module(self._new_name)
-        self._spec = module.__spec__
-        return module
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Let the import system create an empty module, which :meth:`exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own spec, which the import system has replaced."""
-        module.__spec__ = self._spec
+        """Put the module of the new name in the place of the empty one.
+
+        The import system returns what ``sys.modules`` has under the old name then.
+        """
+        sys.modules[module.__name__] = importlib.import_module(self._new_name)
 
 
 class _MovedPackages(importlib.abc.MetaPathFinder):
@@ -256,6 +270,8 @@ class _MovedPackages(importlib.abc.MetaPathFinder):
         if new_package is None:
             return None
         new_name = f"{new_package}{inner_dot}{inner}"
+        if importlib.util.find_spec(new_name) is None:
+            return None
         warnings.warn(
             f"module {fullname} is deprecated: use {new_name}", DeprecationWarning, stacklevel=2
         )

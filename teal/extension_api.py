@@ -1,5 +1,5 @@
-"""Names of the core package that extension packages may use, in addition to those of
-``import teal``.
+"""Names of the core, the service and the studies that extension packages may use, in addition to
+those of ``import teal``.
 
 Other names may change without notice.  A test checks that the extension packages of this repository
 use only these names.

@@ -132,7 +132,8 @@ def promise_table(report: AvailabilityFigures) -> Table:
         Column("at most", "share_at_most", _share),
         Column("gap", "gap", _share),
         Column("minutes lost a year", "lost_minutes_at_most", text=_lost, optional=True),
-        Column("true share", "quantile", percent, optional=True),
+        Column("quantile share", "quantile", percent, optional=True),
+        Column("quantile at most", "quantile_at_most", percent, optional=True),
         Column("demands excluded", "left_out", str),
     )
     title = "promises: mean share of all traffic, of every demand, or of the least served demand"

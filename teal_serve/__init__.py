@@ -1,3 +1,3 @@
 """Allocation service for controllers: HTTP API (`http`), allocation engine (`engine`), one process
-or Ray Serve.
+or Ray Serve; its Python clients (`client`), which need no torch.
 """

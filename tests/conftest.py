@@ -3,6 +3,7 @@ a browser."""
 
 from __future__ import annotations
 
+import ast
 import collections
 import importlib.util
 import json
@@ -70,10 +71,29 @@ hypothesis.settings.load_profile("teal")
 numba.set_num_threads(1)
 torch.set_num_threads(1)
 
+# Packages that cannot be imported in this run.
+WITHOUT = tuple(filter(None, os.environ.get("TEAL_WITHOUT", "").split(",")))
 DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 # Seconds of the tests that take the longest, on two cores: `make durations` stores them.
 DURATIONS = Path(__file__).parent / "durations.json"
 LEAST_STORED_S = 0.5
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files that import a package of ``TEAL_WITHOUT`` at their top."""
+    if not WITHOUT or collection_path.suffix != ".py":
+        return None
+    imported = {
+        name
+        for node in ast.parse(collection_path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+    }
+    return True if {name.split(".")[0] for name in imported} & set(WITHOUT) else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -153,8 +173,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
             cause is None
             or "CI" in os.environ
             or str(cause.name).startswith(("teal", "baselines", "tests"))
-        ):
+        ) and str(getattr(cause, "name", "")).split(".")[0] not in WITHOUT:
             raise
+        assert cause is not None
         pytest.skip(f"needs {cause.name}")
 
 

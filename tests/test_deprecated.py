@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import teal
 from teal.app.command import EXIT_INPUT
@@ -22,10 +24,13 @@ from teal.cli.commands import COMMANDS
 from teal.deprecated import ATTRIBUTES, KEYWORDS, MOVED, NAMES, OPTIONS, PACKAGES, new_option
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.problem.condition import Condition
+from teal.objectives import Objective
+from teal.problem.condition import Condition, together
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal.schemes.past import Past
+from teal.solvers import pipeline
+from teal.testing import random_problem
 from teal_availability import (
     common_quantile,
     guarantee_common_fraction,
@@ -91,6 +96,8 @@ def test_a_module_of_a_package_that_moved_warns_and_is_the_same_module(
     assert moved.__name__ == f"{new}.{inner}"
     assert moved.__spec__ is not None
     assert moved.__spec__.name == f"{new}.{inner}"
+    assert getattr(importlib.import_module(new), inner.split(".")[0]).__name__.startswith(new)
+    assert importlib.util.find_spec(f"{old}.no_such_module") is None
 
 
 def test_an_old_name_works_through_teal_too() -> None:
@@ -255,3 +262,33 @@ def test_a_condition_with_the_old_name_of_its_factory_is_built_by_the_new_one() 
 
     build: Any = Old.from_request
     assert build("request") == (Old, "request")
+
+
+def test_a_condition_with_the_old_name_of_its_requirement_still_excludes_others() -> None:
+    with pytest.warns(DeprecationWarning, match="refuses is deprecated: name it unmet_requirement"):
+
+        class Alone(Condition):
+            name = "alone"
+
+            def refuses(self, objective: Any, other_conditions: Any) -> str:
+                return "no objective at all"
+
+    assert Alone().unmet_requirement(Objective(), ()) == "no objective at all"
+    with pytest.raises(InputError, match="no objective at all"):
+        together(Objective(), (), Alone())
+
+
+def test_a_starter_with_the_old_name_of_its_warm_up_is_warmed_up() -> None:
+    problem = random_problem(1)
+    warmed = []
+
+    class Old:
+        def start(self, problem: Any) -> Any:
+            return problem.even_splits, torch.zeros_like(problem.capacity)
+
+        def rehearse(self, problem: Any) -> None:
+            warmed.append(problem)
+
+    with pytest.warns(DeprecationWarning, match="Old.rehearse is deprecated: name it warm_up"):
+        pipeline.prepare(problem, starter=Old(), engine="fused")
+    assert warmed == [problem]

@@ -3,6 +3,8 @@ any."""
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.metadata
 import json
 import os
@@ -12,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.house import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 # As if these packages were not installed: their modules cannot be imported.
@@ -211,3 +215,23 @@ asyncio.run(ask())
     assert matrices == 1
     assert [status for status, _ in faults] == [422, 422]
     assert all("install a package" in message for _, message in faults), faults
+
+
+def test_the_stub_of_teal_names_what_packages_add() -> None:
+    """Type checkers know `teal.plan` and the others, and report a name that no package has."""
+    stub = ast.parse((ROOT / "teal" / "__init__.pyi").read_text(encoding="utf-8"))
+    declared = {
+        target.id
+        for node in stub.body
+        for target in (
+            node.targets
+            if isinstance(node, ast.Assign)
+            else [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else []
+        )
+        if isinstance(target, ast.Name)
+    }
+    packages = [importlib.import_module(name) for name in PACKAGES[1:]]
+    added = {name for package in packages for name in getattr(package, "__all__", ())}
+    assert declared - {"__all__", "__version__"} == added

@@ -70,6 +70,10 @@ def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
         "teal/py.typed",
         "teal/__init__.pyi",
         "baselines/lp_all.py",
+        "teal_serve/http/assets/page.html",
+        "teal_serve/py.typed",
+        "teal_study/__init__.pyi",
+        "teal_study/py.typed",
         "teal/_shipped/data/b4.json",
         "teal/_shipped/models/b4/model.safetensors",
     ):

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import torch
@@ -33,7 +35,7 @@ from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.solvers import columns
-from teal.solvers.calibration import NEAR, Calibration, calibrate, share_near
+from teal.solvers.calibration import NEAR, Calibration, calibrate, require_networks, share_near
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.warm_up import three_nodes, warm_up_checks, warm_up_kernels
@@ -297,16 +299,31 @@ def _marker(task: str, target: Processor | None = None) -> str:
         task: name of the task.
         target: processor of its kernels; None for this machine's.
     """
-    return f"{task.replace(' ', '-')}.{_sources(target)[:32]}.done"
+    packages = ("teal",) if task in _TASKS else ("teal", *_packages_of_tasks())
+    return f"{task.replace(' ', '-')}.{_sources(packages, target)[:32]}.done"
 
 
 @functools.cache
-def _sources(target: Processor | None) -> str:
-    """Return the hexadecimal SHA-256 of all source files with kernels and of a processor, None for
-    this machine's.
+def _packages_of_tasks() -> tuple[str, ...]:
+    """Return the packages whose kernels tasks of packages may call: those that announce tasks, and
+    those with parts of the service.
     """
-    package = Path(__file__).parents[1]
-    sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
+    points = (*entry_points(group="teal.warm_up"), *entry_points(group="teal.service"))
+    return tuple(sorted({point.module.partition(".")[0] for point in points}))
+
+
+@functools.cache
+def _sources(packages: tuple[str, ...], target: Processor | None) -> str:
+    """Return the hexadecimal SHA-256 of all source files with kernels and of a processor.
+
+    Args:
+        packages: names of the packages with the files; those that are not installed have none.
+        target: processor of the kernels; None for this machine's.
+    """
+    specs = filter(None, map(importlib.util.find_spec, packages))
+    folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
+    files = (file for folder in folders for file in sorted(Path(folder).rglob("*.py")))
+    sources = (file.read_bytes() for file in files)
     return content_key(
         [source for source in sources if _IMPORT in source], machine_fingerprint(target)
     )
@@ -371,6 +388,8 @@ def warm_up_outcome(config: WarmUpConfig, _: Notify) -> Outcome:
     """Run `teal warm-up`: compile all kernels, calibrate the cost model if asked; return lines that
     say so.
     """
+    if config.calibrate:
+        require_networks()
     run_warm_up(config)
     text = "all kernels are compiled for this machine"
     if not config.calibrate:
@@ -395,7 +414,7 @@ def _describe(calibration: Calibration) -> str:
         "with factors fitted on other networks"
     )
     if calibration.path is None:
-        return f"{measured}\nthe model fits this machine already: no factors are stored"
+        return f"{measured}\nfactors would not improve the choice on this machine: none are stored"
     return f"{measured}\nfactors for this machine: {calibration.path}"
 
 

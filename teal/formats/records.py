@@ -40,12 +40,11 @@ class LinkRecord:
         field: location in the file, for messages.
         other_attributes: names of other attributes, for messages.
         metric: IGP metric; None if the file has none.
-        has_failed: whether the link is out of service, so that its capacity becomes 0.
+        has_failed: whether the link is out of service (a cable in both directions), so that its
+            capacity becomes 0.
         metric_back: IGP metric of the reverse direction of a cable; None if it equals ``metric``.
         te_metric: TE metric; None if the link has none.
         affinities: names of its affinities (administrative groups).
-        has_failed_back: whether the reverse direction of a cable is out of service; None if it
-            equals ``has_failed``.
         cost: cost of one Gbit/s; None if the file has none.
     """
 
@@ -60,7 +59,6 @@ class LinkRecord:
     metric_back: float | None = None
     te_metric: float | None = None
     affinities: frozenset[str] = frozenset()
-    has_failed_back: bool | None = None
     cost: float | None = None
 
 
@@ -481,19 +479,14 @@ class _LinkCollector:
         self.cables.add(ends)
         if not self.directed and ends[::-1] in self.cables:
             self.repeated.append(f"{record.field} ({record.source} -> {record.target})")
-        # The reverse direction of a cable may have its own metric and status.
+        # The reverse direction of a cable may have its own metric.
         metric_back = record.metric if record.metric_back is None else record.metric_back
-        has_failed_back = (
-            record.has_failed if record.has_failed_back is None else record.has_failed_back
-        )
-        directions = [(ends, record.metric, record.has_failed)]
+        directions = [(ends, record.metric)]
         if not self.directed:
-            directions.append((ends[::-1], metric_back, has_failed_back))
+            directions.append((ends[::-1], metric_back))
         self.links += [
-            _directed_link(
-                record, direction_ends, capacity, latency, metric, has_failed, self.where
-            )
-            for direction_ends, metric, has_failed in directions
+            _directed_link(record, direction_ends, capacity, latency, metric, self.where)
+            for direction_ends, metric in directions
         ]
 
     def notes(self) -> tuple[str, ...]:
@@ -566,7 +559,6 @@ def _directed_link(
     capacity: float | None,
     latency: float,
     metric: float | None,
-    has_failed: bool,
     where: str,
 ) -> _DirectedLink:
     """Build one direction of a record's link after checking its metrics.
@@ -577,14 +569,13 @@ def _directed_link(
         capacity: Gbit/s; None for a failed link without a capacity.
         latency: ms.
         metric: IGP metric of this direction; None for none.
-        has_failed: whether this direction is out of service, so that its capacity becomes 0.
         where: file or name, for messages.
     """
     te_metric = _checked_metric(record.te_metric, record.field, where, "te_metric") or 0.0
     metric = _checked_metric(metric, record.field, where)
     return _DirectedLink(
         ends,
-        0.0 if has_failed or capacity is None else capacity,
+        0.0 if record.has_failed or capacity is None else capacity,
         latency,
         metric,
         te_metric,

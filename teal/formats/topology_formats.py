@@ -1,4 +1,5 @@
-"""Registry of network file formats: suffixes, readers, writers, and what each format omits.
+"""Registry of network file formats: suffixes, readers, writers, and what each format omits; advice
+on formats that Teal does not read.
 
 Code adds a format by :func:`register_topology_format`, an installed package by an entry point in
 the group ``teal.topology_formats``.

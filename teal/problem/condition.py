@@ -69,6 +69,10 @@ class Rewritten:
         )
 
 
+# Methods of conditions that packages may still define: old name -> new name.
+_OLD_METHODS = {"asked": "from_request", "refuses": "unmet_requirement"}
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConditionRequest:
     """Data of a service request for a condition.
@@ -134,12 +138,13 @@ class Condition:
         return {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accept the old name ``asked`` of :meth:`from_request`, with a warning."""
+        """Accept the old names of methods, with a warning."""
         super().__init_subclass__(**options)
-        if "asked" in vars(cls) and "from_request" not in vars(cls):
-            message = f"{cls.__name__}.asked is deprecated: name it from_request"
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
-            cls.from_request = vars(cls)["asked"]  # type: ignore[method-assign]
+        for old, new in _OLD_METHODS.items():
+            if old in vars(cls) and new not in vars(cls):
+                message = f"{cls.__name__}.{old} is deprecated: name it {new}"
+                warnings.warn(message, DeprecationWarning, stacklevel=2)
+                setattr(cls, new, vars(cls)[old])
 
     @classmethod
     def from_request(cls, request: ConditionRequest) -> Self:

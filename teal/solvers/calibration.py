@@ -28,6 +28,7 @@ from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.runtime.interruptible import Deadline
 from teal.runtime.progress import progress_bar
 from teal.solvers import cost_model, pipeline
 from teal.solvers.cost_model import Factors, Features
@@ -57,16 +58,15 @@ _LOADS = (1.5, 6.0)
 # Utilities are measured on networks up to this scan size, in trie nodes and path slots.
 _MAX_UTILITY_SCAN = 10_000
 _SOLVE_LIMIT_S = 5.0
-# No further network is begun after this time, s.
+# No case is begun after this time, s.
 _LIMIT_S = 300.0
 # A choice is near the fastest engine within this ratio of times.
 NEAR = 1.15
 GAPS = (1e-2, 1e-4, 1e-6)
 BATCH = 16
-# Repeated calls of a solve end after these seconds or calls; a longer one is not repeated.
+# Repeated calls of a solve end after these seconds or calls; after a long call at once.
 _REPEAT_S = 0.1
 _MAX_REPEATS = 5
-_LONG_CALL_S = 1.0
 _MAX_ITERATIONS = 1_000_000
 # Factor on the time of an engine that missed the target.
 _MISSED = 3.0
@@ -99,6 +99,8 @@ class Case:
 def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
     """Yield the cases of a network: cold and warm for one matrix, cold for a batch.
 
+    Programs in which no engine reaches the target are left out: their times are not known.
+
     Args:
         network: name of the network.
         problem: matrices of one program, at least 2; the first gives warm starts.
@@ -126,25 +128,24 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
                     max_iterations=_MAX_ITERATIONS,
                 )
 
+            measured_s = _measured_in_turn(solve, gap, limit_s)
+            if not measured_s:
+                continue
             program = cost_model.features_of(part, size, gap)
-            yield Case(
-                network,
-                program,
-                is_warm,
-                _measured_in_turn(solve, gap, limit_s),
-                {
-                    engine: cost_model.uncorrected_seconds(engine, program, is_warm=is_warm)
-                    for engine in _ENGINES
-                },
-            )
+            predicted_s = {
+                engine: cost_model.uncorrected_seconds(engine, program, is_warm=is_warm)
+                for engine in _ENGINES
+            }
+            yield Case(network, program, is_warm, measured_s, predicted_s)
 
 
 def _measured_in_turn(
     solve: Callable[[str, float], SolveResult], gap: float, limit_s: float
 ) -> dict[str, float]:
-    """Return the median seconds of each engine, called in turn.
+    """Return the median seconds of each engine, called in turn; three times as much if it misses
+    the target, and {} if all miss it.
 
-    The first call of each loads its kernels and is not counted, unless it is long.
+    The first call of each loads its kernels and is not counted; a long call is repeated once.
 
     Args:
         solve: function of engine and deadline.
@@ -155,17 +156,18 @@ def _measured_in_turn(
     penalty: dict[str, float] = {}
     for repeat in range(_MAX_REPEATS + 1):
         for engine, name in _ENGINES.items():
-            is_long = bool(times[engine]) and times[engine][0] > _LONG_CALL_S
-            if repeat > 1 and (is_long or sum(times[engine]) > _REPEAT_S):
+            if repeat > 1 and sum(times[engine]) > _REPEAT_S:
                 continue
             begin = time.perf_counter()
             result = solve(name, limit_s)
             elapsed_s = time.perf_counter() - begin
-            if repeat == 0:
-                has_reached = float(result.gap.max()) <= gap * (1 + 1e-4)
-                penalty[engine] = 1.0 if has_reached else _MISSED
-            if repeat > 0 or elapsed_s > _LONG_CALL_S:
+            if repeat > 0:
                 times[engine].append(elapsed_s)
+                continue
+            has_reached = float(result.gap.max()) <= gap * (1 + 1e-4)
+            penalty[engine] = 1.0 if has_reached else _MISSED
+        if min(penalty.values()) == _MISSED:
+            return {}
     return {engine: penalty[engine] * statistics.median(part) for engine, part in times.items()}
 
 
@@ -243,34 +245,43 @@ class Calibration:
         }
 
 
+def require_networks() -> None:
+    """Raise InputError if the networks of a calibration are not installed."""
+    load_topology(_NETWORKS[0])
+
+
 def calibrate() -> Calibration:
     """Measure the engines on public networks; store the factors if they improve the choice on
-    networks that they were not fitted on.
+    networks that they were not fitted on, and remove those of an earlier calibration if not.
+
+    Raises:
+        InputError: the networks are not installed.
     """
-    cases = []
-    for measured in _measured_cases():
-        cases += measured
+    cases = list(_measured_cases())
     before = regrets(cases, {})
     after = held_out_regrets(cases)
     if np.mean(np.log(after)) >= np.mean(np.log(before)):
+        cost_model.remove_factors()
         return Calibration(cases, before, after, {}, None)
     factors = factors_of(cases)
     return Calibration(cases, before, after, factors, cost_model.store_factors(factors))
 
 
-def _measured_cases() -> Iterator[list[Case]]:
-    """Yield the cases of each network and objective, until the time is over."""
-    begin = time.monotonic()
-    with progress_bar(
-        total=len(_NETWORKS) * len(_OBJECTIVES), desc="measuring", unit="program"
-    ) as bar:
-        for index, network in enumerate(_NETWORKS):
-            if time.monotonic() - begin > _LIMIT_S:
-                break
-            load = _LOADS[index % len(_LOADS)]
-            for problem in _problems(network, load):
-                yield list(measure(network, problem, _SOLVE_LIMIT_S))
-                bar.update(1)
+def _measured_cases() -> Iterator[Case]:
+    """Yield the cases of all networks and objectives, until the time is over."""
+    problems = [
+        (network, problem)
+        for index, network in enumerate(_NETWORKS)
+        for problem in _problems(network, _LOADS[index % len(_LOADS)])
+    ]
+    end = Deadline.after(_LIMIT_S)
+    with progress_bar(total=len(problems), desc="measuring", unit="program") as bar:
+        for network, problem in problems:
+            for case in measure(network, problem, _SOLVE_LIMIT_S):
+                yield case
+                if end.is_over:
+                    return
+            bar.update(1)
 
 
 def _problems(network: str, load: float) -> Iterator[Problem]:

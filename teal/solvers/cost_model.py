@@ -106,8 +106,19 @@ def seconds(engine: str, program: Features, *, is_warm: bool) -> float:
         program: features of the program.
         is_warm: whether the search has a warm start.
     """
-    factor = _stored_factors().get(factor_key(engine, program.kind, is_warm=is_warm), 1.0)
-    return factor * uncorrected_seconds(engine, program, is_warm=is_warm)
+    predicted_s = uncorrected_seconds(engine, program, is_warm=is_warm)
+    return factor(engine, program, is_warm=is_warm) * predicted_s
+
+
+def factor(engine: str, program: Features, *, is_warm: bool) -> float:
+    """Return the factor on the predicted seconds of an engine on this machine; 1 if none is stored.
+
+    Args:
+        engine: "interior" or "pdhg".
+        program: features of the program.
+        is_warm: whether the search has a warm start.
+    """
+    return _stored_factors().get(factor_key(engine, program.kind, is_warm=is_warm), 1.0)
 
 
 def uncorrected_seconds(engine: str, program: Features, *, is_warm: bool) -> float:
@@ -169,10 +180,12 @@ def seconds_from_model(program: Features) -> float:
     Args:
         program: features of the program.
     """
-    cold_s = seconds("interior", program, is_warm=False)
+    cold_s = uncorrected_seconds("interior", program, is_warm=False)
     start = _model()["price_gnn"]
     model_s = start["seconds"] + start["seconds_per_scan_entry"] * program.scan
-    return (1 - start["saved_share"]) * cold_s + program.batch * model_s
+    total_s = (1 - start["saved_share"]) * cold_s + program.batch * model_s
+    # A calibration does not measure the model: its factor is that of interior points.
+    return factor("interior", program, is_warm=False) * total_s
 
 
 def saves_time_from_model(program: Features) -> bool:
@@ -238,6 +251,12 @@ def store_factors(factors: Factors) -> Path:
     return path
 
 
+def remove_factors() -> None:
+    """Remove the stored factors for this machine, if there are any."""
+    _factors_path().unlink(missing_ok=True)
+    _stored_factors.cache_clear()
+
+
 def _factors_path() -> Path:
     """Return the file of the factors for this cost model, processor and number of threads."""
     key = content_key(PATH.read_bytes(), tuple(processor()), numba.config.NUMBA_NUM_THREADS)
@@ -246,7 +265,7 @@ def _factors_path() -> Path:
 
 @functools.cache
 def _stored_factors() -> Factors:
-    """Return the factors of the last calibration of this machine; none without one.
+    """Return the stored factors for this machine; none without a calibration that stored some.
 
     They are read once a process.
     """

@@ -174,7 +174,9 @@ def _choose_by_time(
         return Choice(tuple(turns), predicted_s, "shortest predicted time")
     # PDHG may need many times the iterations that are predicted: after the time of interior points
     # these continue.
-    max_iterations = cost_model.pdhg_iterations_within(problem, best_s)
+    is_warm = start.state is not None
+    pdhg_factor = cost_model.factor("pdhg", first.features(limits.gap), is_warm=is_warm)
+    max_iterations = cost_model.pdhg_iterations_within(problem, best_s / pdhg_factor)
     pdhg_turns = (
         Turn(pdhg, start, max_iterations),
         Turn(interior, None),

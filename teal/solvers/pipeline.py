@@ -29,6 +29,7 @@ from typing import Protocol, TypedDict, Unpack, runtime_checkable
 import torch
 from torch import Tensor
 
+from teal.deprecated import old_method
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
@@ -601,7 +602,9 @@ def prepare(
             interior.warm_up_for(problem.ops.mask.numel())
         return
     # The model, and the kernels of sequences of programs.
-    warm_up_starter = getattr(starter, "warm_up_kernels", None)
+    warm_up_starter = getattr(starter, "warm_up_kernels", None) or old_method(
+        starter, "rehearse", "warm_up_kernels"
+    )
     if warm_up_starter is not None and _may_use_model(problem, engine):
         warm_up_starter(problem)
     if problem.classes is not None and not problem.conditions:

@@ -318,7 +318,9 @@ def expand_in_modules(
         cuts.add(tested.cuts)
         if report is not None:
             report(num_rounds, incumbent.cost, bound)
-        is_done = not len(tested.cuts) or incumbent.cost - bound <= gap * incumbent.cost
+        # Without an incumbent its cost is infinite, and no gap is closed.
+        is_closed = math.isfinite(incumbent.cost) and incumbent.cost - bound <= gap * incumbent.cost
+        is_done = is_closed or not len(tested.cuts)
         if is_done or time_limit.is_over or num_rounds >= _MAX_ROUNDS:
             break
     # No feasible modules in time: round the capacity that the loads need up to modules.

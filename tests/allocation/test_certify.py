@@ -204,6 +204,7 @@ def test_wrong_settings_are_refused(
 
 
 def test_every_row_of_an_evaluation_is_proved(tmp_path: Path) -> None:
+    pytest.importorskip("teal_study", reason="needs the package teal_study")
     command = [
         "evaluate",
         *_NETWORK,

@@ -15,7 +15,6 @@ from teal.cli import main
 from teal.cli.commands import COMMANDS
 from teal.formats.rows import read_csv
 from teal.objectives import SINGLE_PROGRAMS
-from teal_study.evaluation.rows import Row
 
 
 def test_solve_and_evaluate_say_what_each_class_gets(
@@ -54,6 +53,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(
         "--limit",
         "2",
     ]
+    pytest.importorskip("teal_study", reason="needs the package teal_study")
     assert main(["evaluate", *traffic, *classes, *schemes, "--out", str(results)]) == 0
     with (results / "results.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -104,7 +104,10 @@ def test_solve_moves_no_more_than_it_may(
         assert main(["solve", *traffic, *wrong]) == 2
     results = tmp_path / "results"
     schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--split", "all", "--churn", "0.5,2%"]
+    pytest.importorskip("teal_study", reason="needs the package teal_study")
     assert main(["evaluate", *traffic, *schemes, "--out", str(results)]) == 0
+    from teal_study.evaluation.rows import Row
+
     rows = read_csv(results / "results.csv", Row)
     assert sum(row.protocol == "churn" for row in rows) == 2 * 2 * 3  # not the first matrix
     value = {(row.scheme, row.index, row.level): row.value for row in rows}

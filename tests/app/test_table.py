@@ -100,6 +100,7 @@ def test_cells_are_as_in_the_terminal_and_escaped_for_each_language() -> None:
 
 @pytest.mark.slow
 def test_the_tables_of_an_evaluation_are_written_beside_its_charts(tmp_path: Path) -> None:
+    pytest.importorskip("teal_study", reason="needs the package teal_study")
     run, figures = tmp_path / "run", tmp_path / "figures"
     evaluate = [
         "evaluate",

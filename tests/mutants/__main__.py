@@ -24,12 +24,11 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.house import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 _COPIED = (
-    "teal",
-    "teal_ip",
-    "teal_next",
-    "teal_availability",
+    *PACKAGES,
     "baselines",
     "tests",
     "benchmarks",

@@ -304,6 +304,7 @@ def test_commands_take_a_file_of_functions(
         "--limit",
         "1",
     ]
+    pytest.importorskip("teal_study", reason="needs the package teal_study")
     assert main(["evaluate", *with_file, *schemes, "--out", str(tmp_path / "runs")]) == 0
     with (tmp_path / "runs" / "results.csv").open(newline="") as stream:
         by_scheme = {row["scheme"]: float(row["value"]) for row in csv.DictReader(stream)}

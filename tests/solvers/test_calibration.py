@@ -6,12 +6,18 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
+from teal.runtime.interruptible import Deadline
 from teal.solvers import calibration, cost_model
 from teal.solvers.calibration import Case, factors_of, held_out_regrets, regrets
+from teal.solvers.contract import Limits, Start
 from teal.solvers.cost_model import Features, features
+from teal.solvers.engine_choice import choose_engines
 from teal.testing import random_problem
 
 
@@ -103,6 +109,79 @@ def test_a_factor_that_is_no_positive_number_is_ignored(factor: str) -> None:
         assert cost_model.seconds(engine, program, is_warm=False) == pytest.approx(
             expected * uncorrected
         )
+
+
+def test_factors_are_stored_where_they_help_and_removed_where_they_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Interior points are four times slower here than predicted, on both networks; then on one."""
+    measured = [_case(name, (4.0, 1.0), (2.0, 2.0)) for name in "ab"]
+    monkeypatch.setattr(calibration, "_measured_cases", lambda: iter(measured))
+    found = calibration.calibrate()
+    assert found.before == [2.0, 2.0]
+    assert found.after == [1.0, 1.0]
+    assert found.path is not None
+    assert found.factors["interior, shed, cold"] == pytest.approx(4.0)
+    assert cost_model.factor("interior", _program(), is_warm=False) == pytest.approx(4.0)
+    measured[1] = _case("b", (1.0, 1.0), (8.0, 2.0))
+    found = calibration.calibrate()
+    assert found.path is None
+    assert found.factors == {}
+    assert cost_model.factor("interior", _program(), is_warm=False) == 1.0
+
+
+def test_equal_factors_change_no_choice() -> None:
+    """On a machine that is three times slower in everything, the same engines and iterations."""
+    problem = random_problem(5, nodes=25, density=0.15, batch=16)  # for which PDHG begins
+    size = cost_model.features_of(problem, (20, 400, 5_000), 1e-2)
+
+    def chosen() -> tuple[list[int | None], bool]:
+        choice = choose_engines(
+            problem, Start(), Limits(1e-2, Deadline(), 10_000), "auto", None, may_span_decades=False
+        )
+        return [turn.max_iterations for turn in choice.turns], cost_model.saves_time_from_model(
+            size
+        )
+
+    before = chosen()
+    assert before[0][0] is not None
+    cost_model.store_factors(
+        {
+            cost_model.factor_key(engine, kind, is_warm=is_warm): 3.0
+            for engine in ("interior", "pdhg")
+            for kind in ("shed", "carry", "utility")
+            for is_warm in (False, True)
+        }
+    )
+    assert chosen() == before
+
+
+def _solved(gap: float) -> Any:
+    return SimpleNamespace(gap=torch.tensor([gap]))
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(1e-3, 0.5), (0.1, 1.5)])
+def test_the_first_call_and_the_target_decide_what_a_time_counts(
+    monkeypatch: pytest.MonkeyPatch, gap: float, expected: float
+) -> None:
+    """A clock of its own: the first call of each engine loads kernels and takes 8 s, further ones
+    0.5 s; an engine that misses the target counts three times."""
+    clock = [0.0]
+    calls: list[str] = []
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+
+    def solve(engine: str, deadline: float) -> Any:
+        clock[0] += 0.5 if engine in calls else 8.0
+        calls.append(engine)
+        return _solved(1e-3 if engine == "interior" else gap)
+
+    measured = calibration._measured_in_turn(solve, 1e-2, 5.0)
+    assert measured == pytest.approx({"interior": 0.5, "pdhg": expected})
+    assert calls == ["interior", "fused"] * 2
+
+
+def test_a_program_that_no_engine_solves_is_left_out() -> None:
+    assert calibration._measured_in_turn(lambda engine, deadline: _solved(0.1), 1e-2, 5.0) == {}
 
 
 def test_a_network_is_measured_cold_warm_and_in_a_batch() -> None:

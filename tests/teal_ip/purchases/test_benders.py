@@ -21,7 +21,7 @@ from teal.runtime.interruptible import Deadline
 from teal.solvers.pipeline import solve
 from teal.testing import make_topology, random_topology
 from teal_ip.purchases import testing
-from teal_ip.purchases.benders import expand_capacity, expand_in_modules
+from teal_ip.purchases.benders import expand_capacity, expand_in_modules, needs
 from teal_ip.purchases.cuts import Cuts, cheapest_expansion
 from teal_ip.purchases.scenarios import Scenarios, scenarios_of
 
@@ -161,6 +161,12 @@ def test_modules_cost_what_the_whole_integer_program_says(seed: int) -> None:
     assert found.bound <= whole.fun * (1 + 1e-6)
     assert found.reached
     assert np.allclose(found.bought / size, np.round(found.bought / size))
+    # Without a cut the first modules do not fit: no gap is closed before some do.
+    no_cuts = needs(scenarios, np.zeros(cables))
+    near = expand_in_modules(scenarios, no_cuts, [(size, 1.0)], gap=0.1)
+    assert near.reached
+    assert near.bound <= whole.fun * (1 + 1e-6)
+    assert near.cost <= whole.fun / 0.9 * (1 + 1e-6)
 
 
 def test_a_triangle_by_hand() -> None:
