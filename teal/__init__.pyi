@@ -40,6 +40,7 @@ from .schemes.models import load_model
 from .schemes.past import Hedge, Past
 from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.layer import OptimalValue, optimal_value, smooth_splits
+from .solvers.level_growths import level_growths
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.pipeline import solve
@@ -146,6 +147,7 @@ __all__ = [
     "compute_paths",
     "dual_bound",
     "hedge_names",
+    "level_growths",
     "load_model",
     "load_topology",
     "load_traffic",

@@ -1,75 +1,38 @@
-"""Names of the core, the service and the studies that extension packages may use, in addition to
-those of ``import teal``.
+"""Further names of the core, the service and the studies that the packages teal_availability,
+teal_ip and teal_next use.
 
-Other names may change without notice.  A test checks that the extension packages of this repository
-use only these names.
+Packages of others use ``import teal``, :mod:`teal.command`, :mod:`teal.extend`,
+:mod:`teal.kernels` and :mod:`teal.testing`; these names may change without notice.
 """
 
 from __future__ import annotations
 
 EXTENSION_API: dict[str, tuple[str, ...]] = {
-    "teal.app.chart": (
-        "Chart",
-        "Series",
-        "distribution",
-    ),
-    "teal.app.command": (
-        "ALLOCATE",
-        "COMPARE",
-        "Command",
-        "EXIT_ALARM",
-        "EXIT_FAILED",
-        "EXIT_GAP",
-        "EXIT_OK",
-        "FIRST_SOLVE",
-        "INPUT",
-        "Notify",
-        "Outcome",
-        "throttled",
-    ),
+    "teal.app.chart": ("distribution",),
     "teal.app.image": ("plot_panels",),
     "teal.app.instance": (
-        "Instance",
-        "describe_traffic",
         "demand_weights",
-        "instance_of",
-        "load_instance",
-        "load_network",
+        "describe_traffic",
         "rows_of",
-    ),
-    "teal.app.options": ("with_options",),
-    "teal.app.page": (
-        "Section",
-        "write_page",
     ),
     "teal.app.run_files": (
         "JOURNAL",
-        "Journal",
         "RESUME_HINT",
         "require_same",
         "save_settings",
-        "write_files",
         "write_manifest",
     ),
     "teal.app.settings": (
         "CalibratedConfig",
         "CandidateConfig",
         "ClassConfig",
-        "InstanceConfig",
-        "NetworkConfig",
-        "ObjectiveConfig",
         "ProgramFileConfig",
         "TopologyFileConfig",
         "TrafficFileConfig",
-        "require",
         "require_linear",
         "require_one_program",
         "seconds",
         "share",
-    ),
-    "teal.app.table": (
-        "Column",
-        "Table",
     ),
     "teal.app.text": (
         "digits",
@@ -137,8 +100,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.network.candidate_lists": ("CandidateLists",),
     "teal.network.ecmp": (
         "Dags",
-        "METRICS",
         "IgpLinks",
+        "METRICS",
         "check_metric",
         "grow_dag",
         "igp_links",
@@ -167,7 +130,6 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.network.path_links": ("path_links_of",),
     "teal.network.paths": ("link_weights",),
-    "teal.network.rates": ("ArrayRates",),
     "teal.network.reachability": (
         "reaches",
         "with_surviving_paths",
@@ -220,13 +182,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     ),
     "teal.runtime": ("rounding",),
     "teal.runtime.archives": ("check_npz",),
-    "teal.runtime.arrays": (
-        "AnyArray",
-        "BoolArray",
-        "FloatArray",
-        "Int64Array",
-        "IntArray",
-    ),
+    "teal.runtime.arrays": ("AnyArray",),
     "teal.runtime.interruptible": (
         "Deadline",
         "complete",
@@ -243,11 +199,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "solve_lp",
         "solve_milp",
     ),
-    "teal.runtime.memory": ("require",),
     "teal.runtime.parallel": (
         "as_int64",
-        "inner_kernel",
-        "kernel",
         "limit_threads",
         "partitioned_kernel",
         "quiet_torch",
@@ -276,22 +229,16 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
     "teal.solvers": ("pipeline",),
     "teal.solvers.columns": ("generating_columns",),
     "teal.solvers.pdhg.scenarios.dropped_flow": ("excess_and_shed",),
-    "teal.solvers.result": (
-        "Solution",
-        "Stop",
-    ),
-    "teal.spec": (
-        "Spec",
-        "parse_spec",
-    ),
+    "teal.solvers.result": ("Solution",),
+    "teal.spec": ("parse_spec",),
     "teal_serve.engine": ("parts",),
     "teal_serve.engine.answer": ("Answer",),
     "teal_serve.engine.errors": (
         "CLIENT_SHARE",
         "ServiceError",
-        "overloaded",
-        "max_places_per_client",
         "invalid_request",
+        "max_places_per_client",
+        "overloaded",
     ),
     "teal_serve.engine.log": ("LOG",),
     "teal_serve.engine.measured": (

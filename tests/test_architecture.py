@@ -36,6 +36,7 @@ TIERS = (
     # The ways in.
     ("api", "inputs", "extension_api"),
     ("cli",),
+    ("command", "extend", "kernels"),
 )
 # All imports between packages over the core.
 DRAWN: dict[str, set[str]] = {
@@ -208,16 +209,21 @@ def test_the_engines_side_of_the_service_knows_no_http_and_sequences_know_no_eng
             assert not any(name.startswith(hidden) for name in _imports(file)), file
 
 
+# Modules of the core for packages of others, beside `import teal`.
+PUBLIC_MODULES = ("teal.command", "teal.extend", "teal.kernels", "teal.testing")
 # Names; fewer are better.
-MAX_EXTENSION_API = 228
-MAX_FURTHER_NAMES_OF_SERVICE_AND_STUDIES = 146
+MAX_PUBLIC_NAMES = 65
+MAX_EXTENSION_API = 189
+MAX_FURTHER_NAMES_OF_SERVICE_AND_STUDIES = 140
 
 
 def _names_used(packages: tuple[str, ...]) -> dict[str, set[str]]:
     """Names that packages import from the core and from other packages, by module, without those of
-    ``import teal``."""
+    ``import teal`` and of the public modules."""
     used = dict[str, set[str]]()
-    public = set(teal.__all__)
+    public = set(teal.__all__).union(
+        *(getattr(importlib.import_module(name), "__all__", ()) for name in PUBLIC_MODULES)
+    )
     for package in packages:
         for file in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(parsed(file)[1]):
@@ -253,6 +259,43 @@ def test_the_service_and_the_studies_use_few_names_beside_the_declared_ones() ->
         for name in names - set(EXTENSION_API.get(module, ()))
     ]
     assert len(further) <= MAX_FURTHER_NAMES_OF_SERVICE_AND_STUDIES
+
+
+def _imports_from_teal(code: str) -> set[str]:
+    """Modules of the core that Python code imports names from."""
+    nodes = ast.walk(ast.parse(code))
+    modules = {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    return {module for module in modules if module.startswith("teal.")}
+
+
+def test_the_toy_package_and_the_examples_use_the_public_modules_alone() -> None:
+    """They are what a stranger reads: one needs a name of another module only if it is missing."""
+    folders = ("tests/toy_package", "docs/examples")
+    files = [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+    codes = [file.read_text(encoding="utf-8") for file in files]
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        fences = re.findall(
+            r"^```\{?\.?python\}?\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+        )
+        codes += fences
+    used = set[str]().union(*map(_imports_from_teal, codes))
+    assert used <= set(PUBLIC_MODULES)
+    assert used >= {"teal.command", "teal.extend", "teal.testing"}
+
+
+def test_the_public_modules_have_few_names_and_each_is_that_of_its_home() -> None:
+    num_names = len(_defined(ROOT / "teal" / "testing.py"))
+    for name in set(PUBLIC_MODULES) - {"teal.testing"}:
+        module = importlib.import_module(name)
+        stub = ast.parse((ROOT / f"{name.replace('.', '/')}.pyi").read_text(encoding="utf-8"))
+        for node in (node for node in stub.body if isinstance(node, ast.ImportFrom)):
+            home = importlib.import_module(str(node.module))
+            for alias in node.names:
+                assert getattr(module, alias.name) is getattr(home, alias.name)
+        num_names += len(module.__all__)
+        with pytest.raises(AttributeError):
+            _ = module.no_such_name
+    assert num_names <= MAX_PUBLIC_NAMES
 
 
 def test_the_top_of_the_package_is_small() -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 import teal
-from teal.cli import main
-from teal.nn.flow_models import FlowModel
-from teal.spec import Spec
+from teal.command import main
+from teal.extend import FlowModel, Spec
 from teal_study.learning.learners import Learner
 from teal_study.learning.losses import reward
 from teal_study.learning.noise import Noise

@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 import teal
-from teal.cli import main
-from teal.nn.flow_gnn_config import FlowGnnConfig
-from teal.nn.flow_models import FlowModel
+from teal.command import main
+from teal.extend import FlowGnnConfig, FlowModel
 
 
 class Attention(FlowModel):

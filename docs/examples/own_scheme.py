@@ -8,7 +8,7 @@ import sys
 import time
 
 import teal
-from teal.cli import main
+from teal.command import main
 
 
 class Even:

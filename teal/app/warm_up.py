@@ -58,8 +58,8 @@ _LARGE_DEMANDS = 10_000
 # (8 s on two cores): measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450
 # (Germany50).
 _INTERPRETED_DEMANDS = 1_000
-# Text in every source file with kernels.
-_IMPORT = b"from teal.runtime.parallel import"
+# One of these texts is in every source file with kernels.
+_IMPORTS = (b"from teal.runtime.parallel import", b"from teal.kernels import")
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:
@@ -324,9 +324,8 @@ def _sources(packages: tuple[str, ...], target: Processor | None) -> str:
     folders = [folder for spec in specs for folder in spec.submodule_search_locations or ()]
     files = (file for folder in folders for file in sorted(Path(folder).rglob("*.py")))
     sources = (file.read_bytes() for file in files)
-    return content_key(
-        [source for source in sources if _IMPORT in source], machine_fingerprint(target)
-    )
+    with_kernels = [source for source in sources if any(text in source for text in _IMPORTS)]
+    return content_key(with_kernels, machine_fingerprint(target))
 
 
 def run_warm_up(config: WarmUpConfig) -> None:

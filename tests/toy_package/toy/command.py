@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from teal.app.command import INPUT, Command, Notify, Outcome
-from teal.formats import load_topology
+import teal
+from teal.command import INPUT, Command, Notify, Outcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,7 @@ class DegreeConfig:
 
 def degree_outcome(config: DegreeConfig, _: Notify) -> Outcome:
     """The command."""
-    topology = load_topology(config.topology)
+    topology = teal.load_topology(config.topology)
     degree = max(int((topology.link_source == node).sum()) for node in range(topology.num_nodes))
     return Outcome(text=f"{degree} links", data={"degree": degree})
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from teal.spec import Spec
+from teal.extend import Spec
 from teal_study.learning.learners import Learner, direct_loss
 
 

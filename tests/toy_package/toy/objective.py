@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from teal.objectives import Rules
+from teal.extend import Rules
 
 
 class _Half(Rules):

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from teal.formats.traffic_formats import TrafficFormat
-from teal.network import Topology, TrafficMatrices
-from teal.network.rates import ArrayRates
+from teal import Topology, TrafficMatrices
+from teal.extend import ArrayRates, TrafficFormat
 
 
 def _read(path: Path, topology: Topology) -> TrafficMatrices:
