@@ -214,7 +214,7 @@ PUBLIC_MODULES = ("teal.command", "teal.extend", "teal.kernels", "teal.testing")
 # Names; fewer are better.
 MAX_PUBLIC_NAMES = 65
 MAX_EXTENSION_API = 189
-MAX_FURTHER_NAMES_OF_SERVICE_AND_STUDIES = 140
+MAX_FURTHER_NAMES_OF_SERVICE_AND_STUDIES = 141
 
 
 def _names_used(packages: tuple[str, ...]) -> dict[str, set[str]]:

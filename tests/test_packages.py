@@ -82,6 +82,7 @@ def test_the_toy_package_announces_what_its_project_file_says(installed: Path) -
     assert {point.group for point in package.entry_points} == {
         "teal.commands",
         "teal.traffic_formats",
+        "teal.engines",
         "teal.service_routes",
         "teal.objectives",
         "teal.learners",
@@ -89,7 +90,7 @@ def test_the_toy_package_announces_what_its_project_file_says(installed: Path) -
 
 
 @pytest.mark.slow
-def test_an_installed_package_adds_a_command_a_traffic_format_and_an_objective(
+def test_an_installed_package_adds_a_command_a_traffic_format_an_objective_and_an_engine(
     installed: Path, tmp_path: Path
 ) -> None:
     assert "  degree " in _teal(installed, "--help").stdout
@@ -104,6 +105,18 @@ def test_an_installed_package_adds_a_command_a_traffic_format_and_an_objective(
     )
     assert found["value"] == pytest.approx(1.5, rel=1e-2)  # of 2 and 1 Gbit/s
     assert _teal(installed, "solve", *files, "--traffic-unit", "Mbit/s").returncode == 2
+    greedy = json.loads(
+        _teal(installed, "solve", *files, "--engine", "toy-greedy", "--json").stdout
+    )
+    assert greedy["value"] == pytest.approx(3.0)
+    assert greedy["gap"] == pytest.approx(0.0)
+    refused = _teal(
+        installed, "solve", *files, "--engine", "toy-greedy", "--objective", "max_link_utilisation"
+    )
+    assert refused.returncode == 2
+    assert "toy-greedy does not support this program" in " ".join(refused.stderr.split())
+    unknown = _teal(installed, "solve", *files, "--engine", "toy")
+    assert (unknown.returncode, "toy-greedy" in unknown.stderr) == (2, True)
 
 
 @pytest.mark.slow

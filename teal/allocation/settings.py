@@ -70,10 +70,10 @@ class SolveConfig(InstanceConfig):
     networks of middle size (50,000 paths and more, but too small for a start from a sample of the
     demands), else none.  With --engine auto, balanced programs and concave utilities use no model,
     since its prediction takes longer than it saves."""
-    engine: Literal["auto", "interior", "fused", "plain", "equilibrated"] = "auto"
+    engine: str = "auto"
     """Solver.  interior: interior-point method, exact on small networks.  fused, plain: PDHG,
-    compiled or in torch.  auto: the solver with the shortest predicted time to the gap.
-    equilibrated is deprecated and means auto."""
+    compiled or in torch.  auto: the solver with the shortest predicted time to the gap.  Others:
+    engines that packages announce.  equilibrated is deprecated and means auto."""
     explain: bool = False
     """Print the stages of the solve with their times, the predicted time of each solver, and why
     the first one was chosen."""

@@ -2,7 +2,8 @@
 
 :func:`certified_result` turns splits and prices from any source into a result, without any of the
 arithmetic of the engine that found them.  :class:`WarmStart` is the engine that does only this: a
-warm start that certifies the target gap needs no iteration.
+warm start that certifies the target gap needs no iteration.  :class:`Certified` is an engine of a
+package, whose value and bound are computed here.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem, dual_bound, small
-from teal.problem.bounds import from_score
+from teal.problem.bounds import from_score, usable_prices
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Steps
-from teal.solvers.contract import Limits, Start
+from teal.solvers.contract import Engine, Limits, Start
 from teal.solvers.projection import project
 from teal.solvers.result import SolveResult, SolveState, Stop
 
@@ -103,3 +104,50 @@ class WarmStart:
         prices = start.state.prices.to(torch.float64)
         result = certified_result(exact, splits, prices, limits.gap)
         return result.in_dtype(problem.demand.dtype)
+
+
+class Certified:
+    """Engine of a package: only its splits and prices count, whatever value and gap it states.
+
+    Args:
+        engine: the engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @property
+    def name(self) -> str:
+        """The name of the engine."""
+        return self._engine.name
+
+    def accepts(self, problem: Problem) -> bool:
+        """Return whether the engine can solve a program."""
+        return self._engine.accepts(problem)
+
+    def predict_seconds(self, problem: Problem, start: Start, gap: float) -> float:
+        """Return the time to the target gap that the engine predicts, s."""
+        return self._engine.predict_seconds(problem, start, gap)
+
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
+        """Solve every matrix by the engine; project its splits, and bound the optimum by its
+        prices.
+
+        Args:
+            problem: B matrices of one program.
+            start: start of the search.
+            limits: target and limits.
+        """
+        result = yield from self._engine.solve(problem, start, limits)
+        exact = problem.to(torch.float64)
+        # A matrix that does not have the target gap by these sums has not reached it.
+        missed = tuple(Stop.ITERATIONS if stop is Stop.GAP else stop for stop in result.stopped_by)
+        certified = certified_result(
+            exact,
+            result.splits.to(torch.float64),
+            usable_prices(exact, result.prices, max_ratio=1.0),
+            limits.gap,
+            iterations=result.iterations,
+            missed=missed,
+        )
+        return certified.in_dtype(problem.demand.dtype)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 import torch
 
+from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers import cost_model
-from teal.solvers.certified import WarmStart
+from teal.solvers.certified import Certified, WarmStart
 from teal.solvers.contract import Engine, Limits, Start
 from teal.solvers.highs import Highs
 from teal.solvers.interior.engine import (
@@ -27,8 +29,32 @@ from teal.solvers.interior.engine import (
 )
 from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.solver import Pdhg, iteration_dtype
+from teal.spec import Registry
 
 ENGINES = ("auto", "interior", "fused", "plain")
+# Engines of packages: a function that makes one for a solve, by name.
+_OTHER_ENGINES: Registry[Callable[[], Engine]] = Registry("engine", "teal.engines")
+
+
+def register_engine(name: str, make: Callable[[], Engine], *, replace: bool = False) -> None:
+    """Register an engine under a name, for ``engine=NAME`` and ``--engine NAME`` in this process.
+
+    An installed package announces it by an entry point in the group ``teal.engines``.
+
+    Args:
+        name: name of the engine.
+        make: returns the engine for one solve (:class:`teal.solvers.contract.Engine`).
+        replace: whether to replace an engine of that name.
+
+    Raises:
+        InputError: the name is taken.
+    """
+    _OTHER_ENGINES.add(name, make, replace=replace, reserved=(*ENGINES, "equilibrated"))
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names of all engines, those of packages last."""
+    return (*ENGINES, *_OTHER_ENGINES.names())
 
 
 def current_engine(name: str) -> str:
@@ -92,6 +118,16 @@ def choose_engines(
     """
     if name == "interior":
         return Choice((Turn(InteriorPoints(), start),), {}, "named by the caller")
+    if name in _OTHER_ENGINES:
+        engine = Certified(_OTHER_ENGINES[name]())
+        if not engine.accepts(problem):
+            raise InputError.invalid(
+                "solve",
+                "engine",
+                f"{name} does not support this program of {problem.objective.name}",
+                "use auto",
+            )
+        return Choice((Turn(engine, start),), {}, "named by the caller")
     if name != "auto":
         return Choice((Turn(Pdhg(name, dtype), start),), {}, "named by the caller")
     # Before compilation HiGHS is faster than the interpreter.

@@ -40,10 +40,10 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers import cost_model, least_cost
 from teal.solvers.contract import Limits, Start
 from teal.solvers.engine_choice import (
-    ENGINES,
     Turn,
     choose_engines,
     current_engine,
+    engine_names,
     may_use_interior_points,
 )
 from teal.solvers.highs import Highs
@@ -161,7 +161,8 @@ def solve(
             where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
             programs and concave utilities ignore it.  Rejected under priority and max_min.
         engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
-            and GPU with numba-cuda), plain (PDHG, any device), or auto.  Auto selects interior
+            and GPU with numba-cuda), plain (PDHG, any device), the name of an engine that a package
+            announces, or auto.  Auto selects interior
             points or PDHG by predicted time, and interior points for magnitudes that span more than
             four decades (:mod:`teal.solvers.engine_choice`).  Under side conditions whose columns
             are not paths (bundles of paths, added rows) PDHG is plain instead of fused.
@@ -298,8 +299,8 @@ class _Settings:
             raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
         if self.max_iterations < 0:
             raise InputError("solve", "max_iterations", "an integer >= 0", self.max_iterations)
-        if self.engine not in ENGINES:
-            raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
+        if self.engine not in engine_names():
+            raise InputError("solve", "engine", " or ".join(engine_names()), repr(self.engine))
         if self.starter is not None and not takes_starter(problem):
             raise InputError.invalid(
                 "solve",

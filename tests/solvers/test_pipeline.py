@@ -7,9 +7,11 @@ import dataclasses
 import pytest
 import torch
 
+from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem, violations
-from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.interruptible import Deadline, Steps, complete
+from teal.solvers import engine_choice
 from teal.solvers.certified import WarmStart
 from teal.solvers.contract import Limits, Start
 from teal.solvers.engine_choice import Turn
@@ -97,3 +99,54 @@ def test_a_solve_leaves_its_problem_and_its_warm_start_unchanged(
     after = _inputs(problem, start)
     for name, tensor in given.items():
         assert torch.equal(after[name], tensor), name
+
+
+class _Boaster:
+    """An engine that states twice the capacity, a bound of nothing and the target gap."""
+
+    name = "boaster"
+
+    def accepts(self, problem: Problem) -> bool:
+        return True
+
+    def predict_seconds(self, problem: Problem, start: Start, gap: float) -> float:
+        return 0.0
+
+    def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
+        yield
+        splits = torch.full((problem.batch, *problem.paths.mask.shape), 2.0)
+        prices = torch.full_like(problem.capacity, -1.0)
+        prices[:, 0] = torch.nan
+        zeros = torch.zeros(problem.batch)
+        return SolveResult(
+            splits=splits,
+            prices=prices,
+            value=zeros + 1e9,
+            bound=zeros,
+            gap=zeros,
+            iterations=1,
+            solve_s=0.0,
+            state=SolveState(splits, prices),
+            stopped_by=(Stop.GAP,) * problem.batch,
+        )
+
+
+@pytest.mark.parametrize(
+    "objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION]
+)
+@pytest.mark.parametrize("nodes", [5, 14])
+def test_what_an_engine_of_a_package_states_is_computed_anew(
+    objective: ObjectiveName, nodes: int
+) -> None:
+    engine_choice.register_engine("boaster", _Boaster, replace=True)
+    problem = random_problem(4, objective=objective, nodes=nodes)
+    optimum = solve(problem, gap=1e-6)
+    result = solve(problem, gap=1e-6, engine="boaster")
+    sense = problem.objective.rules.sense
+    assert float(violations(problem, result.splits).largest.max()) <= 1e-9
+    torch.testing.assert_close(result.value, problem.value(result.splits))
+    assert (sense * (result.bound - optimum.value) >= -1e-6 * optimum.value.abs()).all()
+    assert (sense * (optimum.value - result.value) >= -1e-6 * optimum.value.abs()).all()
+    assert result.stopped_by == (Stop.ITERATIONS,) * 3
+    with pytest.raises(InputError, match="another entry has the name"):
+        engine_choice.register_engine("fused", _Boaster)
