@@ -422,7 +422,7 @@ def fit_model(rows: list[Measured]) -> dict[str, Any]:
     return {"range": [low, high], "log_seconds": log_seconds, **_OTHER_NUMBERS}
 
 
-def regrets(rows: list[Measured], model: dict[str, Any], chosen: list[Measured]) -> list[float]:
+def slowdowns(rows: list[Measured], model: dict[str, Any], chosen: list[Measured]) -> list[float]:
     """Return for each case the time of the chosen engine and start over that of the fastest.
 
     Args:
@@ -467,7 +467,7 @@ def fit(out: Path, *, write: bool) -> None:
         held_out = set(names[fold::_FOLDS])
         model = fit_model([row for row in rows if row.case.network not in held_out])
         chosen = [row for row in rows if row.case.network in held_out]
-        found = regrets(rows, model, chosen)
+        found = slowdowns(rows, model, chosen)
         ratios += [(row.case, ratio) for row, ratio in zip(chosen, found, strict=True)]
     print(f"{len(rows)} cases on {len(names)} networks; chosen over fastest, held out:")
     groups = {

@@ -264,6 +264,8 @@ class _MovedPackages(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         """Return the spec of a module of a moved package, with a warning; None for others."""
         del path, target
+        if not fullname.startswith("teal."):
+            return None
         package, dot, rest = fullname.partition(".")
         room, inner_dot, inner = rest.partition(".")
         new_package = PACKAGES.get(f"{package}{dot}{room}")

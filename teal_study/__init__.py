@@ -1,7 +1,7 @@
 """Studies: schemes compared on the same matrices, models trained, losses by failures.
 
 ``learning`` trains models (``teal train``, ``teal pretrain``), ``evaluation`` compares schemes
-(``teal evaluate``, ``race``, ``bench``, ``sweep``, ``report``, ``audit``), ``planning`` computes
+(``teal evaluate``, ``bench``, ``sweep``, ``report``, ``audit``), ``planning`` computes
 losses by failures (``teal plan``).
 """
 

@@ -35,7 +35,13 @@ from teal.runtime.processes import call_all
 from teal.runtime.progress import progress_bar
 from teal.runtime.storage import content_key
 from teal.solvers import columns
-from teal.solvers.calibration import NEAR, Calibration, calibrate, require_networks, share_near
+from teal.solvers.calibration import (
+    NEAR,
+    Calibration,
+    calibrate,
+    require_networks,
+    share_near_fastest,
+)
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.warm_up import three_nodes, warm_up_checks, warm_up_kernels
@@ -405,7 +411,7 @@ def _describe(calibration: Calibration) -> str:
     """Return lines of text: how near the choices are to the fastest engine, and the file."""
     num_networks = len({case.network for case in calibration.cases})
     before, after = (
-        percent(share_near(ratios)) for ratios in (calibration.before, calibration.after)
+        percent(share_near_fastest(ratios)) for ratios in (calibration.before, calibration.after)
     )
     measured = (
         f"{len(calibration.cases)} programs on {num_networks} networks: the chosen engine is "

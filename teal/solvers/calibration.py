@@ -7,8 +7,8 @@ logarithms:
 
     log(factor) = mean over its cases of log(measured seconds / predicted seconds).
 
-:func:`regrets` compares the choices with and without the factors.  :func:`calibrate` does all of it
-on public networks, and stores the factors.
+:func:`slowdowns` compares the choices with and without the factors.  :func:`calibrate` does all of
+it on public networks, and stores the factors.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def factors_of(cases: Iterable[Case]) -> Factors:
     return {key: math.exp(statistics.fmean(part)) for key, part in logs.items()}
 
 
-def regrets(cases: Iterable[Case], factors: Factors) -> list[float]:
+def slowdowns(cases: Iterable[Case], factors: Factors) -> list[float]:
     """Return the time of the engine with the shortest predicted time over that of the fastest, for
     each case.
 
@@ -203,8 +203,8 @@ def regrets(cases: Iterable[Case], factors: Factors) -> list[float]:
     return ratios
 
 
-def held_out_regrets(cases: Sequence[Case]) -> list[float]:
-    """Return the regrets of each half of the networks with the factors of the other half.
+def held_out_slowdowns(cases: Sequence[Case]) -> list[float]:
+    """Return the slowdowns of each half of the networks with the factors of the other half.
 
     Args:
         cases: measured cases.
@@ -213,7 +213,7 @@ def held_out_regrets(cases: Sequence[Case]) -> list[float]:
     halves = [
         [case for case in cases if networks.index(case.network) % 2 == parity] for parity in (0, 1)
     ]
-    return regrets(halves[0], factors_of(halves[1])) + regrets(halves[1], factors_of(halves[0]))
+    return slowdowns(halves[0], factors_of(halves[1])) + slowdowns(halves[1], factors_of(halves[0]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,8 +238,8 @@ class Calibration:
         """Return a dict for ``--json``."""
         return {
             "programs": len(self.cases),
-            "near_fastest_before": share_near(self.before),
-            "near_fastest_after": share_near(self.after),
+            "near_fastest_before": share_near_fastest(self.before),
+            "near_fastest_after": share_near_fastest(self.after),
             "factors": self.factors,
             "file": None if self.path is None else str(self.path),
         }
@@ -258,8 +258,8 @@ def calibrate() -> Calibration:
         InputError: the networks are not installed.
     """
     cases = list(_measured_cases())
-    before = regrets(cases, {})
-    after = held_out_regrets(cases)
+    before = slowdowns(cases, {})
+    after = held_out_slowdowns(cases)
     if np.mean(np.log(after)) >= np.mean(np.log(before)):
         cost_model.remove_factors()
         return Calibration(cases, before, after, {}, None)
@@ -301,6 +301,6 @@ def _problems(network: str, load: float) -> Iterator[Problem]:
             yield Problem.create(topology, paths, Objective(objective), demand)
 
 
-def share_near(ratios: Sequence[float]) -> float:
+def share_near_fastest(ratios: Sequence[float]) -> float:
     """Return the share of ratios that are at most NEAR."""
     return float(np.mean(np.asarray(ratios) <= NEAR))

@@ -107,10 +107,10 @@ def seconds(engine: str, program: Features, *, is_warm: bool) -> float:
         is_warm: whether the search has a warm start.
     """
     predicted_s = uncorrected_seconds(engine, program, is_warm=is_warm)
-    return factor(engine, program, is_warm=is_warm) * predicted_s
+    return calibration_factor(engine, program, is_warm=is_warm) * predicted_s
 
 
-def factor(engine: str, program: Features, *, is_warm: bool) -> float:
+def calibration_factor(engine: str, program: Features, *, is_warm: bool) -> float:
     """Return the factor on the predicted seconds of an engine on this machine; 1 if none is stored.
 
     Args:
@@ -185,7 +185,7 @@ def seconds_from_model(program: Features) -> float:
     model_s = start["seconds"] + start["seconds_per_scan_entry"] * program.scan
     total_s = (1 - start["saved_share"]) * cold_s + program.batch * model_s
     # A calibration does not measure the model: its factor is that of interior points.
-    return factor("interior", program, is_warm=False) * total_s
+    return calibration_factor("interior", program, is_warm=False) * total_s
 
 
 def saves_time_from_model(program: Features) -> bool:

@@ -52,6 +52,11 @@ def register_engine(name: str, make: Callable[[], Engine], *, replace: bool = Fa
     _OTHER_ENGINES.add(name, make, replace=replace, reserved=(*ENGINES, "equilibrated"))
 
 
+def is_engine(name: str) -> bool:
+    """Return whether an engine has this name; built-in ones are found without entry points."""
+    return name in ENGINES or name in _OTHER_ENGINES
+
+
 def engine_names() -> tuple[str, ...]:
     """Return the names of all engines, those of packages last."""
     return (*ENGINES, *_OTHER_ENGINES.names())
@@ -118,7 +123,7 @@ def choose_engines(
     """
     if name == "interior":
         return Choice((Turn(InteriorPoints(), start),), {}, "named by the caller")
-    if name in _OTHER_ENGINES:
+    if name not in ENGINES:
         engine = Certified(_OTHER_ENGINES[name]())
         if not engine.accepts(problem):
             raise InputError.invalid(
@@ -211,7 +216,7 @@ def _choose_by_time(
     # PDHG may need many times the iterations that are predicted: after the time of interior points
     # these continue.
     is_warm = start.state is not None
-    pdhg_factor = cost_model.factor("pdhg", first.features(limits.gap), is_warm=is_warm)
+    pdhg_factor = cost_model.calibration_factor("pdhg", first.features(limits.gap), is_warm=is_warm)
     max_iterations = cost_model.pdhg_iterations_within(problem, best_s / pdhg_factor)
     pdhg_turns = (
         Turn(pdhg, start, max_iterations),

@@ -44,6 +44,7 @@ from teal.solvers.engine_choice import (
     choose_engines,
     current_engine,
     engine_names,
+    is_engine,
     may_use_interior_points,
 )
 from teal.solvers.highs import Highs
@@ -299,7 +300,7 @@ class _Settings:
             raise InputError("solve", "gap", "a number >= 0, such as 0.01 for 1%", repr(self.gap))
         if self.max_iterations < 0:
             raise InputError("solve", "max_iterations", "an integer >= 0", self.max_iterations)
-        if self.engine not in engine_names():
+        if not is_engine(self.engine):
             raise InputError("solve", "engine", " or ".join(engine_names()), repr(self.engine))
         if self.starter is not None and not takes_starter(problem):
             raise InputError.invalid(

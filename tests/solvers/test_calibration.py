@@ -14,7 +14,7 @@ import torch
 
 from teal.runtime.interruptible import Deadline
 from teal.solvers import calibration, cost_model
-from teal.solvers.calibration import Case, factors_of, held_out_regrets, regrets
+from teal.solvers.calibration import Case, factors_of, held_out_slowdowns, slowdowns
 from teal.solvers.contract import Limits, Start
 from teal.solvers.cost_model import Features, features
 from teal.solvers.engine_choice import choose_engines
@@ -56,17 +56,17 @@ def test_factors_are_geometric_means_by_engine_kind_and_start() -> None:
     assert not any("warm" in key for key in factors)
 
 
-def test_a_regret_is_the_time_of_the_choice_over_the_best() -> None:
+def test_a_slowdown_is_the_time_of_the_choice_over_the_best() -> None:
     cases = [_case("a", (4.0, 1.0), (2.0, 3.0)), _case("b", (1.0, 1.0), (5.0, 3.0))]
-    assert regrets(cases, {}) == [2.0, 1.0]
+    assert slowdowns(cases, {}) == [2.0, 1.0]
     # Interior points take four times as long here: the other engine is chosen in both cases.
-    assert regrets(cases, {"interior, shed, cold": 4.0}) == [1.0, 5.0]
+    assert slowdowns(cases, {"interior, shed, cold": 4.0}) == [1.0, 5.0]
 
 
 def test_held_out_networks_do_not_fit_their_own_factors() -> None:
     """Two networks that contradict each other: each is chosen for by the factors of the other."""
     cases = [_case("a", (4.0, 1.0), (2.0, 2.0)), _case("b", (1.0, 1.0), (8.0, 2.0))]
-    assert sorted(held_out_regrets(cases)) == [2.0, 8.0]
+    assert sorted(held_out_slowdowns(cases)) == [2.0, 8.0]
 
 
 def test_stored_factors_multiply_predictions() -> None:
@@ -122,12 +122,14 @@ def test_factors_are_stored_where_they_help_and_removed_where_they_do_not(
     assert found.after == [1.0, 1.0]
     assert found.path is not None
     assert found.factors["interior, shed, cold"] == pytest.approx(4.0)
-    assert cost_model.factor("interior", _program(), is_warm=False) == pytest.approx(4.0)
+    assert cost_model.calibration_factor("interior", _program(), is_warm=False) == pytest.approx(
+        4.0
+    )
     measured[1] = _case("b", (1.0, 1.0), (8.0, 2.0))
     found = calibration.calibrate()
     assert found.path is None
     assert found.factors == {}
-    assert cost_model.factor("interior", _program(), is_warm=False) == 1.0
+    assert cost_model.calibration_factor("interior", _program(), is_warm=False) == 1.0
 
 
 def test_equal_factors_change_no_choice() -> None:

@@ -19,6 +19,7 @@ from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pdhg.solver import Pdhg
 from teal.solvers.pipeline import iterate, solve
 from teal.solvers.result import SolveResult, SolveState, Stop
+from teal.spec import Registry
 from teal.testing import random_problem
 
 _GAP = 1e-4
@@ -136,9 +137,10 @@ class _Boaster:
 )
 @pytest.mark.parametrize("nodes", [5, 14])
 def test_what_an_engine_of_a_package_states_is_computed_anew(
-    objective: ObjectiveName, nodes: int
+    objective: ObjectiveName, nodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine_choice.register_engine("boaster", _Boaster, replace=True)
+    monkeypatch.setattr(engine_choice, "_OTHER_ENGINES", Registry("engine", "teal.engines"))
+    engine_choice.register_engine("boaster", _Boaster)
     problem = random_problem(4, objective=objective, nodes=nodes)
     optimum = solve(problem, gap=1e-6)
     result = solve(problem, gap=1e-6, engine="boaster")
