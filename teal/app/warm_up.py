@@ -102,13 +102,13 @@ def _paths() -> None:
 @_task
 def _interior_points() -> None:
     """Call the kernels of the interior-point method for programs that run on one thread."""
-    interior.warm_up()
+    interior.warm_up_all(is_large=False)
 
 
 @_task
 def _interior_points_for_large_networks() -> None:
     """Call the kernels of the interior-point method for programs that run on all threads."""
-    interior.warm_up(is_large=True)
+    interior.warm_up_all(is_large=True)
 
 
 @_task

@@ -72,7 +72,7 @@ def warm_up_requests() -> None:
         for objective, width in itertools.product(objectives, widths):
             warm_up_engine(width, dtype, objective)
     for is_large in (False, True):
-        interior.warm_up(is_large=is_large)
+        interior.warm_up_all(is_large=is_large)
     class_rows.warm_up_kernels()
     rate_cuts.warm_up_kernels()
     # Kernels that are selected by the options of a request.

@@ -41,6 +41,7 @@ from teal.solvers.interior.search import (
     solve_on_threads,
     warm_up_steps,
 )
+from teal.solvers.interior.selection import solve_selected, supports, warm_up_selection
 from teal.solvers.interior.starts import COLD, WARM
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.projection import project
@@ -53,6 +54,8 @@ MAX_ITERATIONS = 200
 _KERNEL_GAP_FACTOR = 0.99
 _ROUNDING = 1e-12
 _MIN_KERNEL_GAP = 1e-14
+# Smallest number of columns of a program of which a warm-started search selects columns.
+_MIN_SELECTED_COLUMNS = 500
 
 
 def accepts(problem: Problem) -> bool:
@@ -291,8 +294,19 @@ def _solve_batch(
     is_parallel_by_matrix = is_parallel_by_matrix and problem.batch >= threads
     solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
-    # False: solutions that shed demand count, too.
     def solve_row(b: int, program: PresolvedProgram) -> None:
+        if state is not None and sheds and _selects_columns(program):
+            iterations[b] = solve_selected(
+                program,
+                kernel_gap,
+                max_iterations,
+                splits[b],
+                prices[b],
+                stop,
+                on_threads=not is_parallel_by_matrix,
+            )
+            return
+        # False: solutions that shed demand count, too.
         iterations[b] = solve_one(
             program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
@@ -317,6 +331,11 @@ def _solve_batch(
             while chunk := list(itertools.islice(indexed_programs, 4 * threads)):
                 list(pool.map(solve_row, *zip(*chunk, strict=True)))
     return splits.reshape(problem.batch, *mask.shape), prices, iterations
+
+
+def _selects_columns(program: PresolvedProgram) -> bool:
+    """Return whether a warm-started search selects columns: it pays on all but small programs."""
+    return len(program.column_value) >= _MIN_SELECTED_COLUMNS and supports(program)
 
 
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[PresolvedProgram]:
@@ -390,8 +409,38 @@ def warm_up(*, is_large: bool = False) -> None:
     warm_up_steps(program, splits, np.zeros(problem.capacity.shape[1]))
 
 
+@functools.cache
+def _warm_up_selection(*, is_large: bool) -> None:
+    """Compile or load the kernels of a search over selected columns.
+
+    Args:
+        is_large: load the kernels of programs that run on all threads, instead of the others.
+    """
+    from teal.solvers.pdhg.fused.warm_up import three_nodes
+
+    problem = three_nodes()
+    program, splits = FirstProgram(problem).presolved
+    prices = np.zeros(problem.capacity.shape[1])
+    warm_up_selection(program, splits, prices, is_large=is_large)
+
+
+def warm_up_all(*, is_large: bool) -> None:
+    """Compile or load all kernels of the engine, with those of searches over selected columns.
+
+    Args:
+        is_large: load the kernels of programs that run on all threads, instead of the others.
+    """
+    warm_up(is_large=is_large)
+    _warm_up_selection(is_large=is_large)
+
+
 def warm_up_for(num_columns: int) -> None:
     """Compile or load the kernels that a program of at most ``num_columns`` columns may call."""
+    is_large = may_be_large(num_columns)
     warm_up()
-    if may_be_large(num_columns):
+    if is_large:
         warm_up(is_large=True)
+    if num_columns >= _MIN_SELECTED_COLUMNS:
+        _warm_up_selection(is_large=False)
+        if is_large:
+            _warm_up_selection(is_large=True)

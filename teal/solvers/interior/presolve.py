@@ -240,7 +240,7 @@ def _link_rows(
 
 
 @inner_kernel
-def _block_rows(
+def block_rows(
     block_ptr: Int64Array, row_ptr: Int64Array, row: IntArray, num_links: int
 ) -> tuple[Int64Array, IntArray]:
     """Return the rows of each block in CSR form.
@@ -484,7 +484,7 @@ def _presolve(
     for g in range(len(utility_weight)):
         utility_weight[g] /= value_unit
     # Rows of each block.
-    block_row_ptr, block_row = _block_rows(
+    block_row_ptr, block_row = block_rows(
         block_ptr[: num_blocks + 1], row_ptr, row[:num_entries], len(capacity)
     )
     # Link and capacity of each row.

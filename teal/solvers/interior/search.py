@@ -61,7 +61,7 @@ _MIN_SLACK_FACTOR = 0.5
 
 
 @inner_kernel
-def _max_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
+def largest_utilisation(program: PresolvedProgram, lower: float, load: FloatArray) -> float:
     """Return the largest utilisation of the n link rows, and ``lower`` if all are below it.
 
     Args:
@@ -98,7 +98,7 @@ def _utility_inverse(alpha: float, utility: float) -> float:
 
 
 @inner_kernel
-def _primal_value(
+def primal_value(
     program: PresolvedProgram, share: FloatArray, scale_down: float, work: Work
 ) -> float:
     """Return the value of shares divided by ``scale_down`` >= 1, in units of the program.
@@ -346,7 +346,7 @@ def _dual_bound(
 
 
 @inner_kernel
-def _new_work(program: PresolvedProgram, sheds: bool) -> Work:
+def new_work(program: PresolvedProgram, sheds: bool) -> Work:
     """Return the workspace of a search, whose incumbent value and bound are still infinite.
 
     Args:
@@ -406,14 +406,8 @@ def _update_incumbent(
         point: present point; slacks that exceed capacity less load are reduced.
         work: workspace; load, path_price and the incumbents are written, scratch is overwritten.
     """
-    link_loads(program, point.share, work.load)
+    update_loads(program, sheds, point, work)
     path_prices(program, point.price, work.path_price)
-    # Recentring may have raised loads: reduce the slacks.
-    for r in range(len(program.capacity)):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
-        slack = capacity - work.load[r]
-        if _MIN_SLACK_FACTOR * point.slack[r] < slack < point.slack[r]:
-            point.slack[r] = slack
     # Lagrangian bound; sense is 1 where the value is maximised, -1 where it is minimised.
     bound = _dual_bound(program, sheds, must_serve_all, point.price, work.path_price)
     sense = 1.0 if sheds else -1.0
@@ -427,9 +421,9 @@ def _update_incumbent(
             copy_into(work.column_scratch, work.incumbent_share)
     else:
         # Shares are scaled down to fit the most overloaded row.
-        max_utilisation = _max_utilisation(program, 1.0 if sheds else 0.0, work.load)
+        max_utilisation = largest_utilisation(program, 1.0 if sheds else 0.0, work.load)
         value = (
-            _primal_value(program, point.share, max_utilisation, work) + program.fixed_value
+            primal_value(program, point.share, max_utilisation, work) + program.fixed_value
             if sheds
             else max_utilisation
         )
@@ -442,9 +436,39 @@ def _update_incumbent(
     if sense * bound < sense * work.incumbent[1]:
         work.incumbent[1] = bound
         copy_into(point.price, work.incumbent_price)
-    # Relative gap.
-    value = work.incumbent[0]
-    bound = work.incumbent[1]
+    return relative_gap(program, sheds, work.incumbent[0], work.incumbent[1])
+
+
+@inner_kernel
+def update_loads(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
+    """Compute the link loads of the present point, and reduce slacks that they exceed.
+
+    Args:
+        program: presolved program of n rows (links).
+        sheds: whether demand may be shed; otherwise the capacities count times theta.
+        point: present point; slacks that recentring has made too large are reduced.
+        work: workspace; load (n,) is written.
+    """
+    link_loads(program, point.share, work.load)
+    for r in range(len(program.capacity)):
+        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        slack = capacity - work.load[r]
+        if _MIN_SLACK_FACTOR * point.slack[r] < slack < point.slack[r]:
+            point.slack[r] = slack
+
+
+@inner_kernel
+def relative_gap(program: PresolvedProgram, sheds: bool, value: float, bound: float) -> float:
+    """Return the gap between a value and a bound, relative to the bound, to the utilisation, or to
+    the cost of serving all.
+
+    Args:
+        program: presolved program.
+        sheds: whether the value is maximised; otherwise a utilisation is minimised.
+        value: value of an allocation.
+        bound: bound on the optimum.
+    """
+    sense = 1.0 if sheds else -1.0
     if len(program.utility_weight) > 0:
         # The weights W sum to 1, so that u(s) + 1 is the value of a common share s of all demands:
         # the gap is measured between the common shares of the value and of the bound.
@@ -482,7 +506,7 @@ def _starting_point(
         prices: (E,) initial dual price of each link, value per Gbit/s, for a warm start.
     """
     point = new_iterate(program)
-    work = _new_work(program, sheds)
+    work = new_work(program, sheds)
     if start.is_warm and start.initial_mu == 0:
         # The certified gap of the initial splits and prices determines mu and the weight of the
         # central shares (mix).
@@ -517,7 +541,27 @@ def _initial_gap(
     """
     # Only the shares and prices of the scratch point are used.
     point = work.previous_step
-    rows = len(program.capacity)
+    set_given_point(program, sheds, splits, prices, point)
+    return _update_incumbent(program, sheds, must_serve_all, point, work)
+
+
+@inner_kernel
+def set_given_point(
+    program: PresolvedProgram,
+    sheds: bool,
+    splits: FloatArray,
+    prices: FloatArray,
+    point: Iterate,
+) -> None:
+    """Set the shares and prices of a point to given splits and prices, which need not be interior.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        sheds: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
+        splits: (D K,) share of its demand on each path k of demand d, at index d K + k.
+        prices: (E,) dual price of each link of the network, value per Gbit/s.
+        point: share (Q,) and price (n,) are written.
+    """
     has_bounds = len(program.bound_index) > 0
     for g in range(len(program.rate)):
         first = program.block_ptr[g]
@@ -538,9 +582,8 @@ def _initial_gap(
         for q in range(first, end):
             if not sheds:
                 point.share[q] = point.share[q] / carried if carried > 0 else 1.0 / (end - first)
-    for r in range(rows):
+    for r in range(len(program.capacity)):
         point.price[r] = prices[program.link[r]] / program.scale
-    return _update_incumbent(program, sheds, must_serve_all, point, work)
 
 
 @inner_kernel
@@ -815,13 +858,8 @@ def solve_on_threads(
     Returns:
         number of iterations.
     """
-    threads = numba.get_num_threads()
-    # (G,) updated entries of S by block; left empty for programs that are too small for threads.
-    updates = np.zeros(0)
-    if threads > 1 and len(program.column_value) >= _MIN_LARGE_COLUMNS and len(program.capacity):
-        updates = _block_schur_updates(program)
-    # Small programs run on one thread.
-    if updates.sum() < _MIN_LARGE_UPDATES:
+    updates = updates_for_threads(program)
+    if updates is None:
         return solve(
             program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
         )
@@ -836,8 +874,21 @@ def solve_on_threads(
         start,
         stop,
         updates=updates,
-        threads=threads,
+        threads=numba.get_num_threads(),
     )
+
+
+def updates_for_threads(program: PresolvedProgram) -> FloatArray | None:
+    """Return the number (G,) of entries of the Schur complement that each block updates, None for a
+    program that is faster on one thread.
+
+    Args:
+        program: presolved program of one matrix.
+    """
+    if not may_be_large(len(program.column_value)) or not len(program.capacity):
+        return None
+    updates = block_schur_updates(program)
+    return updates if updates.sum() >= _MIN_LARGE_UPDATES else None
 
 
 def _solve_by_steps(
@@ -877,44 +928,14 @@ def _solve_by_steps(
     point, work, is_done = _starting_point_kernel(
         program, sheds, must_serve_all, gap, start, splits, prices
     )
-    # Thread i assembles the blocks block_ptr[i]:block_ptr[i + 1], with equal sums of updates, in
-    # a matrix (n, n) of its own; the first thread writes to work.schur.
-    last_blocks = np.searchsorted(
-        np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads
-    )
-    block_ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
-    partial_schur = [work.schur, *(np.empty_like(work.schur) for _ in range(threads - 1))]
     is_warm = start.is_warm
     iterations = 0
     with ThreadPoolExecutor(threads) as pool:
-
-        def accumulate_part(part: int) -> None:
-            # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
-            schur = partial_schur[part]
-            has_slacks = part == 0
-            _accumulate_schur_kernel(
-                program, sheds, point, work, schur, block_ptr[part], block_ptr[part + 1], has_slacks
-            )
-
-        def assemble_schur() -> None:
-            # Parts of all threads, their sum in work.schur, and the regularisation.
-            _update_utility_terms_kernel(program, point, work)
-            list(pool.map(accumulate_part, range(threads)))
-            for schur_of_thread in partial_schur[1:]:
-                _add_lower_triangle(schur_of_thread, work.schur)
-            _regularise_kernel(program, sheds, work)
-
+        newton = ThreadedNewton(program, sheds, updates, threads, pool)
         while not is_done:
             if iterations >= max_iterations or stop[0]:
                 break
-            assemble_schur()
-            # The lower triangle of S in row order is the upper one of LAPACK's column order.
-            _, info = dpotrf(work.schur.T, lower=0, overwrite_a=1, clean=0)
-            if info:
-                # S is numerically singular: the kernel drops dependent rows.
-                assemble_schur()
-                _cholesky_kernel(work.schur)
-            if _predict_and_correct_kernel(program, sheds, point, work):
+            if newton.step(point, work):
                 iterations += 1
             elif is_warm:
                 # No progress from a warm start.
@@ -925,6 +946,76 @@ def _solve_by_steps(
             is_done = _is_converged_kernel(program, sheds, must_serve_all, gap, point, work)
     _write_solution_kernel(program, work, splits, prices)
     return iterations
+
+
+class ThreadedNewton:
+    """Interior-point iterations of one program on several threads.
+
+    Each thread assembles a part of the Schur complement S, and LAPACK factors their sum.
+
+    Args:
+        program: presolved program with G blocks (demands), n rows (links).
+        sheds: whether demand may be shed.
+        updates: (G,) number of entries of S that each block updates.
+        threads: number of threads.
+        pool: threads that assemble S.
+    """
+
+    def __init__(
+        self,
+        program: PresolvedProgram,
+        sheds: bool,
+        updates: FloatArray,
+        threads: int,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._program = program
+        self._sheds = sheds
+        self._pool = pool
+        # Thread i assembles the blocks block_ptr[i]:block_ptr[i + 1], with equal sums of updates,
+        # in a matrix (n, n) of its own; the first thread writes to work.schur.
+        last_blocks = np.searchsorted(
+            np.cumsum(updates), updates.sum() * np.arange(1, threads) / threads
+        )
+        self._block_ptr = [0, *(int(end) + 1 for end in last_blocks), len(program.rate)]
+        rows = len(program.capacity)
+        self._further_schur = [np.empty((rows, rows)) for _ in range(threads - 1)]
+
+    def step(self, point: Iterate, work: Work) -> bool:
+        """Move a point by one predictor-corrector iteration; return whether it made progress.
+
+        Args:
+            point: present point (updated).
+            work: workspace of the program; load (n,) has the link loads of the point.
+        """
+        self._assemble_schur(point, work)
+        # The lower triangle of S in row order is the upper one of LAPACK's column order.
+        _, info = dpotrf(work.schur.T, lower=0, overwrite_a=1, clean=0)
+        if info:
+            # S is numerically singular: the kernel drops dependent rows.
+            self._assemble_schur(point, work)
+            _cholesky_kernel(work.schur)
+        return bool(_predict_and_correct_kernel(self._program, self._sheds, point, work))
+
+    def _assemble_schur(self, point: Iterate, work: Work) -> None:
+        """Assemble S in ``work.schur``: the parts of all threads, their sum, the regularisation."""
+        program = self._program
+        sheds = self._sheds
+        block_ptr = self._block_ptr
+        parts = [work.schur, *self._further_schur]
+
+        def accumulate_part(part: int) -> None:
+            # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
+            begin, end = block_ptr[part], block_ptr[part + 1]
+            _accumulate_schur_kernel(
+                program, sheds, point, work, parts[part], begin, end, part == 0
+            )
+
+        _update_utility_terms_kernel(program, point, work)
+        list(self._pool.map(accumulate_part, range(len(parts))))
+        for schur_of_thread in self._further_schur:
+            _add_lower_triangle(schur_of_thread, work.schur)
+        _regularise_kernel(program, sheds, work)
 
 
 # The warm-up uses two threads even on one core, so that the sum of two parts of S is compiled, too.
@@ -962,7 +1053,7 @@ def warm_up_steps(program: PresolvedProgram, splits: FloatArray, prices: FloatAr
     _restart_cold_kernel(program, True, point, work)
 
 
-def _block_schur_updates(program: PresolvedProgram) -> FloatArray:
+def block_schur_updates(program: PresolvedProgram) -> FloatArray:
     """Return the number (G,) of entries of the Schur complement that each block (demand) updates.
 
     The rank-one term of a path over m link rows updates m (m + 1) / 2 entries of the lower

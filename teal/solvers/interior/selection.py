@@ -1,0 +1,512 @@
+"""Column selection: interior points over the paths that given dual prices leave.
+
+The prices and splits of a model, of an earlier solve or of another engine tell which columns can
+carry traffic at the optimum.  For a program in which demand may be unserved, the search
+
+1. keeps the columns of each demand whose profit is close to its best one (:func:`select_columns`);
+2. iterates on the restricted program (:mod:`teal.solvers.interior.restricted`);
+3. after every iteration bounds the full program by the prices of all columns, so that a wrong
+   selection costs time and never the certificate;
+4. lets columns join whose central share mu / z has become large, and goes on from the present
+   interior point.
+
+Balanced programs, in which every demand is served, gain nothing from it (networks of 50 and 125
+nodes): most of their paths carry traffic until late.
+
+Sources: column generation (Dantzig and Wolfe 1960) within interior points (Gondzio,
+Gonzalez-Brevis and Munari 2013, "New developments in the primal-dual column generation technique",
+section 3), and the build-up interior-point method of Dantzig and Ye (1991).  Entry point:
+:func:`solve_selected`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.parallel import inner_kernel, kernel
+from teal.solvers.interior.newton import Work, complementarity_sum, iterate
+from teal.solvers.interior.presolve import PresolvedProgram
+from teal.solvers.interior.restricted import Restricted, carry_over, full_prices, restrict
+from teal.solvers.interior.search import (
+    ThreadedNewton,
+    block_schur_updates,
+    largest_utilisation,
+    new_work,
+    relative_gap,
+    set_given_point,
+    solve,
+    solve_on_threads,
+    update_loads,
+    updates_for_threads,
+)
+from teal.solvers.interior.starts import (
+    WARM,
+    Iterate,
+    cold_start,
+    copy_into,
+    fill,
+    link_loads,
+    new_iterate,
+    path_prices,
+    start_for_gap,
+    warm_start,
+)
+
+# A column is selected if its profit is within this part of the demand's value of the best one, or
+# if it has at least this share at the start.
+_MARGIN = 0.03
+_MIN_SHARE = 0.01
+# A column joins when its central share mu / z exceeds this, and its reduced cost z is below this
+# part of the demand's value.
+_JOINING_SHARE = 0.02
+_JOINING_MARGIN = 0.03
+# All programs here may leave demand unserved.
+_SHEDS = True
+
+
+class Incumbent(NamedTuple):
+    """Best allocation and prices of the full program so far, and scratch of its size.
+
+    The full program has Q columns, G blocks (demands) and n rows (links).
+
+    Attributes:
+        share: (Q,) shares of the best value.
+        price: (n,) dual prices of the best bound.
+        value_and_bound: (2,) best value and best bound.
+        keep: (Q,) whether each column is in the restricted program.
+        row_price: (n,) prices of the present point; 0 for rows that are left out.
+        path_price: (Q,) A' y of the present point.
+        multiplier: (G,) multiplier of each block at the present point; 0 for blocks left out.
+    """
+
+    share: FloatArray
+    price: FloatArray
+    value_and_bound: FloatArray
+    keep: BoolArray
+    row_price: FloatArray
+    path_price: FloatArray
+    multiplier: FloatArray
+
+
+def supports(program: PresolvedProgram) -> bool:
+    """Return whether columns of a program can be selected: it has rows, and no upper bounds,
+    utilities, coefficients or minimised cost.
+
+    Args:
+        program: presolved program in which demand may be unserved.
+    """
+    has_terms = (
+        len(program.bounded)
+        or len(program.utility_weight)
+        or len(program.coefficient)
+        or program.cost_base
+    )
+    return len(program.capacity) > 0 and not has_terms
+
+
+@inner_kernel
+def select_columns(
+    program: PresolvedProgram, path_price: FloatArray, share: FloatArray, keep: BoolArray
+) -> None:
+    """Select the columns that can carry traffic at the optimum, by prices and shares.
+
+    A column is kept if its profit c - A' y is within a margin of the best profit of its demand
+    (that of the unserved share, 0, included), or if it carries a share already.
+
+    Args:
+        program: presolved program of Q columns (paths) in G blocks (demands).
+        path_price: (Q,) A' y, price of carrying all of the demand on each path.
+        share: (Q,) share of its demand on each path.
+        keep: (Q,) whether each column is kept (written).
+    """
+    for g in range(len(program.rate)):
+        best_profit, value = _best_profit(program, path_price, g)
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            profit = program.column_value[q] - path_price[q]
+            is_close = profit >= best_profit - _MARGIN * value
+            keep[q] = is_close or share[q] > _MIN_SHARE
+
+
+@inner_kernel
+def _best_profit(program: PresolvedProgram, path_price: FloatArray, g: int) -> tuple[float, float]:
+    """Return the largest profit c - A' y of a block, at least 0, and its largest value c.
+
+    Args:
+        program: presolved program of Q columns (paths).
+        path_price: (Q,) A' y.
+        g: index of the block.
+    """
+    best_profit = 0.0
+    value = 0.0
+    for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+        best_profit = max(best_profit, program.column_value[q] - path_price[q])
+        value = max(value, program.column_value[q])
+    return best_profit, value
+
+
+@inner_kernel
+def _bound(program: PresolvedProgram, price: FloatArray, path_price: FloatArray) -> float:
+    """Return the Lagrangian bound of prices by all columns: c' y plus the best profits.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links) of capacity c.
+        price: (n,) dual prices y.
+        path_price: (Q,) A' y.
+    """
+    bound = program.fixed_value + program.step_offset
+    for r in range(len(price)):
+        bound += program.capacity[r] * price[r]
+    for g in range(len(program.rate)):
+        best_profit, _ = _best_profit(program, path_price, g)
+        bound += best_profit
+    return bound
+
+
+@inner_kernel
+def _scaled_value(
+    program: PresolvedProgram, share: FloatArray, load: FloatArray
+) -> tuple[float, float]:
+    """Return the value of shares, scaled down to fit the most overloaded row, and the factor.
+
+    Args:
+        program: presolved program of Q columns (paths), n rows (links).
+        share: (Q,) share of its demand on each path.
+        load: (n,) their loads, Gbit/s.
+    """
+    factor = 1.0 / largest_utilisation(program, 1.0, load)
+    value = 0.0
+    for q in range(len(share)):
+        value += program.column_value[q] * share[q]
+    return value * factor + program.fixed_value + program.step_offset, factor
+
+
+@inner_kernel
+def _begin(
+    full: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
+) -> tuple[Incumbent, Restricted, Iterate, Work, bool]:
+    """Return the incumbents, the restricted program, its starting point and workspace, and whether
+    the incumbents have the target gap already.
+
+    Args:
+        full: presolved program of Q columns (paths), G blocks (demands), n rows (links).
+        gap: target of the certified gap.
+        splits: (D K,) feasible share of its demand on each path k of demand d, at index d K + k.
+        prices: (E,) dual price of each link, value per Gbit/s.
+    """
+    columns = len(full.column_value)
+    rows = len(full.capacity)
+    # Certify the given splits and prices, which are the first incumbents.
+    given = new_iterate(full)
+    set_given_point(full, _SHEDS, splits, prices, given)
+    load = np.empty(rows)
+    link_loads(full, given.share, load)
+    path_price = np.empty(columns)
+    path_prices(full, given.price, path_price)
+    value_and_bound = np.empty(2)
+    value_and_bound[0], factor = _scaled_value(full, given.share, load)
+    value_and_bound[1] = _bound(full, given.price, path_price)
+    reached = relative_gap(full, _SHEDS, value_and_bound[0], value_and_bound[1])
+    # Select columns.
+    keep = np.empty(columns, np.bool_)
+    select_columns(full, path_price, given.share, keep)
+    for q in range(columns):
+        given.share[q] *= factor
+    found = Incumbent(
+        given.share,
+        given.price.copy(),
+        value_and_bound,
+        keep,
+        # row_price, path_price, multiplier
+        given.price,
+        path_price,
+        np.zeros(len(full.rate)),
+    )
+    restricted = restrict(full, keep)
+    # Prices far above or below the optimum select nothing that could bind: all columns then.
+    if len(restricted.program.capacity) == 0:
+        keep[:] = True
+        restricted = restrict(full, keep)
+    point = new_iterate(restricted.program)
+    work = new_work(restricted.program, _SHEDS)
+    if reached <= gap:
+        return found, restricted, point, work, True
+    # Start near the splits and prices.
+    cold_start(restricted.program, _SHEDS, point)
+    warm_start(restricted.program, _SHEDS, point, splits, prices, start_for_gap(reached))
+    is_done = _update(full, found, restricted, point, work) <= gap
+    return found, restricted, point, work, is_done
+
+
+@inner_kernel
+def _update(
+    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+) -> float:
+    """Update the incumbents from the present point, and return the relative gap between them.
+
+    Args:
+        full: presolved program of n rows (links).
+        found: incumbents (updated); row_price and path_price become those of the point.
+        restricted: the restricted program.
+        point: its present point; slacks that exceed capacity less load are reduced.
+        work: its workspace; load is written.
+    """
+    # Allocation: it uses columns of the restricted program alone.
+    update_loads(restricted.program, _SHEDS, point, work)
+    value, factor = _scaled_value(restricted.program, point.share, work.load)
+    if value > found.value_and_bound[0]:
+        found.value_and_bound[0] = value
+        fill(0.0, found.share)
+        for q in range(len(point.share)):
+            found.share[restricted.column[q]] = factor * point.share[q]
+    # Bound: by all columns.
+    full_prices(restricted, point.price, found.row_price)
+    path_prices(full, found.row_price, found.path_price)
+    bound = _bound(full, found.row_price, found.path_price)
+    if bound < found.value_and_bound[1]:
+        found.value_and_bound[1] = bound
+        copy_into(found.row_price, found.price)
+    return relative_gap(full, _SHEDS, found.value_and_bound[0], found.value_and_bound[1])
+
+
+@inner_kernel
+def _mark_joining_columns(
+    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, mu: float
+) -> int:
+    """Mark the columns that join the restricted program, and return their number.
+
+    Those are columns with a reduced cost z = A' y - c - l below mu over a least share, and below a
+    part of the demand's value.
+
+    Args:
+        full: presolved program of G blocks (demands).
+        found: path_price is read; keep and multiplier are updated.
+        restricted: the restricted program.
+        point: its present point.
+        mu: mean complementarity of the point.
+    """
+    # The multiplier l of a block without columns is 0, the profit of its unserved share.
+    fill(0.0, found.multiplier)
+    for g in range(len(restricted.block)):
+        found.multiplier[restricted.block[g]] = point.multiplier[g]
+    count = 0
+    for g in range(len(full.rate)):
+        _, value = _best_profit(full, found.path_price, g)
+        largest = min(mu / _JOINING_SHARE, _JOINING_MARGIN * value)
+        for q in range(full.block_ptr[g], full.block_ptr[g + 1]):
+            reduced_cost = found.path_price[q] - full.column_value[q] - found.multiplier[g]
+            if not found.keep[q] and reduced_cost < largest:
+                found.keep[q] = True
+                count += 1
+    return count
+
+
+@inner_kernel
+def _let_columns_join(
+    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+) -> tuple[Restricted, Iterate, Work, bool]:
+    """Return the restricted program with the columns that join, its point and workspace, and True;
+    the arguments and False where none joins.
+
+    Args:
+        full: presolved program.
+        found: incumbents of the present point; keep is updated.
+        restricted: the restricted program.
+        point: its present point.
+        work: its workspace.
+    """
+    program = restricted.program
+    num_pairs = len(program.column_value) + len(program.capacity) + len(program.rate)
+    mu = complementarity_sum(point, work.step, _SHEDS, 0.0, 0.0) / num_pairs
+    if not _mark_joining_columns(full, found, restricted, point, mu):
+        return restricted, point, work, False
+    larger = restrict(full, found.keep)
+    larger_point = new_iterate(larger.program)
+    carry_over(full, restricted, point, mu, larger, larger_point)
+    larger_work = new_work(larger.program, _SHEDS)
+    update_loads(larger.program, _SHEDS, larger_point, larger_work)
+    return larger, larger_point, larger_work, True
+
+
+@inner_kernel
+def _write_solution(
+    full: PresolvedProgram, found: Incumbent, splits: FloatArray, prices: FloatArray
+) -> None:
+    """Write the incumbents in the layout of the network.
+
+    Args:
+        full: presolved program of Q columns (paths), n rows (links).
+        found: incumbents.
+        splits: (D K,) share of its demand on each path; entries outside the program stay (written).
+        prices: (E,) dual price of each link, value per Gbit/s; 0 for links without a row (written).
+    """
+    for q in range(len(full.column_value)):
+        splits[full.slot[q]] = found.share[q]
+    fill(0.0, prices)
+    for r in range(len(full.capacity)):
+        prices[full.link[r]] = found.price[r] * full.scale
+
+
+@kernel
+def _solve_on_one_thread(
+    full: PresolvedProgram,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    stop: BoolArray,
+) -> tuple[int, bool]:
+    """Solve one program from splits and prices on one thread, over selected columns.
+
+    :func:`solve_selected` describes the arguments.
+
+    Returns:
+        number of iterations, and whether one made no progress, which ends the search.
+    """
+    found, restricted, point, work, is_done = _begin(full, gap, splits, prices)
+    iterations = 0
+    is_stuck = False
+    while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
+        restricted, point, work, _ = _let_columns_join(full, found, restricted, point, work)
+        if iterate(restricted.program, _SHEDS, point, work):
+            iterations += 1
+            is_done = _update(full, found, restricted, point, work) <= gap
+        else:
+            is_stuck = True
+    _write_solution(full, found, splits, prices)
+    return iterations, is_stuck
+
+
+# Each kernel named *_kernel makes the function of the same name callable from Python.
+
+
+@kernel
+def _begin_kernel(
+    full: PresolvedProgram, gap: float, splits: FloatArray, prices: FloatArray
+) -> tuple[Incumbent, Restricted, Iterate, Work, bool]:
+    return _begin(full, gap, splits, prices)
+
+
+@kernel
+def _let_columns_join_kernel(
+    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+) -> tuple[Restricted, Iterate, Work, bool]:
+    return _let_columns_join(full, found, restricted, point, work)
+
+
+@kernel
+def _update_kernel(
+    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+) -> float:
+    return _update(full, found, restricted, point, work)
+
+
+@kernel
+def _write_solution_kernel(
+    full: PresolvedProgram, found: Incumbent, splits: FloatArray, prices: FloatArray
+) -> None:
+    _write_solution(full, found, splits, prices)
+
+
+def _solve_by_steps(
+    full: PresolvedProgram,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    stop: BoolArray,
+    threads: int,
+) -> tuple[int, bool]:
+    """Solve one program like :func:`_solve_on_one_thread`, with the Schur complement assembled on
+    several threads.
+    """
+    found, restricted, point, work, is_done = _begin_kernel(full, gap, splits, prices)
+    iterations = 0
+    is_stuck = False
+    with ThreadPoolExecutor(threads) as pool:
+
+        def newton_of(program: PresolvedProgram) -> ThreadedNewton:
+            return ThreadedNewton(program, _SHEDS, block_schur_updates(program), threads, pool)
+
+        newton = newton_of(restricted.program)
+        while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
+            restricted, point, work, has_grown = _let_columns_join_kernel(
+                full, found, restricted, point, work
+            )
+            if has_grown:
+                newton = newton_of(restricted.program)
+            if newton.step(point, work):
+                iterations += 1
+                is_done = _update_kernel(full, found, restricted, point, work) <= gap
+            else:
+                is_stuck = True
+    _write_solution_kernel(full, found, splits, prices)
+    return iterations, is_stuck
+
+
+def solve_selected(
+    full: PresolvedProgram,
+    gap: float,
+    max_iterations: int,
+    splits: FloatArray,
+    prices: FloatArray,
+    stop: BoolArray,
+    *,
+    on_threads: bool,
+) -> int:
+    """Solve one program from splits and prices over selected columns, to a certified gap.
+
+    Where an iteration over selected columns makes no progress, a search over all columns continues
+    from the incumbents.
+
+    Args:
+        full: presolved program of one matrix that :func:`supports` allows.
+        gap: target of the certified gap.
+        max_iterations: largest number of iterations.
+        splits: (D K,) feasible share of its demand on each path k of demand d; receives the
+            solution.
+        prices: (E,) dual price of each link, value per Gbit/s; receives the prices of the best
+            bound.
+        stop: (1,) flag that is read before each iteration: another thread may set it.
+        on_threads: whether large programs may run on all threads.
+
+    Returns:
+        number of iterations.
+    """
+    if on_threads and updates_for_threads(full) is not None:
+        threads = numba.get_num_threads()
+        iterations, is_stuck = _solve_by_steps(
+            full, gap, max_iterations, splits, prices, stop, threads
+        )
+    else:
+        iterations, is_stuck = _solve_on_one_thread(full, gap, max_iterations, splits, prices, stop)
+    if not is_stuck:
+        return iterations
+    solve_all = solve_on_threads if on_threads else solve
+    remaining = max_iterations - iterations
+    # False: solutions that leave demand unserved count, too.
+    further = solve_all(full, _SHEDS, False, gap, remaining, splits, prices, WARM, stop)
+    return iterations + further
+
+
+def warm_up_selection(
+    program: PresolvedProgram, splits: FloatArray, prices: FloatArray, *, is_large: bool
+) -> None:
+    """Compile or load the kernels of the search, by calling each of them once.
+
+    Args:
+        program: any program that :func:`supports` allows.
+        splits: (D K,) scratch for the solution.
+        prices: (E,) scratch for the dual prices.
+        is_large: load the kernels of programs that run on all threads, instead of the others.
+    """
+    stop = np.zeros(1, np.bool_)
+    # Target gap 0: then one iteration.
+    if is_large:
+        _solve_by_steps(program, 0.0, 1, splits, prices, stop, 2)
+    else:
+        _solve_on_one_thread(program, 0.0, 1, splits, prices, stop)
