@@ -9,11 +9,13 @@ and 95 percent of the demand; each as it is (plain), with a fifth of the demands
 and with 2 percent of the cables failed (failure); to gaps of 1, 0.01 and 0.0001 percent.  One
 thread; the methods take turns; times are medians of the repeats.
 
-``model`` is `teal.solve` with a model, which it runs only where that is expected to save time; ``at
-once`` runs the model in every case.  The controls are a PriceGNN with random weights, the model's
-splits with the optimum's prices off by 20 percent, an allocation of PDHG to 1 percent, and the
-exact point of the central path with a duality gap of 3 percent, of which only the iterations are
-measured.
+``default`` is `teal.solve` with nothing named and ``model`` the same with the model named, which
+both run only where that is expected to save time; ``at once`` runs interior points from the model
+in every case.  The start selects the columns of the search.  The controls are a PriceGNN with
+random weights, the model's splits with the optimum's prices off by 20 percent, splits and prices of
+the optimum, those of an earlier solve (demands changed by 15 percent at random; its time is not
+counted), an allocation of PDHG to 1 percent, and the exact point of the central path with a duality
+gap of 3 percent, of which only the iterations are measured.
 
 The models have seen none of the networks; the constants of the rule were chosen on others:
 Germany50, Dfn, and gabriel/50/6, 65/5, 70/3 and 125/1 with seed 5.
@@ -67,10 +69,13 @@ CENTRAL_GAP = 0.03  # duality gap of the central point, over the value of servin
 COLD_METHODS = ("pdhg", "interior")
 METHODS = (
     *COLD_METHODS,
+    "default",
     "model",
     "model at once",
     "random weights at once",
     "prices off by 20% at once",
+    "optimum at once",
+    "earlier solve at once",
     "pdhg to 1% at once",
     "central point",
 )
@@ -107,13 +112,13 @@ class PdhgStart:
 
     def start(self, problem: teal.Problem) -> tuple[Tensor, Tensor]:
         """Return PDHG's splits (1, D, K) and dual prices of the links (1, E)."""
-        solution = teal.solve(problem, gap=1e-2, engine="fused")
+        solution = teal.solve(problem, gap=1e-2, engine="fused", model=None)
         return solution.splits, solution.prices
 
 
 @dataclasses.dataclass(frozen=True)
-class CentralPoint:
-    """Starter with given splits and prices: a point of the central path.
+class GivenStart:
+    """Starter with given splits and prices.
 
     Attributes:
         splits: split ratios, (1, D, K).
@@ -128,7 +133,7 @@ class CentralPoint:
         return self.splits, self.prices
 
 
-def central_point(problem: teal.Problem) -> CentralPoint | None:
+def central_point(problem: teal.Problem) -> GivenStart | None:
     """Return the point of the central path whose duality gap is :data:`CENTRAL_GAP` times the value
     of serving all demand; None if no link can bind.
 
@@ -151,7 +156,7 @@ def central_point(problem: teal.Problem) -> CentralPoint | None:
     splits[program.slot] = share
     prices[program.link] = price * program.scale
     shape = (1, *problem.ops.mask.shape)
-    return CentralPoint(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
+    return GivenStart(torch.from_numpy(splits.reshape(shape)), torch.from_numpy(prices[None]))
 
 
 def minimise_barrier_dual(
@@ -226,6 +231,18 @@ def minimise_barrier_dual(
     raise RuntimeError("the central point has not been found")
 
 
+def earlier_solve(problem: teal.Problem) -> GivenStart:
+    """Return the optimum of the problem with its demands changed at random, by 15% on average.
+
+    Args:
+        problem: problem of one matrix.
+    """
+    factor = np.random.default_rng(1).lognormal(0, 0.15, problem.demand.shape)
+    earlier = problem.with_demand(problem.demand * torch.from_numpy(factor))
+    solution = teal.solve(earlier, gap=1e-6, model=None)
+    return GivenStart(solution.splits, solution.prices)
+
+
 def scaled_to_carried_share(problem: teal.Problem, share: float) -> teal.Problem:
     """Return the problem with its demands scaled so that the optimum carries a share of them, to
     within 0.01.
@@ -240,7 +257,7 @@ def scaled_to_carried_share(problem: teal.Problem, share: float) -> teal.Problem
     for _ in range(30):
         scale = (low * high) ** 0.5
         scaled = problem.with_demand(problem.demand * scale)
-        carried = float(teal.solve(scaled, gap=1e-3).value) / float(scaled.demand.sum())
+        carried = float(teal.solve(scaled, gap=1e-3, model=None).value) / float(scaled.demand.sum())
         if abs(carried - share) < 0.01:
             break
         low, high = (scale, high) if carried > share else (low, scale)
@@ -305,19 +322,24 @@ def searches_by_method(
     """
 
     def by_interior_points(starter: Starter | None) -> Search:
-        return lambda gap: teal.solve(problem, gap=gap, engine="interior", starter=starter)
+        return lambda gap: teal.solve(problem, gap=gap, engine="interior", model=starter)
 
-    optimum = teal.solve(problem, gap=1e-7)
+    optimum = teal.solve(problem, gap=1e-7, model=None)
     # The control whose prices are 20% too low or too high, at random.
     noise = np.random.default_rng(0).choice([0.8, 1.2], optimum.prices.shape)
     wrong_prices = ModelWithPrices(model, optimum.prices * torch.from_numpy(noise))
     searches = {
-        "pdhg": lambda gap: teal.solve(problem, gap=gap, engine="fused", deadline=PDHG_S),
+        "pdhg": lambda gap: teal.solve(
+            problem, gap=gap, engine="fused", deadline=PDHG_S, model=None
+        ),
+        "default": lambda gap: teal.solve(problem, gap=gap),
         "interior": by_interior_points(None),
-        "model": lambda gap: teal.solve(problem, gap=gap, starter=model),
+        "model": lambda gap: teal.solve(problem, gap=gap, model=model),
         "model at once": by_interior_points(model),
         "random weights at once": by_interior_points(untrained),
         "prices off by 20% at once": by_interior_points(wrong_prices),
+        "optimum at once": by_interior_points(GivenStart(optimum.splits, optimum.prices)),
+        "earlier solve at once": by_interior_points(earlier_solve(problem)),
         "pdhg to 1% at once": by_interior_points(PdhgStart()),
     }
     # Only total_flow has a central point here, and only where a link can bind.

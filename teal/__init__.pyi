@@ -38,12 +38,12 @@ from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_name
 from .schemes.hedges import hedge_names, make_hedge, register_hedge
 from .schemes.models import load_model
 from .schemes.past import Hedge, Past
+from .schemes.solve import solve
 from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.layer import OptimalValue, optimal_value, smooth_splits
 from .solvers.level_growths import level_growths
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
-from .solvers.pipeline import solve
 from .solvers.projection import project
 from .solvers.result import SolveResult, SolveState, Starter
 

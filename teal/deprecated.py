@@ -101,6 +101,7 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
     "guarantee_min_loss": {"patterns": "survival_states"},
     "Past.before": {"known": "num_known"},
     "PathSet.incidences": {"most": "max_paths"},
+    "solve": {"starter": "model"},
     "threads_for": {"least": "min_operations"},
     "most_probable_states": {
         "rest": "max_unlisted_probability",

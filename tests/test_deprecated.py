@@ -29,6 +29,7 @@ from teal.problem.condition import Condition, together
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
 from teal.schemes.past import Past
+from teal.schemes.solve import solve
 from teal.solvers import pipeline
 from teal.testing import random_problem
 from teal_availability import (
@@ -155,6 +156,7 @@ def _functions_with_old_keywords() -> dict[str, Any]:
         guarantee_min_loss,
         PathSet.incidences,
         scenarios_of,
+        solve,
     ]
     return {function.__qualname__: function for function in functions}
 

@@ -152,7 +152,7 @@ def test_a_sequence_of_programs(seed: int) -> None:
 def test_reports_and_errors_know_them() -> None:
     problem = random_problem(0, objective="calm_flow", batch=1)
     with pytest.raises(InputError, match="not solved as one program"):
-        teal.solve(problem, starter=EvenStarter())
+        teal.solve(problem, model=EvenStarter())
     with pytest.raises(InputError, match="another entry has the name"):
         register_objective("total_flow", HopPenalised())
     with pytest.raises(InputError, match="total_flow"):

@@ -31,9 +31,11 @@ from teal.problem import Allocation, Figures, Problem, Status, assess
 from teal.problem.churn import share_moved
 from teal.runtime.arrays import Float32Array
 from teal.runtime.storage import check_out_folder
-from teal.schemes.models import named_model, starter_for
+from teal.schemes.default_model import default_model
+from teal.schemes.models import named_model
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
+from teal.solvers.result import Starter
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 
@@ -118,9 +120,8 @@ class HistoryAllocator:
     def __init__(self, instance: Instance, options: AllocateOptions) -> None:
         self.instance = instance
         self._options = options
-        # Model whose predictions the solver starts from; None for none.
-        requested_model = named_model(options.model, instance.objective)
-        self._starter = starter_for(options.model, requested_model, instance.paths)
+        # Model that the options name; None for the default one and for none.
+        self._named_model = named_model(options.model, instance.objective)
         count = instance.traffic.num_matrices
         self.num_matrices = min(count, options.limit) if options.limit else count
 
@@ -173,10 +174,14 @@ class HistoryAllocator:
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
         if installed_splits is not None and options.max_churn is not None:
             problem = problem.with_churn_limit(installed_splits, options.max_churn)
+        # Model whose predictions the solver starts from.
+        starter: Starter | None = self._named_model
+        if options.model == "auto":
+            starter = default_model(problem, options.gap)
         # Solve; without a limit on churn, move flow to short paths (--prefer); round the splits.
         begin = time.perf_counter()
         result = solver.solve(
-            problem, gap=options.gap, max_iterations=options.max_iterations, starter=self._starter
+            problem, gap=options.gap, max_iterations=options.max_iterations, starter=starter
         )
         preferred_splits = (
             result.splits

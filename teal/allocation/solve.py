@@ -45,12 +45,13 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
 from teal.runtime.rounding import bound_text, gap_text, percent_at_least, percent_at_most
 from teal.runtime.storage import json_value
-from teal.schemes.models import Model, named_model, starter_for
+from teal.schemes.default_model import default_model
+from teal.schemes.models import Model, named_model
 from teal.solvers.columns import generating_columns
 from teal.solvers.columns import prepare as prepare_columns
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pipeline import prepare, solve, takes_starter
-from teal.solvers.result import SolveResult, Stage, Stop
+from teal.solvers.result import SolveResult, Stage, Starter, Stop
 from teal.solvers.short_paths import preferred
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
@@ -431,13 +432,13 @@ def _solve_instance(
     begin = time.perf_counter()
     setup = _build_problem(config, instance, notify)
     _prepare_backend(setup.problem, notify)
-    model = (
-        None
-        if config.over_all_paths
-        else starter_for(config.model, requested_model, setup.problem.paths)
-    )
+    starter: Starter | None = None
+    if not config.over_all_paths and takes_starter(setup.problem):
+        starter = requested_model
+        if config.model == "auto":
+            # A single solve: the model must save more than the time to load it.
+            starter = default_model(setup.problem, config.gap, config.engine, counts_loading=True)
     build_s = setup.instance.paths_s + time.perf_counter() - begin
-    starter = model if takes_starter(setup.problem) else None
     # Compile and load the kernels; this does not count as solve time.
     if config.over_all_paths:
         prepare_columns(setup.problem, config.gap)
@@ -665,7 +666,7 @@ def _search_over_all_paths(
 
 
 def _search_over_candidates(
-    config: SolveConfig, setup: _Setup, starter: Model | None, notify: Callable[[str], None]
+    config: SolveConfig, setup: _Setup, starter: Starter | None, notify: Callable[[str], None]
 ) -> _Search:
     """Solve over the candidate paths until the certified gap is at most ``--gap``.
 

@@ -47,7 +47,7 @@ class Interior:
         # Use the model if the program can start from it, and it saves time or is always wanted.
         is_supported = engine.accepts(problem)
         may_use_model = is_supported and pipeline.takes_starter(problem)
-        uses_model = may_use_model and (self.always or saves_time_from_model(problem, self.gap))
+        uses_model = may_use_model and (self.always or predicted_saving_s(problem, self.gap) > 0)
         result = pipeline.solve(
             problem,
             gap=self.gap,
@@ -59,17 +59,19 @@ class Interior:
         )
 
 
-def saves_time_from_model(problem: Problem, gap: float) -> bool:
-    """Return whether a start from a PriceGNN saves interior points more time than it takes.
+def predicted_saving_s(problem: Problem, gap: float) -> float:
+    """Return the seconds that a start from a PriceGNN saves interior points, its own time included;
+    negative where it costs more than it saves.
 
     Args:
-        problem: B matrices of a program that interior points support.
+        problem: B matrices.
         gap: target gap.
     """
-    if not cost_model.may_benefit_from_model(problem):
-        return False
-    size = engine.FirstProgram(problem).size
-    return cost_model.saves_time_from_model(cost_model.features_of(problem, size, gap))
+    if not engine.accepts(problem) or not cost_model.may_benefit_from_model(problem):
+        return 0.0
+    features = engine.FirstProgram(problem).features(gap)
+    cold_s = cost_model.seconds("interior", features, is_warm=False)
+    return cold_s - cost_model.seconds_from_model(features)
 
 
 def make(spec: Spec, model: Path | None) -> Interior:

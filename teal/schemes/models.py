@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from teal.errors import InputError
-from teal.network import PathSet
 from teal.nn.checkpoint import (
     FLOW_GNN_KIND,
     PRICE_GNN_KIND,
@@ -23,7 +22,7 @@ from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
-from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
+from teal.schemes.price_gnn import PriceGnnScheme, saves_time
 from teal.solvers import pdhg, pipeline
 from teal.spec import parse_spec
 
@@ -45,7 +44,7 @@ def load_model(name: Path | str, objective: Objective | str | None = None) -> Mo
 
     Example:
         >>> model = teal.load_model("runs/abilene")
-        >>> teal.solve(problem, starter=model)
+        >>> teal.solve(problem, model=model)
     """
     folder = model_folder(Path(name))
     kind = kind_of(folder)
@@ -70,20 +69,6 @@ def named_model(name: str, objective: Objective | str | None = None) -> Model | 
         InputError: no usable checkpoint, or one for another objective.
     """
     return None if name in ("auto", "none") else load_model(name, objective)
-
-
-def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
-    """Return the model from which PDHG starts; None for no model.
-
-    It is the named model; for ``auto`` it is the model that comes with Teal if that saves time on
-    these paths.
-
-    Args:
-        name: value of the setting: ``auto``, ``none``, or the name or folder of a model.
-        named: model that :func:`named_model` has loaded; None for ``auto`` and ``none``.
-        paths: paths of the problem.
-    """
-    return load_model(DEFAULT_CHECKPOINT) if name == "auto" and saves_time(paths) else named
 
 
 def model_of_each(

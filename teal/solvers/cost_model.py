@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numba
 
 from teal.problem import Problem
-from teal.problem.sets import Capped
+from teal.problem.sets import AtMostOne, Capped
 from teal.runtime.kernel_fingerprint import processor
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 
@@ -44,6 +44,7 @@ class Features(NamedTuple):
         scan: scan size of the path set.
         batch: number of matrices.
         has_bounds: whether columns have upper bounds.
+        may_select: whether a warm-started interior-point search selects columns.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Features(NamedTuple):
     scan: int
     batch: int
     has_bounds: bool
+    may_select: bool
 
 
 def features_of(problem: Problem, size: tuple[int, int, int], gap: float) -> Features:
@@ -66,7 +68,8 @@ def features_of(problem: Problem, size: tuple[int, int, int], gap: float) -> Fea
     scan = problem.paths.scan_size
     batch = problem.batch
     values = features(*size, scan, batch, gap)
-    return Features(kind, values, scan, batch, type(problem.demand_set) is Capped)
+    demand_set = type(problem.demand_set)
+    return Features(kind, values, scan, batch, demand_set is Capped, demand_set is AtMostOne)
 
 
 def features(
@@ -134,7 +137,23 @@ def uncorrected_seconds(engine: str, program: Features, *, is_warm: bool) -> flo
     # Bounds on columns cost PDHG more iterations than interior points.
     if program.has_bounds and engine == "interior":
         result *= _model()["interior_with_bounds"]
+    if is_warm and engine == "interior":
+        result *= _column_selection_factor(program)
     return float(result)
+
+
+def _column_selection_factor(program: Features) -> float:
+    """Return the time of a warm-started interior-point search over selected columns, over that of
+    one over all columns: at most 1, a power of the number of columns.
+
+    Args:
+        program: features of the program.
+    """
+    if not program.may_select:
+        return 1.0
+    selection = _model()["column_selection"]
+    columns = math.expm1(program.values[_COLUMNS])
+    return float(max(1.0, columns / selection["columns"]) ** selection["exponent"])
 
 
 def predict(
@@ -169,13 +188,16 @@ def _polynomial(coefficients: list[float], values: tuple[float, ...]) -> float:
 
 
 _BATCH = FEATURES.index("log_batch")
+_COLUMNS = FEATURES.index("log_columns")
+_DIGITS = FEATURES.index("digits")
 _MAX_LOG_SECONDS = 50.0
 
 
 def seconds_from_model(program: Features) -> float:
     """Return the predicted seconds of interior points from a PriceGNN, including its prediction.
 
-    The prediction saves a constant share of the time of a cold solve.
+    The prediction saves a share of the time of a cold solve, the smaller the more digits are asked
+    for; over selected columns the rest is shorter still.
 
     Args:
         program: features of the program.
@@ -183,7 +205,11 @@ def seconds_from_model(program: Features) -> float:
     cold_s = uncorrected_seconds("interior", program, is_warm=False)
     start = _model()["price_gnn"]
     model_s = start["seconds"] + start["seconds_per_scan_entry"] * program.scan
-    total_s = (1 - start["saved_share"]) * cold_s + program.batch * model_s
+    digits = program.values[_DIGITS]
+    saved_share = start["saved_share"] + start["saved_share_per_digit"] * digits
+    saved_share = min(max(saved_share, 0.0), 1.0)
+    search_s = (1 - saved_share) * cold_s * _column_selection_factor(program)
+    total_s = search_s + program.batch * model_s
     # A calibration does not measure the model: its factor is that of interior points.
     return calibration_factor("interior", program, is_warm=False) * total_s
 

@@ -41,7 +41,7 @@ def _problem(objective: str = "total_flow") -> teal.Problem:
 def test_a_folder_says_which_model_it_is_and_pdhg_starts_from_it(name: str, kind: type) -> None:
     model, problem = teal.load_model(name), _problem()
     assert isinstance(model, kind)
-    cold, warm = teal.solve(problem, gap=1e-3), teal.solve(problem, gap=1e-3, starter=model)
+    cold, warm = teal.solve(problem, gap=1e-3), teal.solve(problem, gap=1e-3, model=model)
     assert (warm.gap <= 1e-3).all()
     assert bool((warm.value <= cold.bound * (1 + 1e-9)).all()), (
         "another start does not change what is certified"

@@ -64,7 +64,7 @@ def test_a_start_from_price_gnn_saves_iterations_of_pdhg() -> None:
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
     scheme = teal.make_scheme("price-gnn")
     assert isinstance(scheme, teal.Starter)
-    cold = teal.solve(problem, gap=0.01).iterations
+    cold = teal.solve(problem, gap=0.01, model=None).iterations
     warm = teal.solve(problem, gap=0.01, warm_start=scheme.start(problem)).iterations
     assert warm < 0.5 * cold
 

@@ -31,7 +31,7 @@ def _own_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 def _program(kind: str = "shed") -> Features:
-    return Features(kind, features(20, 400, 5_000, 2_000, 1, 1e-4), 2_000, 1, False)
+    return Features(kind, features(20, 400, 5_000, 2_000, 1, 1e-4), 2_000, 1, False, True)
 
 
 def _case(

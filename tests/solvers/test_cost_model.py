@@ -55,7 +55,7 @@ def test_the_prediction_is_the_polynomial_of_the_features() -> None:
 def test_batches_above_the_measured_ones_take_time_in_proportion() -> None:
     def predicted(batch: int) -> float:
         program = Features(
-            "shed", features(20, 400, 5_000, 2_000, batch, 1e-2), 2_000, batch, False
+            "shed", features(20, 400, 5_000, 2_000, batch, 1e-2), 2_000, batch, False, True
         )
         return cost_model.seconds("pdhg", program, is_warm=False)
 
