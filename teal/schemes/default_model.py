@@ -15,9 +15,9 @@ from torch import Tensor
 from teal.nn.checkpoint import load_price_gnn
 from teal.problem import Problem
 from teal.runtime.storage import model_folder
-from teal.schemes.interior import predicted_saving_s
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
 from teal.solvers import cost_model, pipeline
+from teal.solvers.interior.engine import predicted_saving_s
 
 # Smallest scan size (trie nodes and path slots) of a network on which the model is asked: about 40
 # nodes.  Below it a solve takes less time than a prediction and its certificate.

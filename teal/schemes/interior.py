@@ -18,7 +18,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.schemes.models import Model, named_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
-from teal.solvers import cost_model, pipeline
+from teal.solvers import pipeline
 from teal.solvers.interior import engine
 from teal.spec import Spec
 
@@ -47,7 +47,9 @@ class Interior:
         # Use the model if the program can start from it, and it saves time or is always wanted.
         is_supported = engine.accepts(problem)
         may_use_model = is_supported and pipeline.takes_starter(problem)
-        uses_model = may_use_model and (self.always or predicted_saving_s(problem, self.gap) > 0)
+        uses_model = may_use_model and (
+            self.always or engine.predicted_saving_s(problem, self.gap) > 0
+        )
         result = pipeline.solve(
             problem,
             gap=self.gap,
@@ -57,21 +59,6 @@ class Interior:
         return Allocation.of_batch(
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices
         )
-
-
-def predicted_saving_s(problem: Problem, gap: float) -> float:
-    """Return the seconds that a start from a PriceGNN saves interior points, its own time included;
-    negative where it costs more than it saves.
-
-    Args:
-        problem: B matrices.
-        gap: target gap.
-    """
-    if not engine.accepts(problem) or not cost_model.may_benefit_from_model(problem):
-        return 0.0
-    features = engine.FirstProgram(problem).features(gap)
-    cold_s = cost_model.seconds("interior", features, is_warm=False)
-    return cold_s - cost_model.seconds_from_model(features)
 
 
 def make(spec: Spec, model: Path | None) -> Interior:

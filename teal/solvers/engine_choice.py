@@ -23,7 +23,6 @@ from teal.solvers.contract import Engine, Limits, Start
 from teal.solvers.highs import Highs
 from teal.solvers.interior.engine import (
     MAX_ITERATIONS,
-    SMALL_SCAN,
     FirstProgram,
     InteriorPoints,
 )
@@ -207,10 +206,9 @@ def _choose_by_time(
     if best_s <= pdhg_s:
         last_start = None if start.state is None else Start(start.state)
         turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), last_start)]
-        # A warm start may certify the target gap by itself; one small matrix is solved in the time
-        # of a few certifications.
-        is_one_small = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
-        if start.state is not None and not is_one_small:
+        # The warm start may certify the target gap for some matrices of a batch.  Of a single
+        # matrix interior points find this out themselves.
+        if start.state is not None and problem.batch > 1:
             turns.insert(0, Turn(WarmStart(), start))
         return Choice(tuple(turns), predicted_s, "shortest predicted time")
     # PDHG may need many times the iterations that are predicted: after the time of interior points

@@ -553,11 +553,18 @@ def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
 
 def _stage_of(turn: Turn, result: SolveResult, begin: float) -> Stage:
     """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
-    name = f"iterate: {turn.engine.name}"
+    origin = ""
+    if turn.start is not None:
+        is_from_model = turn.start.state is None and turn.start.model is not None
+        origin = " from the warm start" if turn.start.state is not None else ""
+        origin = " with a model" if is_from_model else origin
+    # Some engines say more about their last solve.
+    further = getattr(turn.engine, "detail", "")
+    detail = f"{result.iterations} iterations{origin}" + (f", {further}" if further else "")
     return Stage(
-        name,
+        f"iterate: {turn.engine.name}",
         time.perf_counter() - begin,
-        f"{result.iterations} iterations",
+        detail,
         matrices=len(result.gap),
     )
 

@@ -10,7 +10,7 @@ from teal.errors import InputError
 from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.schemes.interior import predicted_saving_s
+from teal.solvers.interior.engine import predicted_saving_s
 
 
 def _problem(objective: str = "total_flow", load: float = 4.0) -> Problem:

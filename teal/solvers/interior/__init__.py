@@ -25,7 +25,7 @@ an augmented-Lagrangian term restores it (:func:`teal.solvers.interior.newton.re
 
 Modules: `presolve` builds the program over the links that can bind; `starts` makes cold and warm
 starting points; `newton` is one iteration; `search` iterates to a certified gap; `selection` does
-so from given splits and prices, over the columns that these leave (`restricted`); `engine` solves
+so from given splits and prices, over the columns that these leave; `engine` solves
 the matrices of a :class:`teal.problem.Problem` and predicts its time; `master`, `columns` and
 `all_paths` are column generation over all paths.
 

@@ -126,6 +126,21 @@ class FirstProgram:
         return self._features[1]
 
 
+def predicted_saving_s(problem: Problem, gap: float) -> float:
+    """Return the seconds that a start from a PriceGNN saves the engine, its own time included;
+    negative where it costs more than it saves.
+
+    Args:
+        problem: B matrices.
+        gap: target gap.
+    """
+    if not accepts(problem) or not cost_model.may_benefit_from_model(problem):
+        return 0.0
+    features = FirstProgram(problem).features(gap)
+    cold_s = cost_model.seconds("interior", features, is_warm=False)
+    return cold_s - cost_model.seconds_from_model(features)
+
+
 # Scan entries (trie nodes of all paths, and path slots) of the largest small network.
 SMALL_SCAN = 7_000
 # Scan entries of all matrices from which threads save time.
@@ -142,12 +157,17 @@ class InteriorPoints:
     Args:
         first: presolved program of the first matrix, for the prediction, and for the solve of one
             matrix; None to presolve it here.
+
+    Attributes:
+        detail: columns that the last solve used, where it selected them; else "".
     """
 
     name = "interior"
 
     def __init__(self, first: FirstProgram | None = None) -> None:
         self._first = first
+        # Columns at the end of the last solve; empty if none were selected.
+        self.detail = ""
 
     def accepts(self, problem: Problem) -> bool:
         """Return whether the engine can solve a program (:func:`accepts`)."""
@@ -191,7 +211,7 @@ class InteriorPoints:
         first = self._first
         if first is not None and first.problem is not problem:
             first = None
-        result = yield from _solving(
+        result, self.detail = yield from _solving(
             problem, state, limits.gap, limits.max_iterations, limits.deadline, first
         )
         if limits.report is not None:
@@ -206,8 +226,9 @@ def _solving(
     max_iterations: int,
     deadline: Deadline,
     first: FirstProgram | None = None,
-) -> Steps[SolveResult]:
-    """Solve B matrices by interior points, with a certified gap for each.
+) -> Steps[tuple[SolveResult, str]]:
+    """Solve B matrices by interior points, with a certified gap for each; return the result, and a
+    text about the selected columns.
 
     Each matrix is presolved and solved; its splits are projected onto the capacities, and the
     Lagrangian bound of its prices certifies the gap.
@@ -229,7 +250,7 @@ def _solving(
     )
     # Splits (B, D, K), dual prices (B, E) and iterations (B,).
     with contextlib.nullcontext() if is_short else ends_at(deadline, stop):
-        solution, prices, iterations = _solve_batch(
+        solution, prices, iterations, columns = _solve_batch(
             problem64, state, gap, min(max_iterations, MAX_ITERATIONS), stop, first
         )
     # The stopping criterion of the matrices that neither reached the gap nor met the deadline.
@@ -243,7 +264,9 @@ def _solving(
         iterations=max_iterations_taken,
         missed=Stop.DEADLINE if stop[0] else missed,
     )
-    return result.in_dtype(problem.demand.dtype)
+    selected, total = columns.sum(0).tolist()
+    detail = f"{selected:,} of {total:,} columns" if selected < total else ""
+    return result.in_dtype(problem.demand.dtype), detail
 
 
 def _solve_batch(
@@ -253,7 +276,7 @@ def _solve_batch(
     max_iterations: int,
     stop: BoolArray,
     first: FirstProgram | None,
-) -> tuple[FloatArray, FloatArray, Int64Array]:
+) -> tuple[FloatArray, FloatArray, Int64Array, Int64Array]:
     """Solve all matrices, several at once or one after the other.
 
     Args:
@@ -265,7 +288,8 @@ def _solve_batch(
         first: the program of the first matrix, if it has been built.
 
     Returns:
-        splits (B, D, K), dual prices (B, E) and iterations (B,).
+        splits (B, D, K), dual prices (B, E), iterations (B,), and columns (B, 2): those at the end
+        of the search, and all of the program.
     """
     mask = problem.ops.mask
     sheds = not problem.price_set.on_simplex
@@ -278,6 +302,7 @@ def _solve_batch(
         prices[:] = state.prices.numpy()
     # Gap of the kernel: small networks are solved further than asked, since an iteration is cheap.
     iterations = np.zeros(problem.batch, np.int64)
+    columns = np.zeros((problem.batch, 2), np.int64)
     if problem.paths.scan_size <= SMALL_SCAN and type(problem.demand_set) in (
         AtMostOne,
         ExactlyOne,
@@ -295,8 +320,9 @@ def _solve_batch(
     solve_one = solve if is_parallel_by_matrix else solve_on_threads
 
     def solve_row(b: int, program: PresolvedProgram) -> None:
+        columns[b] = len(program.column_value)
         if state is not None and sheds and _selects_columns(program):
-            iterations[b] = solve_selected(
+            iterations[b], columns[b, 0] = solve_selected(
                 program,
                 kernel_gap,
                 max_iterations,
@@ -330,7 +356,7 @@ def _solve_batch(
             # Presolve a few programs per thread at a time, so that not all are in memory.
             while chunk := list(itertools.islice(indexed_programs, 4 * threads)):
                 list(pool.map(solve_row, *zip(*chunk, strict=True)))
-    return splits.reshape(problem.batch, *mask.shape), prices, iterations
+    return splits.reshape(problem.batch, *mask.shape), prices, iterations, columns
 
 
 def _selects_columns(program: PresolvedProgram) -> bool:

@@ -11,6 +11,11 @@ c, and v level[c] the value of a Gbit/s in it,
 
 so that step c is a column without links, of value v (1 - level[c]); the first step is the unserved
 share of the block.  Entry point: :func:`presolve`.
+
+Of a program P in which demand may be unserved, :func:`restrict` keeps some columns: the restricted
+program P' has the demands that have one of them, and the links that can bind under them.  Its
+optimum is a feasible allocation of P; prices of its links, and 0 for the other links, give a bound
+by the columns of P.
 """
 
 from __future__ import annotations
@@ -572,3 +577,158 @@ def num_schur_updates(program: PresolvedProgram) -> int:
         length = program.block_row_ptr[g + 1] - program.block_row_ptr[g]
         updates += length * (length + 1) // 2
     return updates
+
+
+class Restricted(NamedTuple):
+    """A restricted program, with the index of its parts in the full program.
+
+    The full program has Q columns, G blocks (demands) and n rows (links); this one has Q', G', n'.
+
+    Attributes:
+        program: the restricted program.
+        column: (Q',) columns of the full program.
+        block: (G',) blocks of the full program.
+        row: (n,) row of the restricted program for each row of the full one, -1 for none.
+    """
+
+    program: PresolvedProgram
+    column: Int64Array
+    block: Int64Array
+    row: Int64Array
+
+
+@inner_kernel
+def restrict(program: PresolvedProgram, keep: BoolArray) -> Restricted:
+    """Return the program over the columns to keep.
+
+    Args:
+        program: presolved program of Q columns without upper bounds, utilities and coefficients.
+        keep: (Q,) columns to keep.
+    """
+    num_rows = len(program.capacity)
+    row, links, capacity = _binding_rows(program, keep)
+    # Sizes of the result.
+    num_columns = 0
+    num_entries = 0
+    for q in range(len(keep)):
+        if keep[q]:
+            num_columns += 1
+            num_entries += program.row_ptr[q + 1] - program.row_ptr[q]
+    # Columns and blocks, in the order of the full program.
+    blocks = len(program.rate)
+    column = np.empty(num_columns, np.int64)
+    block = np.empty(blocks, np.int64)
+    block_ptr = np.zeros(blocks + 1, np.int64)
+    rate = np.empty(blocks)
+    slot = np.empty(num_columns, np.int64)
+    column_value = np.empty(num_columns)
+    row_ptr = np.zeros(num_columns + 1, np.int64)
+    column_row = np.empty(num_entries, np.int32)
+    num_blocks = 0
+    count = 0
+    entry = 0
+    for g in range(blocks):
+        first = count
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            if not keep[q]:
+                continue
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                r = row[program.row[i]]
+                if r >= 0:
+                    column_row[entry] = r
+                    entry += 1
+            column[count] = q
+            slot[count] = program.slot[q]
+            column_value[count] = program.column_value[q]
+            count += 1
+            row_ptr[count] = entry
+        # Blocks without a column are not part of the program.
+        if count > first:
+            block[num_blocks] = g
+            rate[num_blocks] = program.rate[g]
+            num_blocks += 1
+            block_ptr[num_blocks] = count
+    block_row_ptr, block_row = block_rows(
+        block_ptr[: num_blocks + 1], row_ptr, column_row[:entry], num_rows
+    )
+    restricted = PresolvedProgram(
+        # Blocks and columns.
+        block_ptr[: num_blocks + 1],
+        rate[:num_blocks],
+        slot,
+        column_value,
+        # Rows of the columns; no coefficients, upper bounds and utilities.
+        row_ptr,
+        column_row[:entry],
+        program.coefficient,
+        program.bounded,
+        program.upper_bound,
+        program.bound_index,
+        program.utility_weight,
+        program.alpha,
+        # Rows of the blocks; link and capacity of each row.
+        block_row_ptr,
+        block_row,
+        links,
+        capacity,
+        program.scale,
+        program.fixed_value,
+        program.step_offset,
+        program.cost_base,
+    )
+    return Restricted(restricted, column, block[:num_blocks], row)
+
+
+@inner_kernel
+def _binding_rows(
+    program: PresolvedProgram, keep: BoolArray
+) -> tuple[Int64Array, Int64Array, FloatArray]:
+    """Return the rows that can bind under some columns: those whose capacity is below the sum of
+    the demands that can use them.
+
+    Args:
+        program: presolved program of Q columns and n rows.
+        keep: (Q,) the columns.
+
+    Returns:
+        new index (n,) of each row, -1 for rows that cannot bind; link and capacity (n',) of each
+        row that can.
+    """
+    num_rows = len(program.capacity)
+    # (n,) Gbit/s: load if every demand used the row; the last demand that can use it.
+    max_load = np.zeros(num_rows)
+    last_block = np.full(num_rows, -1)
+    for g in range(len(program.rate)):
+        for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
+            if not keep[q]:
+                continue
+            for i in range(program.row_ptr[q], program.row_ptr[q + 1]):
+                r = program.row[i]
+                if last_block[r] != g:
+                    last_block[r] = g
+                    max_load[r] += program.rate[g]
+    # Number the rows that can bind.
+    row = np.full(num_rows, -1)
+    links = np.empty(num_rows, np.int64)
+    capacity = np.empty(num_rows)
+    count = 0
+    for r in range(num_rows):
+        if max_load[r] > program.capacity[r] * (1 + _ROUNDING):
+            row[r] = count
+            links[count] = program.link[r]
+            capacity[count] = program.capacity[r]
+            count += 1
+    return row, links[:count], capacity[:count]
+
+
+@inner_kernel
+def full_prices(restricted: Restricted, price: FloatArray, out: FloatArray) -> None:
+    """Write the prices of the full program's rows; 0 where the restricted program has no row.
+
+    Args:
+        restricted: restricted program of n' rows.
+        price: (n',) dual prices.
+        out: (n,) dual prices (written).
+    """
+    for r in range(len(out)):
+        out[r] = price[restricted.row[r]] if restricted.row[r] >= 0 else 0.0

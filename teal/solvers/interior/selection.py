@@ -4,7 +4,7 @@ The prices and splits of a model, of an earlier solve or of another engine tell 
 carry traffic at the optimum.  For a program in which demand may be unserved, the search
 
 1. keeps the columns of each demand whose profit is close to its best one (:func:`select_columns`);
-2. iterates on the restricted program (:mod:`teal.solvers.interior.restricted`);
+2. iterates on the restricted program (:func:`teal.solvers.interior.presolve.restrict`);
 3. after every iteration bounds the full program by the prices of all columns, so that a wrong
    selection costs time and never the certificate;
 4. lets columns join whose central share mu / z has become large, and goes on from the present
@@ -30,8 +30,12 @@ import numpy as np
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.interior.newton import Work, complementarity_sum, iterate
-from teal.solvers.interior.presolve import PresolvedProgram
-from teal.solvers.interior.restricted import Restricted, carry_over, full_prices, restrict
+from teal.solvers.interior.presolve import (
+    PresolvedProgram,
+    Restricted,
+    full_prices,
+    restrict,
+)
 from teal.solvers.interior.search import (
     ThreadedNewton,
     block_schur_updates,
@@ -47,6 +51,7 @@ from teal.solvers.interior.search import (
 from teal.solvers.interior.starts import (
     WARM,
     Iterate,
+    carry_over,
     cold_start,
     copy_into,
     fill,
@@ -63,8 +68,12 @@ _MARGIN = 0.03
 _MIN_SHARE = 0.01
 # A column joins when its central share mu / z exceeds this, and its reduced cost z is below this
 # part of the demand's value.
-_JOINING_SHARE = 0.02
+_JOINING_SHARE = 0.1
 _JOINING_MARGIN = 0.03
+# The search over selected columns is given up after so many iterations in which the gap has not
+# fallen to this part of what it was; searches that succeed have up to six.
+_MAX_STALLED = 12
+_PROGRESS = 0.9
 # All programs here may leave demand unserved.
 _SHEDS = True
 
@@ -210,10 +219,12 @@ def _begin(
     value_and_bound = np.empty(2)
     value_and_bound[0], factor = _scaled_value(full, given.share, load)
     value_and_bound[1] = _bound(full, given.price, path_price)
+    # Select columns, unless no search is needed.
+    keep = np.zeros(columns, np.bool_)
     reached = relative_gap(full, _SHEDS, value_and_bound[0], value_and_bound[1])
-    # Select columns.
-    keep = np.empty(columns, np.bool_)
-    select_columns(full, path_price, given.share, keep)
+    is_done = reached <= gap
+    if not is_done:
+        select_columns(full, path_price, given.share, keep)
     for q in range(columns):
         given.share[q] *= factor
     found = Incumbent(
@@ -228,12 +239,12 @@ def _begin(
     )
     restricted = restrict(full, keep)
     # Prices far above or below the optimum select nothing that could bind: all columns then.
-    if len(restricted.program.capacity) == 0:
+    if len(restricted.program.capacity) == 0 and not is_done:
         keep[:] = True
         restricted = restrict(full, keep)
     point = new_iterate(restricted.program)
     work = new_work(restricted.program, _SHEDS)
-    if reached <= gap:
+    if is_done:
         return found, restricted, point, work, True
     # Start near the splits and prices.
     cold_start(restricted.program, _SHEDS, point)
@@ -359,26 +370,34 @@ def _solve_on_one_thread(
     splits: FloatArray,
     prices: FloatArray,
     stop: BoolArray,
-) -> tuple[int, bool]:
+) -> tuple[int, bool, int]:
     """Solve one program from splits and prices on one thread, over selected columns.
 
     :func:`solve_selected` describes the arguments.
 
     Returns:
-        number of iterations, and whether one made no progress, which ends the search.
+        number of iterations, whether they made no more progress, which ends the search, and number
+        of columns at the end.
     """
     found, restricted, point, work, is_done = _begin(full, gap, splits, prices)
     iterations = 0
     is_stuck = False
+    last_reached = np.inf
+    stalled = 0
     while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
         restricted, point, work, _ = _let_columns_join(full, found, restricted, point, work)
         if iterate(restricted.program, _SHEDS, point, work):
             iterations += 1
-            is_done = _update(full, found, restricted, point, work) <= gap
+            reached = _update(full, found, restricted, point, work)
+            is_done = reached <= gap
+            # Count the iterations since the gap has fallen.
+            stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
+            last_reached = reached if stalled == 0 else last_reached
+            is_stuck = stalled >= _MAX_STALLED
         else:
             is_stuck = True
     _write_solution(full, found, splits, prices)
-    return iterations, is_stuck
+    return iterations, is_stuck, len(restricted.column)
 
 
 # Each kernel named *_kernel makes the function of the same name callable from Python.
@@ -420,13 +439,15 @@ def _solve_by_steps(
     prices: FloatArray,
     stop: BoolArray,
     threads: int,
-) -> tuple[int, bool]:
+) -> tuple[int, bool, int]:
     """Solve one program like :func:`_solve_on_one_thread`, with the Schur complement assembled on
     several threads.
     """
     found, restricted, point, work, is_done = _begin_kernel(full, gap, splits, prices)
     iterations = 0
     is_stuck = False
+    last_reached = np.inf
+    stalled = 0
     with ThreadPoolExecutor(threads) as pool:
 
         def newton_of(program: PresolvedProgram) -> ThreadedNewton:
@@ -441,11 +462,16 @@ def _solve_by_steps(
                 newton = newton_of(restricted.program)
             if newton.step(point, work):
                 iterations += 1
-                is_done = _update_kernel(full, found, restricted, point, work) <= gap
+                reached = _update_kernel(full, found, restricted, point, work)
+                is_done = reached <= gap
+                # Count the iterations since the gap has fallen.
+                stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
+                last_reached = reached if stalled == 0 else last_reached
+                is_stuck = stalled >= _MAX_STALLED
             else:
                 is_stuck = True
     _write_solution_kernel(full, found, splits, prices)
-    return iterations, is_stuck
+    return iterations, is_stuck, len(restricted.column)
 
 
 def solve_selected(
@@ -457,10 +483,10 @@ def solve_selected(
     stop: BoolArray,
     *,
     on_threads: bool,
-) -> int:
+) -> tuple[int, int]:
     """Solve one program from splits and prices over selected columns, to a certified gap.
 
-    Where an iteration over selected columns makes no progress, a search over all columns continues
+    Where iterations over selected columns make no more progress, a search over all columns goes on
     from the incumbents.
 
     Args:
@@ -475,22 +501,24 @@ def solve_selected(
         on_threads: whether large programs may run on all threads.
 
     Returns:
-        number of iterations.
+        number of iterations, and number of columns at the end.
     """
     if on_threads and updates_for_threads(full) is not None:
         threads = numba.get_num_threads()
-        iterations, is_stuck = _solve_by_steps(
+        iterations, is_stuck, columns = _solve_by_steps(
             full, gap, max_iterations, splits, prices, stop, threads
         )
     else:
-        iterations, is_stuck = _solve_on_one_thread(full, gap, max_iterations, splits, prices, stop)
+        iterations, is_stuck, columns = _solve_on_one_thread(
+            full, gap, max_iterations, splits, prices, stop
+        )
     if not is_stuck:
-        return iterations
+        return iterations, columns
     solve_all = solve_on_threads if on_threads else solve
     remaining = max_iterations - iterations
     # False: solutions that leave demand unserved count, too.
     further = solve_all(full, _SHEDS, False, gap, remaining, splits, prices, WARM, stop)
-    return iterations + further
+    return iterations + further, len(full.column_value)
 
 
 def warm_up_selection(

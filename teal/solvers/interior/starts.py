@@ -2,7 +2,9 @@
 
 A starting point is interior on both sides and near the central path: for given link prices each
 block is centred exactly, by Newton's method on its multiplier.  A warm start mixes given splits
-with central ones.  Entry points: :func:`cold_start`, :func:`warm_start`.  The first kernels are the
+with central ones.  A point of a restricted program is carried over to one with more columns.
+
+Entry points: :func:`cold_start`, :func:`warm_start`, :func:`carry_over`.  The first kernels are the
 vector operations of this package.
 """
 
@@ -14,7 +16,7 @@ import numpy as np
 
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel
-from teal.solvers.interior.presolve import PresolvedProgram
+from teal.solvers.interior.presolve import PresolvedProgram, Restricted
 
 # Cold start: mu over the mean value of a column; utilisation of the most loaded link; largest share
 # of a column over its upper bound.
@@ -39,6 +41,10 @@ _MIX_PER_GAP = 12.0
 _MIN_MU = 1e-3
 _MAX_MU = 0.3
 _MAX_MIX = 0.4
+# Carrying over: smallest slack of a row that joins, over its capacity; largest share of a column
+# that joins.
+_MIN_NEW_SLACK = 0.01
+_MAX_NEW_SHARE = 0.1
 
 
 class Start(NamedTuple):
@@ -573,3 +579,91 @@ def warm_start(
     for r in range(rows):
         capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
         point.slack[r] = max(capacity - load[r], min(mu / point.price[r], _WARM_SLACK * capacity))
+
+
+@inner_kernel
+def carry_over(
+    full: PresolvedProgram,
+    old: Restricted,
+    old_point: Iterate,
+    mu: float,
+    new: Restricted,
+    point: Iterate,
+) -> None:
+    """Move an interior point of one restricted program to another one with more columns.
+
+    A new column gets the share mu / z, with its reduced cost z = A' y - c - l; the multiplier l of
+    its demand falls where this share would exceed a limit, and the other shares make room.  A new
+    row has the price mu / slack.  The point stays dual feasible; loads differ from capacity less
+    slack by the new shares, a primal residual that the next Newton steps remove.
+
+    Args:
+        full: the full program of Q columns, G blocks, n rows.
+        old: restricted program of the point.
+        old_point: interior point of ``old``.
+        mu: mean complementarity of the point.
+        new: restricted program that contains all columns of ``old``.
+        point: receives the point.
+    """
+    program = new.program
+    # (Q,) and (G,) index of each column and block in the old program, -1 for a new one.
+    old_column = np.full(len(full.column_value), -1)
+    for i in range(len(old.column)):
+        old_column[old.column[i]] = i
+    old_block = np.full(len(full.rate), -1)
+    for i in range(len(old.block)):
+        old_block[old.block[i]] = i
+    # Present shares, and the loads (n',) that they cause.
+    for q in range(len(new.column)):
+        i = old_column[new.column[q]]
+        point.share[q] = old_point.share[i] if i >= 0 else 0.0
+    load = np.empty(len(program.capacity))
+    link_loads(program, point.share, load)
+    # Rows: present ones stay; a new one has the slack that the loads leave.
+    for r in range(len(new.row)):
+        i = new.row[r]
+        if i < 0:
+            continue
+        if old.row[r] >= 0:
+            point.price[i] = old_point.price[old.row[r]]
+            point.slack[i] = old_point.slack[old.row[r]]
+        else:
+            capacity = program.capacity[i]
+            point.slack[i] = max(capacity - load[i], _MIN_NEW_SLACK * capacity)
+            point.price[i] = mu / point.slack[i]
+    # (Q',) cost of each column: A' y less its value.
+    cost = np.empty(len(program.column_value))
+    path_prices(program, point.price, cost)
+    axpy(-1.0, program.column_value, cost)
+    for g in range(len(program.rate)):
+        first = program.block_ptr[g]
+        end = program.block_ptr[g + 1]
+        earlier = old_block[new.block[g]]
+        # A demand without columns so far is unserved.
+        point.multiplier[g] = old_point.multiplier[earlier] if earlier >= 0 else -mu
+        point.unserved[g] = old_point.unserved[earlier] if earlier >= 0 else 1.0
+        # The multiplier falls so far that the reduced costs z of new columns are large enough.
+        multiplier = point.multiplier[g]
+        for q in range(first, end):
+            if old_column[new.column[q]] < 0:
+                multiplier = min(multiplier, cost[q] - mu / _MAX_NEW_SHARE)
+        # Unserved share, and reduced costs: falling multipliers and new rows only raise them.
+        fall = point.multiplier[g] - multiplier
+        point.multiplier[g] = multiplier
+        point.unserved_dual[g] = fall
+        point.unserved_dual[g] += old_point.unserved_dual[earlier] if earlier >= 0 else mu
+        total = 1.0
+        for q in range(first, end):
+            i = old_column[new.column[q]]
+            if i >= 0:
+                least = old_point.reduced_cost[i] + fall
+                point.reduced_cost[q] = max(least, cost[q] - multiplier)
+            else:
+                point.reduced_cost[q] = cost[q] - multiplier
+                point.share[q] = mu / point.reduced_cost[q]
+                total += point.share[q]
+        # The shares of the demand sum to 1.
+        if total > 1:
+            point.unserved[g] /= total
+            for q in range(first, end):
+                point.share[q] /= total

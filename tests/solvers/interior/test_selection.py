@@ -3,6 +3,7 @@ bad, against HiGHS and exact fractions over all columns."""
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import numpy as np
@@ -17,9 +18,8 @@ from teal.problem.feasibility import TOLERANCE, violations
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import kernel
 from teal.solvers.interior import engine, selection
-from teal.solvers.interior.presolve import PresolvedProgram
-from teal.solvers.interior.restricted import Restricted, carry_over, restrict
-from teal.solvers.interior.starts import Iterate, cold_start, new_iterate
+from teal.solvers.interior.presolve import PresolvedProgram, Restricted, restrict
+from teal.solvers.interior.starts import Iterate, carry_over, cold_start, new_iterate
 from teal.testing import random_problem
 from tests.extremes import ROUNDING, exact_bound, share_program
 from tests.solvers.interior.programs import dense, problem_of, program_of
@@ -192,7 +192,7 @@ def test_several_threads_take_the_steps_of_one(batch: int, monkeypatch: pytest.M
 def test_a_search_that_makes_no_progress_continues_over_all_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(selection, "_solve_on_one_thread", lambda *_: (2, True))
+    monkeypatch.setattr(selection, "_solve_on_one_thread", lambda *_: (2, True, 1))
     problem = random_problem(4, nodes=9, num_paths=4, batch=1)
     start = _start(problem, "random", 4)
     result = teal.solve(problem, gap=1e-7, engine="interior", warm_start=start)
@@ -211,3 +211,17 @@ def test_iterations_end_with_what_there_is() -> None:
     ]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 1e-6 < gaps[0]
+
+
+def test_the_trace_says_where_it_started_and_how_many_columns_it_used() -> None:
+    problem = random_problem(4, nodes=9, num_paths=4, batch=1)
+    start = _start(problem, "another matrix", 4)
+    result = teal.solve(problem, gap=1e-7, engine="interior", warm_start=start)
+    program, _ = program_of(problem)
+    detail = next(stage.detail for stage in result.trace if stage.name == "iterate: interior")
+    found = re.fullmatch(r"(\d+) iterations from the warm start, (\d+) of (\d+) columns", detail)
+    assert found is not None, detail
+    iterations, selected, total = map(int, found.groups())
+    assert iterations == result.iterations
+    assert _selected(program, start[1][0].numpy(), start[0][0].numpy()).sum() <= selected < total
+    assert total == len(program.column_value)
