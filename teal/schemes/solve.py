@@ -8,10 +8,13 @@ from typing import Literal
 import torch
 
 from teal.deprecated import with_old_keywords
+from teal.errors import InputError
 from teal.problem import Problem
 from teal.schemes.default_model import default_model
 from teal.solvers import pipeline
 from teal.solvers.result import ProgressCallback, SolveResult, Starter
+
+_EXPECTED = "a model such as teal.load_model(FOLDER), auto or None"
 
 
 @with_old_keywords
@@ -46,7 +49,8 @@ def solve(
             prices of all its programs as dual bounds.
         model: model that predicts splits and prices.  "auto" asks the PriceGNN that comes with Teal
             where it is predicted to save time: on networks of some 40 nodes and more, where a
-            linear value is maximised, without a warm start.  It is loaded once a process.  A model
+            linear value is maximised over paths without side conditions, on a CPU and without a
+            warm start.  It is loaded once a process.  A model
             such as ``teal.load_model(FOLDER)`` takes its place; None asks no model.
             :func:`teal.solvers.pipeline.solve` says where it is used.
         engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
@@ -61,9 +65,29 @@ def solve(
         InputError: options out of range, a warm start of another shape, a warm start, model or
             engine that does not apply to this program, or too little memory for one matrix.
     """
-    starter = model if not isinstance(model, str) else None
-    if model == "auto" and warm_start is None:
-        starter = default_model(problem, gap, engine)
+    starter: Starter | None = None
+    if isinstance(model, str):
+        if model != "auto":
+            raise InputError(
+                "solve",
+                "model",
+                "a model such as teal.load_model(FOLDER), auto or None",
+                repr(model),
+            )
+        # A warm start takes the place of the default model.
+        if warm_start is None:
+            starter = default_model(problem, gap, engine)
+    elif model is not None:
+        if not isinstance(model, Starter):
+            raise InputError("solve", "model", _EXPECTED, type(model).__name__)
+        if not pipeline.takes_starter(problem):
+            raise InputError.invalid(
+                "solve",
+                "model",
+                f"{problem.objective.name} is not solved as one program, which a model could start",
+                "omit model",
+            )
+        starter = model
     return pipeline.solve(
         problem,
         gap=gap,

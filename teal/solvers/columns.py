@@ -504,7 +504,9 @@ def prepare(problem: Problem, target: float) -> None:
     if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
         if not is_interpreting():
             warm_up_master()
-            interior.warm_up_for(problem.ops.mask.numel())
+            # Rounds add columns.
+            num_columns = max(problem.ops.mask.numel(), interior.MIN_SELECTED_COLUMNS)
+            interior.warm_up_for(num_columns, may_select=True)
     else:
         prepare_engine(problem, gap=target)
         warm_up_kernels()

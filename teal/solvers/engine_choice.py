@@ -23,6 +23,7 @@ from teal.solvers.contract import Engine, Limits, Start
 from teal.solvers.highs import Highs
 from teal.solvers.interior.engine import (
     MAX_ITERATIONS,
+    SMALL_SCAN,
     FirstProgram,
     InteriorPoints,
 )
@@ -206,9 +207,11 @@ def _choose_by_time(
     if best_s <= pdhg_s:
         last_start = None if start.state is None else Start(start.state)
         turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), last_start)]
-        # The warm start may certify the target gap for some matrices of a batch.  Of a single
-        # matrix interior points find this out themselves.
-        if start.state is not None and problem.batch > 1:
+        # The warm start may certify the target gap.  Of a single matrix interior points find this
+        # out themselves if they start from it.
+        is_one_small = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
+        starts_there = problem.batch == 1 and best_start == "warm"
+        if start.state is not None and not is_one_small and not starts_there:
             turns.insert(0, Turn(WarmStart(), start))
         return Choice(tuple(turns), predicted_s, "shortest predicted time")
     # PDHG may need many times the iterations that are predicted: after the time of interior points

@@ -553,14 +553,9 @@ def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
 
 def _stage_of(turn: Turn, result: SolveResult, begin: float) -> Stage:
     """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
-    origin = ""
-    if turn.start is not None:
-        is_from_model = turn.start.state is None and turn.start.model is not None
-        origin = " from the warm start" if turn.start.state is not None else ""
-        origin = " with a model" if is_from_model else origin
     # Some engines say more about their last solve.
     further = getattr(turn.engine, "detail", "")
-    detail = f"{result.iterations} iterations{origin}" + (f", {further}" if further else "")
+    detail = ", ".join(filter(None, (f"{result.iterations} iterations", further)))
     return Stage(
         f"iterate: {turn.engine.name}",
         time.perf_counter() - begin,
@@ -608,7 +603,7 @@ def prepare(
     # Least cost solves by interior points alone.
     if problem.objective.rules.may_have_no_allocation:
         if not is_interpreting():
-            interior.warm_up_for(problem.ops.mask.numel())
+            interior.warm_up_for(problem.ops.mask.numel(), may_select=False)
         return
     # The model, and the kernels of sequences of programs.
     warm_up_starter = getattr(starter, "warm_up_kernels", None) or old_method(
@@ -630,7 +625,10 @@ def prepare(
         sample_box = program_problem.largest_share[:1, :1]
         project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
     if engine == "interior" or (engine == "auto" and may_use_interior_points(program_problem)):
-        interior.warm_up_for(program_problem.ops.mask.numel())
+        interior.warm_up_for(
+            program_problem.ops.mask.numel(),
+            may_select=cost_model.may_benefit_from_model(program_problem),
+        )
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
         warm_up_kernels_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
 

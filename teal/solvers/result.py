@@ -50,7 +50,7 @@ class SolveState:
 
 @runtime_checkable
 class Starter(Protocol):
-    """Model that predicts splits and prices from which PDHG starts, such as a PriceGNN.
+    """Model that predicts splits and prices from which a search starts, such as a PriceGNN.
 
     It may have further methods: ``start_sample(problem)``, like ``start``, for a sample of the
     demands; ``warm_up_kernels(problem)``, which loads the kernels and weights of ``start`` before a
@@ -198,7 +198,7 @@ class Stage:
     Attributes:
         name: name of the stage, such as "presolve" or "iterate: interior".
         seconds: wall-clock time, s.
-        detail: reason of a choice, or number of iterations.
+        detail: reason of a choice; or number of iterations, start and selected columns of a turn.
         predicted_s: predicted seconds of the engines that were compared, by engine and start.
         matrices: number of matrices of a turn of an engine; 0 for other stages.
     """

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import teal
+from teal.errors import InputError
 from teal.network import compute_paths
 from teal.nn.checkpoint import PriceGnnCard, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
@@ -93,17 +94,52 @@ def test_a_single_solve_loads_it_only_where_it_saves_more_than_loading_takes(
     loads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = _problem(LARGE)
-    monkeypatch.setattr(module, "predicted_saving_s", lambda *_: module.LOAD_S / 2)
+    monkeypatch.setattr(module, "_predicted_saving_s", lambda *_: module.LOAD_S / 2)
     assert default_model(problem, 1e-4, counts_loading=True) is None
     assert default_model(problem, 1e-4) is not None
-    monkeypatch.setattr(module, "predicted_saving_s", lambda *_: module.LOAD_S * 2)
+    monkeypatch.setattr(module, "_predicted_saving_s", lambda *_: module.LOAD_S * 2)
     model = default_model(problem, 1e-4, counts_loading=True)
     assert model is not None
     assert not loads
     # Once it is there, loading costs nothing.
     model.start(problem)
-    monkeypatch.setattr(module, "predicted_saving_s", lambda *_: 0.0)
+    monkeypatch.setattr(module, "_predicted_saving_s", lambda *_: 0.0)
     assert default_model(problem, 1e-4, counts_loading=True) is not None
+
+
+def test_a_model_that_is_none_or_does_not_apply_is_refused_by_its_name() -> None:
+    with pytest.raises(InputError, match=r"solve: model: .*teal\.load_model.*'universal'"):
+        teal.solve(_problem("b4"), model="universal")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"solve: model: .*teal\.load_model.*Path"):
+        teal.solve(_problem("b4"), model=Path("universal"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"solve: model: max_min is not solved as one program"):
+        teal.solve(_problem("b4", "max_min"), model=DefaultModel())
+
+
+def test_a_folder_of_the_same_name_changes_nothing(
+    loads: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "universal").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert float(teal.solve(_problem(LARGE), gap=1e-4).gap) <= 1e-4
+    assert len(loads) == 1
+
+
+def test_where_it_is_not_installed_no_model_is_asked(
+    loads: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "packaged", lambda name: tmp_path / name)
+    assert float(teal.solve(_problem(LARGE), gap=1e-4).gap) <= 1e-4
+    assert not loads
+
+
+def test_programs_that_a_search_cannot_start_from_a_model_do_not_ask_it(loads: list[int]) -> None:
+    """Side conditions, and an engine that has no start from a model."""
+    problem = _problem(LARGE)
+    limited = problem.with_churn_limit(problem.first_path_splits[0], 0.1)
+    assert default_model(limited, 1e-2) is None
+    assert default_model(problem, 1e-2, "plain") is None
+    assert not loads
 
 
 def test_the_old_name_of_the_argument_still_works() -> None:

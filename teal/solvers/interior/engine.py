@@ -55,7 +55,7 @@ _KERNEL_GAP_FACTOR = 0.99
 _ROUNDING = 1e-12
 _MIN_KERNEL_GAP = 1e-14
 # Smallest number of columns of a program of which a warm-started search selects columns.
-_MIN_SELECTED_COLUMNS = 500
+MIN_SELECTED_COLUMNS = 3_000
 
 
 def accepts(problem: Problem) -> bool:
@@ -126,21 +126,6 @@ class FirstProgram:
         return self._features[1]
 
 
-def predicted_saving_s(problem: Problem, gap: float) -> float:
-    """Return the seconds that a start from a PriceGNN saves the engine, its own time included;
-    negative where it costs more than it saves.
-
-    Args:
-        problem: B matrices.
-        gap: target gap.
-    """
-    if not accepts(problem) or not cost_model.may_benefit_from_model(problem):
-        return 0.0
-    features = FirstProgram(problem).features(gap)
-    cold_s = cost_model.seconds("interior", features, is_warm=False)
-    return cold_s - cost_model.seconds_from_model(features)
-
-
 # Scan entries (trie nodes of all paths, and path slots) of the largest small network.
 SMALL_SCAN = 7_000
 # Scan entries of all matrices from which threads save time.
@@ -159,14 +144,13 @@ class InteriorPoints:
             matrix; None to presolve it here.
 
     Attributes:
-        detail: columns that the last solve used, where it selected them; else "".
+        detail: start of the last solve, and the columns that it used where it selected them.
     """
 
     name = "interior"
 
     def __init__(self, first: FirstProgram | None = None) -> None:
         self._first = first
-        # Columns at the end of the last solve; empty if none were selected.
         self.detail = ""
 
     def accepts(self, problem: Problem) -> bool:
@@ -206,14 +190,17 @@ class InteriorPoints:
                 "use engine auto",
             )
         state = start.state
+        origin = "" if state is None else "from given splits and prices"
         if state is None and start.model is not None:
             state = usable_start(problem, start.model.start)
+            origin = "from the model"
         first = self._first
         if first is not None and first.problem is not problem:
             first = None
-        result, self.detail = yield from _solving(
+        result, selected = yield from _solving(
             problem, state, limits.gap, limits.max_iterations, limits.deadline, first
         )
+        self.detail = ", ".join(filter(None, (origin, selected)))
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))
         return result
@@ -361,7 +348,7 @@ def _solve_batch(
 
 def _selects_columns(program: PresolvedProgram) -> bool:
     """Return whether a warm-started search selects columns: it pays on all but small programs."""
-    return len(program.column_value) >= _MIN_SELECTED_COLUMNS and supports(program)
+    return len(program.column_value) >= MIN_SELECTED_COLUMNS and supports(program)
 
 
 def _programs(problem: Problem, splits: FloatArray) -> Iterator[PresolvedProgram]:
@@ -460,13 +447,18 @@ def warm_up_all(*, is_large: bool) -> None:
     _warm_up_selection(is_large=is_large)
 
 
-def warm_up_for(num_columns: int) -> None:
-    """Compile or load the kernels that a program of at most ``num_columns`` columns may call."""
+def warm_up_for(num_columns: int, *, may_select: bool) -> None:
+    """Compile or load the kernels that a program of at most ``num_columns`` columns may call.
+
+    Args:
+        num_columns: number of path slots.
+        may_select: whether a linear value is maximised, so that a search may select columns.
+    """
     is_large = may_be_large(num_columns)
     warm_up()
     if is_large:
         warm_up(is_large=True)
-    if num_columns >= _MIN_SELECTED_COLUMNS:
+    if may_select and num_columns >= MIN_SELECTED_COLUMNS:
         _warm_up_selection(is_large=False)
         if is_large:
             _warm_up_selection(is_large=True)

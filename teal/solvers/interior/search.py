@@ -541,19 +541,19 @@ def _initial_gap(
     """
     # Only the shares and prices of the scratch point are used.
     point = work.previous_step
-    set_given_point(program, sheds, splits, prices, point)
+    set_point(program, sheds, splits, prices, point)
     return _update_incumbent(program, sheds, must_serve_all, point, work)
 
 
 @inner_kernel
-def set_given_point(
+def set_point(
     program: PresolvedProgram,
     sheds: bool,
     splits: FloatArray,
     prices: FloatArray,
     point: Iterate,
 ) -> None:
-    """Set the shares and prices of a point to given splits and prices, which need not be interior.
+    """Set the shares and prices of a point to splits and prices, which need not be interior.
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).

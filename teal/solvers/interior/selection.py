@@ -42,7 +42,7 @@ from teal.solvers.interior.search import (
     largest_utilisation,
     new_work,
     relative_gap,
-    set_given_point,
+    set_point,
     solve,
     solve_on_threads,
     update_loads,
@@ -210,58 +210,61 @@ def _begin(
     columns = len(full.column_value)
     rows = len(full.capacity)
     # Certify the given splits and prices, which are the first incumbents.
-    given = new_iterate(full)
-    set_given_point(full, _SHEDS, splits, prices, given)
+    initial = new_iterate(full)
+    set_point(full, _SHEDS, splits, prices, initial)
     load = np.empty(rows)
-    link_loads(full, given.share, load)
+    link_loads(full, initial.share, load)
     path_price = np.empty(columns)
-    path_prices(full, given.price, path_price)
+    path_prices(full, initial.price, path_price)
     value_and_bound = np.empty(2)
-    value_and_bound[0], factor = _scaled_value(full, given.share, load)
-    value_and_bound[1] = _bound(full, given.price, path_price)
+    value, factor = _scaled_value(full, initial.share, load)
+    bound = _bound(full, initial.price, path_price)
+    # Values and bounds that are no numbers certify nothing.
+    value_and_bound[0] = value if value > -np.inf else -np.inf
+    value_and_bound[1] = bound if bound < np.inf else np.inf
     # Select columns, unless no search is needed.
     keep = np.zeros(columns, np.bool_)
     reached = relative_gap(full, _SHEDS, value_and_bound[0], value_and_bound[1])
     is_done = reached <= gap
     if not is_done:
-        select_columns(full, path_price, given.share, keep)
+        select_columns(full, path_price, initial.share, keep)
     for q in range(columns):
-        given.share[q] *= factor
-    found = Incumbent(
-        given.share,
-        given.price.copy(),
+        initial.share[q] *= factor
+    incumbent = Incumbent(
+        initial.share,
+        initial.price.copy(),
         value_and_bound,
         keep,
         # row_price, path_price, multiplier
-        given.price,
+        initial.price,
         path_price,
         np.zeros(len(full.rate)),
     )
     restricted = restrict(full, keep)
-    # Prices far above or below the optimum select nothing that could bind: all columns then.
+    # Prices far from the optimum may select nothing that could bind: all columns then.
     if len(restricted.program.capacity) == 0 and not is_done:
         keep[:] = True
         restricted = restrict(full, keep)
     point = new_iterate(restricted.program)
     work = new_work(restricted.program, _SHEDS)
     if is_done:
-        return found, restricted, point, work, True
+        return incumbent, restricted, point, work, True
     # Start near the splits and prices.
     cold_start(restricted.program, _SHEDS, point)
     warm_start(restricted.program, _SHEDS, point, splits, prices, start_for_gap(reached))
-    is_done = _update(full, found, restricted, point, work) <= gap
-    return found, restricted, point, work, is_done
+    is_done = _update(full, incumbent, restricted, point, work) <= gap
+    return incumbent, restricted, point, work, is_done
 
 
 @inner_kernel
 def _update(
-    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
 ) -> float:
     """Update the incumbents from the present point, and return the relative gap between them.
 
     Args:
         full: presolved program of n rows (links).
-        found: incumbents (updated); row_price and path_price become those of the point.
+        incumbent: incumbents (updated); row_price and path_price become those of the point.
         restricted: the restricted program.
         point: its present point; slacks that exceed capacity less load are reduced.
         work: its workspace; load is written.
@@ -269,24 +272,24 @@ def _update(
     # Allocation: it uses columns of the restricted program alone.
     update_loads(restricted.program, _SHEDS, point, work)
     value, factor = _scaled_value(restricted.program, point.share, work.load)
-    if value > found.value_and_bound[0]:
-        found.value_and_bound[0] = value
-        fill(0.0, found.share)
+    if value > incumbent.value_and_bound[0]:
+        incumbent.value_and_bound[0] = value
+        fill(0.0, incumbent.share)
         for q in range(len(point.share)):
-            found.share[restricted.column[q]] = factor * point.share[q]
+            incumbent.share[restricted.column[q]] = factor * point.share[q]
     # Bound: by all columns.
-    full_prices(restricted, point.price, found.row_price)
-    path_prices(full, found.row_price, found.path_price)
-    bound = _bound(full, found.row_price, found.path_price)
-    if bound < found.value_and_bound[1]:
-        found.value_and_bound[1] = bound
-        copy_into(found.row_price, found.price)
-    return relative_gap(full, _SHEDS, found.value_and_bound[0], found.value_and_bound[1])
+    full_prices(restricted, point.price, incumbent.row_price)
+    path_prices(full, incumbent.row_price, incumbent.path_price)
+    bound = _bound(full, incumbent.row_price, incumbent.path_price)
+    if bound < incumbent.value_and_bound[1]:
+        incumbent.value_and_bound[1] = bound
+        copy_into(incumbent.row_price, incumbent.price)
+    return relative_gap(full, _SHEDS, incumbent.value_and_bound[0], incumbent.value_and_bound[1])
 
 
 @inner_kernel
 def _mark_joining_columns(
-    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, mu: float
+    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, mu: float
 ) -> int:
     """Mark the columns that join the restricted program, and return their number.
 
@@ -295,37 +298,37 @@ def _mark_joining_columns(
 
     Args:
         full: presolved program of G blocks (demands).
-        found: path_price is read; keep and multiplier are updated.
+        incumbent: path_price is read; keep and multiplier are updated.
         restricted: the restricted program.
         point: its present point.
         mu: mean complementarity of the point.
     """
     # The multiplier l of a block without columns is 0, the profit of its unserved share.
-    fill(0.0, found.multiplier)
+    fill(0.0, incumbent.multiplier)
     for g in range(len(restricted.block)):
-        found.multiplier[restricted.block[g]] = point.multiplier[g]
+        incumbent.multiplier[restricted.block[g]] = point.multiplier[g]
     count = 0
     for g in range(len(full.rate)):
-        _, value = _best_profit(full, found.path_price, g)
+        _, value = _best_profit(full, incumbent.path_price, g)
         largest = min(mu / _JOINING_SHARE, _JOINING_MARGIN * value)
         for q in range(full.block_ptr[g], full.block_ptr[g + 1]):
-            reduced_cost = found.path_price[q] - full.column_value[q] - found.multiplier[g]
-            if not found.keep[q] and reduced_cost < largest:
-                found.keep[q] = True
+            reduced_cost = incumbent.path_price[q] - full.column_value[q] - incumbent.multiplier[g]
+            if not incumbent.keep[q] and reduced_cost < largest:
+                incumbent.keep[q] = True
                 count += 1
     return count
 
 
 @inner_kernel
 def _let_columns_join(
-    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
 ) -> tuple[Restricted, Iterate, Work, bool]:
     """Return the restricted program with the columns that join, its point and workspace, and True;
     the arguments and False where none joins.
 
     Args:
         full: presolved program.
-        found: incumbents of the present point; keep is updated.
+        incumbent: incumbents of the present point; keep is updated.
         restricted: the restricted program.
         point: its present point.
         work: its workspace.
@@ -333,9 +336,9 @@ def _let_columns_join(
     program = restricted.program
     num_pairs = len(program.column_value) + len(program.capacity) + len(program.rate)
     mu = complementarity_sum(point, work.step, _SHEDS, 0.0, 0.0) / num_pairs
-    if not _mark_joining_columns(full, found, restricted, point, mu):
+    if not _mark_joining_columns(full, incumbent, restricted, point, mu):
         return restricted, point, work, False
-    larger = restrict(full, found.keep)
+    larger = restrict(full, incumbent.keep)
     larger_point = new_iterate(larger.program)
     carry_over(full, restricted, point, mu, larger, larger_point)
     larger_work = new_work(larger.program, _SHEDS)
@@ -345,21 +348,21 @@ def _let_columns_join(
 
 @inner_kernel
 def _write_solution(
-    full: PresolvedProgram, found: Incumbent, splits: FloatArray, prices: FloatArray
+    full: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
 ) -> None:
     """Write the incumbents in the layout of the network.
 
     Args:
         full: presolved program of Q columns (paths), n rows (links).
-        found: incumbents.
+        incumbent: incumbents.
         splits: (D K,) share of its demand on each path; entries outside the program stay (written).
         prices: (E,) dual price of each link, value per Gbit/s; 0 for links without a row (written).
     """
     for q in range(len(full.column_value)):
-        splits[full.slot[q]] = found.share[q]
+        splits[full.slot[q]] = incumbent.share[q]
     fill(0.0, prices)
     for r in range(len(full.capacity)):
-        prices[full.link[r]] = found.price[r] * full.scale
+        prices[full.link[r]] = incumbent.price[r] * full.scale
 
 
 @kernel
@@ -379,24 +382,24 @@ def _solve_on_one_thread(
         number of iterations, whether they made no more progress, which ends the search, and number
         of columns at the end.
     """
-    found, restricted, point, work, is_done = _begin(full, gap, splits, prices)
+    incumbent, restricted, point, work, is_done = _begin(full, gap, splits, prices)
     iterations = 0
     is_stuck = False
     last_reached = np.inf
     stalled = 0
     while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
-        restricted, point, work, _ = _let_columns_join(full, found, restricted, point, work)
+        restricted, point, work, _ = _let_columns_join(full, incumbent, restricted, point, work)
         if iterate(restricted.program, _SHEDS, point, work):
             iterations += 1
-            reached = _update(full, found, restricted, point, work)
+            reached = _update(full, incumbent, restricted, point, work)
             is_done = reached <= gap
             # Count the iterations since the gap has fallen.
             stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
             last_reached = reached if stalled == 0 else last_reached
-            is_stuck = stalled >= _MAX_STALLED
+            is_stuck = not is_done and stalled >= _MAX_STALLED
         else:
             is_stuck = True
-    _write_solution(full, found, splits, prices)
+    _write_solution(full, incumbent, splits, prices)
     return iterations, is_stuck, len(restricted.column)
 
 
@@ -412,23 +415,23 @@ def _begin_kernel(
 
 @kernel
 def _let_columns_join_kernel(
-    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
 ) -> tuple[Restricted, Iterate, Work, bool]:
-    return _let_columns_join(full, found, restricted, point, work)
+    return _let_columns_join(full, incumbent, restricted, point, work)
 
 
 @kernel
 def _update_kernel(
-    full: PresolvedProgram, found: Incumbent, restricted: Restricted, point: Iterate, work: Work
+    full: PresolvedProgram, incumbent: Incumbent, restricted: Restricted, point: Iterate, work: Work
 ) -> float:
-    return _update(full, found, restricted, point, work)
+    return _update(full, incumbent, restricted, point, work)
 
 
 @kernel
 def _write_solution_kernel(
-    full: PresolvedProgram, found: Incumbent, splits: FloatArray, prices: FloatArray
+    full: PresolvedProgram, incumbent: Incumbent, splits: FloatArray, prices: FloatArray
 ) -> None:
-    _write_solution(full, found, splits, prices)
+    _write_solution(full, incumbent, splits, prices)
 
 
 def _solve_by_steps(
@@ -443,7 +446,7 @@ def _solve_by_steps(
     """Solve one program like :func:`_solve_on_one_thread`, with the Schur complement assembled on
     several threads.
     """
-    found, restricted, point, work, is_done = _begin_kernel(full, gap, splits, prices)
+    incumbent, restricted, point, work, is_done = _begin_kernel(full, gap, splits, prices)
     iterations = 0
     is_stuck = False
     last_reached = np.inf
@@ -456,21 +459,21 @@ def _solve_by_steps(
         newton = newton_of(restricted.program)
         while not (is_done or is_stuck or iterations >= max_iterations or stop[0]):
             restricted, point, work, has_grown = _let_columns_join_kernel(
-                full, found, restricted, point, work
+                full, incumbent, restricted, point, work
             )
             if has_grown:
                 newton = newton_of(restricted.program)
             if newton.step(point, work):
                 iterations += 1
-                reached = _update_kernel(full, found, restricted, point, work)
+                reached = _update_kernel(full, incumbent, restricted, point, work)
                 is_done = reached <= gap
                 # Count the iterations since the gap has fallen.
                 stalled = 0 if reached < _PROGRESS * last_reached else stalled + 1
                 last_reached = reached if stalled == 0 else last_reached
-                is_stuck = stalled >= _MAX_STALLED
+                is_stuck = not is_done and stalled >= _MAX_STALLED
             else:
                 is_stuck = True
-    _write_solution_kernel(full, found, splits, prices)
+    _write_solution_kernel(full, incumbent, splits, prices)
     return iterations, is_stuck, len(restricted.column)
 
 
@@ -512,10 +515,10 @@ def solve_selected(
         iterations, is_stuck, columns = _solve_on_one_thread(
             full, gap, max_iterations, splits, prices, stop
         )
-    if not is_stuck:
+    remaining = max_iterations - iterations
+    if not is_stuck or stop[0] or remaining <= 0:
         return iterations, columns
     solve_all = solve_on_threads if on_threads else solve
-    remaining = max_iterations - iterations
     # False: solutions that leave demand unserved count, too.
     further = solve_all(full, _SHEDS, False, gap, remaining, splits, prices, WARM, stop)
     return iterations + further, len(full.column_value)

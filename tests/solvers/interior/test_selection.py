@@ -30,7 +30,7 @@ KINDS = ("total_flow", "weighted_flow", "latency_penalised_flow")
 
 @pytest.fixture(autouse=True)
 def _select_in_small_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_MIN_SELECTED_COLUMNS", 1)
+    monkeypatch.setattr(engine, "MIN_SELECTED_COLUMNS", 1)
 
 
 def _start(problem: Problem, kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,7 +219,9 @@ def test_the_trace_says_where_it_started_and_how_many_columns_it_used() -> None:
     result = teal.solve(problem, gap=1e-7, engine="interior", warm_start=start)
     program, _ = program_of(problem)
     detail = next(stage.detail for stage in result.trace if stage.name == "iterate: interior")
-    found = re.fullmatch(r"(\d+) iterations from the warm start, (\d+) of (\d+) columns", detail)
+    found = re.fullmatch(
+        r"(\d+) iterations, from given splits and prices, (\d+) of (\d+) columns", detail
+    )
     assert found is not None, detail
     iterations, selected, total = map(int, found.groups())
     assert iterations == result.iterations
