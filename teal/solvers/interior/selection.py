@@ -70,8 +70,8 @@ _MIN_SHARE = 0.01
 # part of the demand's value.
 _JOINING_SHARE = 0.1
 _JOINING_MARGIN = 0.03
-# The search over selected columns is given up after so many iterations in which the gap has not
-# fallen to this part of what it was; searches that succeed have up to six.
+# The search over selected columns ends after so many iterations in a row in which the gap has not
+# fallen below this part of its last value that counted as progress.
 _MAX_STALLED = 12
 _PROGRESS = 0.9
 # All programs here may leave demand unserved.
