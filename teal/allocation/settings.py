@@ -70,9 +70,10 @@ class SolveConfig(InstanceConfig):
     save more time than loading it takes, else none.  With --engine auto, balanced programs and
     concave utilities use no model, since its prediction takes longer than it saves."""
     engine: str = "auto"
-    """Solver.  interior: interior-point method, exact on small networks.  fused, plain: PDHG,
-    compiled or in torch.  auto: the solver with the shortest predicted time to the gap.  Others:
-    engines that packages announce.  equilibrated is deprecated and means auto."""
+    """Solver.  interior: interior-point method, exact on small networks.  simplex: dual simplex
+    method from the basis of a similar matrix.  fused, plain: PDHG, compiled or in torch.  auto: the
+    solver with the shortest predicted time to the gap.  Others: engines that packages announce.
+    equilibrated is deprecated and means auto."""
     explain: bool = False
     """Print the stages of the solve with their times, the predicted time of each solver, and why
     the first one was chosen."""

@@ -47,6 +47,7 @@ from teal.solvers.pdhg import LANES, lanes_of
 from teal.solvers.pdhg.fused.warm_up import three_nodes, warm_up_checks, warm_up_kernels
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.short_paths import preferred
+from teal.solvers.simplex import engine as simplex
 from teal.spec import Registry
 
 _TASKS: dict[str, Callable[[], None]] = {}
@@ -109,6 +110,12 @@ def _interior_points() -> None:
 def _interior_points_for_large_networks() -> None:
     """Call the kernels of the interior-point method for programs that run on all threads."""
     interior.warm_up_all(is_large=True)
+
+
+@_task
+def _simplex_method() -> None:
+    """Call the kernels of the dual simplex method."""
+    simplex.warm_up()
 
 
 @_task

@@ -53,9 +53,8 @@ def solve(
             warm start.  It is loaded once a process.  A model
             such as ``teal.load_model(FOLDER)`` takes its place; None asks no model.
             :func:`teal.solvers.pipeline.solve` says where it is used.
-        engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
-            and GPU with numba-cuda), plain (PDHG, any device), the name of an engine that a package
-            announces, or auto, which selects by predicted time.
+        engine: interior, simplex, fused, plain, the name of an engine that a package announces, or
+            auto, which selects by predicted time (:func:`teal.solvers.pipeline.solve`).
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min

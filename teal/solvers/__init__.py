@@ -1,3 +1,3 @@
-"""Solvers: PDHG, interior points, ADMM, column generation; projection to feasibility; split
-tables.
+"""Solvers: PDHG, interior points, dual simplex, ADMM, column generation; projection to feasibility;
+split tables.
 """

@@ -229,6 +229,49 @@ def may_benefit_from_model(problem: Problem) -> bool:
     return not problem.demand_set.carries_all and problem.utility is None
 
 
+def simplex_seconds(problem: Problem) -> float:
+    """Return the predicted seconds of the dual simplex method from a basis, for all matrices.
+
+    The pivots of a matrix are a share of the n links; a pivot takes time for each path slot,
+    and for each of the n^2 entries of the inverse.
+
+    Args:
+        problem: B matrices of a program over paths.
+    """
+    numbers = _model()["simplex"]
+    num_links = problem.capacity.shape[1]
+    pivot_s = (
+        numbers["pivot_seconds"]
+        + numbers["pivot_seconds_per_slot"] * problem.paths.leaf.size
+        + numbers["pivot_seconds_per_entry"] * num_links**2
+    )
+    matrix_s = numbers["seconds"] + numbers["pivots_per_row"] * num_links * pivot_s
+    return float(problem.batch * matrix_s)
+
+
+def favours_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
+    """Return whether the dual simplex method is faster than the other engines: there is a basis to
+    start from, of a warm start or of the other matrices of a batch, and few paths.
+
+    A warm start often certifies a wide gap as it is, and other engines change it little.  The
+    method is exact whatever the target gap, so that it pays on more networks where that is small.
+    This rule needs no presolved program, which takes longer than the solve of a small network.
+
+    Args:
+        problem: B matrices of a program that the method supports.
+        is_warm: whether the search has a warm start.
+        gap: target gap.
+    """
+    numbers = _model()["simplex"]
+    is_narrow = numbers["min_gap"] <= gap <= numbers["max_warm_gap"]
+    is_batch = problem.batch >= numbers["min_batch"] and gap >= numbers["min_gap"]
+    if not (is_narrow if is_warm else is_batch):
+        return False
+    is_fine = gap <= numbers["fine_gap"]
+    max_slots = numbers["max_slots_at_fine_gap"] if is_fine else numbers["max_slots"]
+    return bool(problem.paths.leaf.size <= max_slots)
+
+
 def pdhg_iterations_within(problem: Problem, seconds: float) -> int:
     """Return how many PDHG iterations take so many seconds, at least a few checks' worth.
 

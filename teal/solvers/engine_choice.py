@@ -29,9 +29,10 @@ from teal.solvers.interior.engine import (
 )
 from teal.solvers.pdhg.reduction import spans_decades
 from teal.solvers.pdhg.solver import Pdhg, iteration_dtype
+from teal.solvers.simplex.engine import DualSimplex
 from teal.spec import Registry
 
-ENGINES = ("auto", "interior", "fused", "plain")
+ENGINES = ("auto", "interior", "simplex", "fused", "plain")
 # Engines of packages: a function that makes one for a solve, by name.
 _OTHER_ENGINES: Registry[Callable[[], Engine]] = Registry("engine", "teal.engines")
 
@@ -123,6 +124,8 @@ def choose_engines(
     """
     if name == "interior":
         return Choice((Turn(InteriorPoints(), start),), {}, "named by the caller")
+    if name == "simplex":
+        return Choice((Turn(DualSimplex(), start),), {}, "named by the caller")
     if name not in ENGINES:
         engine = Certified(_OTHER_ENGINES[name]())
         if not engine.accepts(problem):
@@ -159,7 +162,35 @@ def choose_engines(
             {},
             "float32 or few iterations are asked for",
         )
+    # From the basis of a similar matrix a small network takes a few pivots.
+    if may_use_simplex(problem, is_warm=start.state is not None, gap=limits.gap):
+        simplex = DualSimplex()
+        simplex_s = simplex.predict_seconds(problem, start, limits.gap)
+        # Like interior points, it must fit half of the time.
+        if simplex_s <= limits.deadline.remaining_s / 2:
+            turns = (
+                Turn(simplex, start),
+                Turn(InteriorPoints(), None),
+                Turn(Pdhg("auto", torch.float64), None),
+            )
+            predicted_s = {simplex.name: simplex_s}
+            return Choice(turns, predicted_s, "few paths, and a basis to start from")
     return _choose_by_time(problem, start, limits, dtype)
+
+
+def may_use_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
+    """Return whether the dual simplex method supports a program and is predicted to be the fastest.
+
+    Args:
+        problem: B matrices of one program.
+        is_warm: whether the search has a warm start.
+        gap: target gap.
+    """
+    return (
+        not is_interpreting()
+        and DualSimplex().accepts(problem)
+        and cost_model.favours_simplex(problem, is_warm=is_warm, gap=gap)
+    )
 
 
 def may_use_interior_points(problem: Problem) -> bool:

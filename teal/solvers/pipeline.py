@@ -46,6 +46,7 @@ from teal.solvers.engine_choice import (
     engine_names,
     is_engine,
     may_use_interior_points,
+    may_use_simplex,
 )
 from teal.solvers.highs import Highs
 from teal.solvers.interior import engine as interior
@@ -65,6 +66,7 @@ from teal.solvers.result import (
 )
 from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
 from teal.solvers.sequences.task import Tasks, run_tasks
+from teal.solvers.simplex import engine as simplex
 from teal.spec import register
 
 # Largest gap of an engine's result that warm-starts another engine.
@@ -161,11 +163,13 @@ def solve(
             On smaller networks it replaces a missing ``warm_start``; in value maximisation only
             where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
             programs and concave utilities ignore it.  Rejected under priority and max_min.
-        engine: interior (interior-point method: programs over paths, on the CPU), fused (PDHG; CPU,
-            and GPU with numba-cuda), plain (PDHG, any device), the name of an engine that a package
-            announces, or auto.  Auto selects interior
-            points or PDHG by predicted time, and interior points for magnitudes that span more than
-            four decades (:mod:`teal.solvers.engine_choice`).  Under side conditions whose columns
+        engine: interior (interior-point method: programs over paths, on the CPU), simplex (dual
+            simplex method from the basis of a similar matrix: linear values over paths, on the
+            CPU), fused (PDHG; CPU, and GPU with numba-cuda), plain (PDHG, any device), the name of
+            an engine that a package announces, or auto.  Auto selects the simplex method on small
+            networks after a warm start or for several matrices, else interior points or PDHG by
+            predicted time, and interior points for magnitudes that span more than four decades
+            (:mod:`teal.solvers.engine_choice`).  Under side conditions whose columns
             are not paths (bundles of paths, added rows) PDHG is plain instead of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
             is below 1e-5 and, with auto, where float32 stalls.
@@ -317,7 +321,14 @@ class _Settings:
             InputError: an option out of range or without effect.
         """
         self.check(problem)
-        prepare(problem, gap=self.gap, engine=self.engine, dtype=self.dtype, starter=self.starter)
+        prepare(
+            problem,
+            gap=self.gap,
+            engine=self.engine,
+            dtype=self.dtype,
+            starter=self.starter,
+            is_warm=self.warm_start is not None,
+        )
 
 
 def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[SolveResult]:
@@ -588,6 +599,7 @@ def prepare(
     engine: str = "auto",
     dtype: torch.dtype | None = None,
     starter: Starter | None = None,
+    is_warm: bool = False,
 ) -> None:
     """Compile the kernels that :func:`solve` needs for a problem, so that its clock does not count
     them.
@@ -598,6 +610,7 @@ def prepare(
         engine: "auto", or the name of an engine.
         dtype: type of the splits in the iteration; None to choose by the target gap.
         starter: model for the start; its kernels are loaded, too.
+        is_warm: whether the solve has a warm start.
     """
     engine = current_engine(engine)
     # Least cost solves by interior points alone.
@@ -629,6 +642,9 @@ def prepare(
             program_problem.ops.mask.numel(),
             may_select=cost_model.may_benefit_from_model(program_problem),
         )
+    may_be_simplex = engine == "auto" and may_use_simplex(program_problem, is_warm=is_warm, gap=gap)
+    if engine == "simplex" or may_be_simplex:
+        simplex.warm_up()
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(program_problem):
         warm_up_kernels_for(program_problem, gap, iteration_dtype(program_problem, gap, dtype))
 

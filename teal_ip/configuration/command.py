@@ -16,10 +16,9 @@ from teal.network.paths import link_weights
 from teal.runtime.storage import atomic_file, check_out_file
 from teal_ip.configuration.algorithms import algorithm_config
 from teal_ip.configuration.allocations import Exported, Igp, next_hop_groups, sr_policies
-from teal_ip.configuration.metrics import frr_lines
 from teal_ip.configuration.policies import write_sr_policies, write_texts
 from teal_ip.configuration.settings import ExportConfig
-from teal_ip.metrics.changes import load_changes
+from teal_ip.metrics.changes import frr_lines, load_changes
 from teal_ip.readings.files import interface_names
 from teal_ip.routing.flex_algo import lists_and_algorithms
 

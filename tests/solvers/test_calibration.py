@@ -134,7 +134,8 @@ def test_factors_are_stored_where_they_help_and_removed_where_they_do_not(
 
 def test_equal_factors_change_no_choice() -> None:
     """On a machine that is three times slower in everything, the same engines and iterations."""
-    problem = random_problem(5, nodes=25, density=0.15, batch=16)  # for which PDHG begins
+    # PDHG begins.
+    problem = random_problem(5, nodes=25, density=0.15, batch=16, num_paths=6)
     size = cost_model.features_of(problem, (20, 400, 5_000), 1e-2)
 
     def chosen() -> tuple[list[int | None], bool]:

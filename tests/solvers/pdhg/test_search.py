@@ -212,10 +212,11 @@ def test_pdhg_solves_failures_and_new_capacities_on_the_same_paths() -> None:
 
 def test_pdhg_solves_more_matrices_than_lanes() -> None:
     problem = _geant(matrices=19)
-    solution = pipeline.solve(problem, gap=5e-3)
+    solution = pipeline.solve(problem, gap=5e-3, engine="fused")
     assert (solution.gap <= 5e-3).all()
     torch.testing.assert_close(problem.value(solution.splits), solution.value)
-    assert pipeline.solve(problem, gap=5e-3, warm_start=solution).iterations == 0
+    again = pipeline.solve(problem, gap=5e-3, engine="fused", warm_start=solution)
+    assert again.iterations == 0
 
 
 def test_a_warm_start_of_another_network_is_refused() -> None:

@@ -9,8 +9,13 @@ import pytest
 
 from teal.errors import InputError
 from teal.testing import make_topology
-from teal_ip.configuration.metrics import frr_lines
-from teal_ip.metrics.changes import MetricChange, load_changes, read_changes, write_changes
+from teal_ip.metrics.changes import (
+    MetricChange,
+    frr_lines,
+    load_changes,
+    read_changes,
+    write_changes,
+)
 from teal_ip.readings.files import interface_names
 
 CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]

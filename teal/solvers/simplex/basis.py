@@ -1,0 +1,435 @@
+"""Basis of a program over paths: key columns, working basis and its inverse.
+
+References and symbols: :mod:`teal.solvers.simplex`.  :func:`new_basis` has all slacks and all
+unserved flows; :func:`crash` builds the basis of an optimal allocation and its prices;
+:func:`exchange` and :func:`swap_key` are the operations of a pivot.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.network.path_links import PathLinks
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.parallel import inner_kernel, summing_kernel
+
+# Entries of ``Basis.position`` of columns outside W.
+NONBASIC = -1
+KEY = -2
+# Block of a slack.
+NO_BLOCK = -1
+# A crash basis has columns that carry more than this share of their demand.
+_MIN_SHARE = 1e-6
+# Flows beside the keys for each row with a price, from which a start is not taken for a vertex.
+_MOST_FLOWS = 2
+# A row with a smaller part of the largest value has no price, where prices are inexact.
+_MIN_PRICE = 1e-6
+# Smallest pivot of a crash basis, and over the largest one in its column; entries of A are 0 and 1.
+_MIN_PIVOT = 1e-5
+_MIN_PIVOT_RATIO = 0.1
+
+
+class Program(NamedTuple):
+    """Program of one matrix: D blocks, P paths, n rows.
+
+    Path p is column p, the unserved flow of block g column P + g, the slack of row r column
+    P + D + r.
+
+    Attributes:
+        path_ptr: (D + 1,) the paths of block g are ``path_ptr[g]:path_ptr[g + 1]``.
+        link_ptr: (P + 1,) the rows of path p are ``link[link_ptr[p]:link_ptr[p + 1]]``.
+        link: rows of all paths.
+        user_ptr: (n + 1,) the paths over row r are ``user[user_ptr[r]:user_ptr[r + 1]]``.
+        user: paths over all rows.
+        block: (P + D + n,) block of each column; NO_BLOCK for slacks.
+        demand: (D,) Gbit/s.
+        capacity: (n,) Gbit/s, finite.
+        cost: (P + D + n,) value of a Gbit/s on each column; 0 for unserved flow and slacks.
+    """
+
+    path_ptr: Int64Array
+    link_ptr: Int64Array
+    link: IntArray
+    user_ptr: Int64Array
+    user: IntArray
+    block: Int64Array
+    demand: FloatArray
+    capacity: FloatArray
+    cost: FloatArray
+
+
+class Basis(NamedTuple):
+    """Basis of a program.
+
+    Attributes:
+        key: (D,) key column of each block.
+        column: (n,) columns of W, by position.
+        position: (P + D + n,) position of each column in W; NONBASIC, or KEY for keys.
+        inverse: (n, n) inverse of W: a row for each position, a column for each row.
+        norm: (n,) squared norm of each row of the inverse.
+    """
+
+    key: Int64Array
+    column: Int64Array
+    position: Int64Array
+    inverse: FloatArray
+    norm: FloatArray
+
+
+def blocks_of(links: PathLinks, num_rows: int) -> Int64Array:
+    """Return (P + D + n,) the block of each column.
+
+    Args:
+        links: P paths of D demands.
+        num_rows: n.
+    """
+    num_blocks = len(links.path_ptr) - 1
+    blocks = np.arange(num_blocks)
+    of_paths = np.repeat(blocks, np.diff(links.path_ptr))
+    of_slacks = np.full(num_rows, NO_BLOCK)
+    return np.concatenate([of_paths, blocks, of_slacks]).astype(np.int64)
+
+
+def users_of(links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
+    """Return pointers (n + 1,) to the paths over each row, and these paths.
+
+    Args:
+        links: P paths.
+        num_rows: n.
+    """
+    order = np.argsort(links.link, kind="stable")
+    path_of_entry = np.repeat(np.arange(len(links.slot)), np.diff(links.link_ptr))
+    counts = np.bincount(links.link, minlength=num_rows)
+    user_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return user_ptr, np.ascontiguousarray(path_of_entry[order], np.int32)
+
+
+def new_basis(num_paths: int, num_blocks: int, num_rows: int) -> Basis:
+    """Return the basis of all unserved flows, as keys, and all slacks."""
+    key = np.arange(num_paths, num_paths + num_blocks)
+    column = np.arange(num_paths + num_blocks, num_paths + num_blocks + num_rows)
+    position = np.full(num_paths + num_blocks + num_rows, NONBASIC)
+    position[key] = KEY
+    position[column] = np.arange(num_rows)
+    return Basis(key, column, position, np.eye(num_rows), np.ones(num_rows))
+
+
+@inner_kernel
+def sum_over_rows(program: Program, row_value: FloatArray, out: FloatArray) -> None:
+    """Write A' z, the sum over the rows of each path of (n,) values z, most of which are 0.
+
+    Args:
+        program: program of P paths.
+        row_value: (n,) z.
+        out: (P,) sums (written).
+    """
+    user_ptr = program.user_ptr
+    user = program.user
+    out[:] = 0.0
+    for r in range(len(row_value)):
+        value = row_value[r]
+        if value != 0:
+            for i in range(user_ptr[r], user_ptr[r + 1]):
+                out[user[i]] += value
+
+
+@inner_kernel
+def enter(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
+    """Write u, the solution of W u = a[q] - a[key] for a column q; of a slack W u = e[r].
+
+    Args:
+        program: program of P paths, D blocks.
+        basis: its basis.
+        column: q, a column outside the basis.
+        out: (n,) u (written).
+    """
+    num_paths = len(program.link_ptr) - 1
+    block = program.block[column]
+    if block == NO_BLOCK:
+        row = column - num_paths - len(program.demand)
+        for i in range(len(out)):
+            out[i] = basis.inverse[i, row]
+        return
+    out[:] = 0.0
+    key = basis.key[block]
+    for path, sign in ((column, 1.0), (key, -1.0)):
+        if path < num_paths:
+            for j in range(program.link_ptr[path], program.link_ptr[path + 1]):
+                row = program.link[j]
+                for i in range(len(out)):
+                    out[i] += sign * basis.inverse[i, row]
+
+
+@summing_kernel
+def exchange(basis: Basis, position: int, column: int, entering: FloatArray) -> None:
+    """Replace the column of W at a position; update the inverse and the norms of its rows.
+
+    Args:
+        basis: the basis (written).
+        position: position of the leaving column.
+        column: the entering column.
+        entering: (n,) u of the entering column (:func:`enter`).
+    """
+    num_rows = len(entering)
+    leaving = basis.column[position]
+    basis.position[leaving] = NONBASIC
+    basis.position[column] = position
+    basis.column[position] = column
+    # The pivot row is divided by the pivot, and multiples of it are subtracted from the others.
+    pivot_row = basis.inverse[position]
+    factor = 1 / entering[position]
+    norm = 0.0
+    for r in range(num_rows):
+        entry = pivot_row[r] * factor
+        pivot_row[r] = entry
+        norm += entry * entry
+    basis.norm[position] = norm
+    for i in range(num_rows):
+        multiple = entering[i]
+        if i == position or multiple == 0:
+            continue
+        inverse_row = basis.inverse[i]
+        norm = 0.0
+        for r in range(num_rows):
+            entry = inverse_row[r] - multiple * pivot_row[r]
+            inverse_row[r] = entry
+            norm += entry * entry
+        basis.norm[i] = norm
+
+
+@inner_kernel
+def swap_key(program: Program, basis: Basis, position: int) -> None:
+    """Make the column of W at a position the key of its block, and the key a column of W.
+
+    The columns of W of block g are a[q] - a[key].  With j the position, the new W has a[key] - a[j]
+    there, and a[q] - a[j] for the others of the block, so that only row j of the inverse changes:
+    to minus the sum of the block's rows.
+
+    Args:
+        program: the program.
+        basis: its basis (written).
+        position: position j of a path or an unserved flow.
+    """
+    column = basis.column[position]
+    block = program.block[column]
+    row = basis.inverse[position]
+    for i in range(len(basis.column)):
+        if i != position and program.block[basis.column[i]] == block:
+            for r in range(len(row)):
+                row[r] += basis.inverse[i, r]
+    norm = 0.0
+    for r in range(len(row)):
+        row[r] = -row[r]
+        norm += row[r] * row[r]
+    basis.norm[position] = norm
+    # Exchange the two columns.
+    key = basis.key[block]
+    basis.column[position] = key
+    basis.position[key] = position
+    basis.key[block] = column
+    basis.position[column] = KEY
+
+
+@inner_kernel
+def set_key(basis: Basis, block: int, column: int) -> None:
+    """Replace the key of a block that has no column in W.
+
+    Args:
+        basis: the basis (written).
+        block: the block.
+        column: its new key.
+    """
+    basis.position[basis.key[block]] = NONBASIC
+    basis.key[block] = column
+    basis.position[column] = KEY
+
+
+@inner_kernel
+def crash(
+    program: Program,
+    basis: Basis,
+    path_share: FloatArray,
+    price: FloatArray,
+    entering: FloatArray,
+) -> None:
+    """Build the basis of an allocation and its prices, optimal for similar demands: its largest
+    flows are keys, its other flows columns of W.
+
+    Flows enter from the largest share of their demand to the smallest, each for the slack of the
+    row of the highest price; those that depend on the others are left out.
+
+    Args:
+        program: program of P paths, D blocks and n rows.
+        basis: the basis (written).
+        path_share: (P,) share of its demand on each path.
+        price: (n,) dual prices.
+        entering: (n,) overwritten.
+    """
+    num_paths = len(path_share)
+    _clear(program, basis)
+    # Keys, and the columns that may enter with their shares.
+    columns = np.empty(len(basis.position), np.int64)
+    share = np.empty(len(basis.position))
+    count = 0
+    # Flows above 0 beside that of the key.
+    num_flows = 0
+    for g in range(len(program.demand)):
+        first = count
+        unserved = 1.0
+        num_flows -= 1
+        for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
+            unserved -= path_share[p]
+            num_flows += path_share[p] > 0
+            if path_share[p] > _MIN_SHARE:
+                columns[count] = p
+                share[count] = path_share[p]
+                count += 1
+        num_flows += unserved > _MIN_SHARE
+        if unserved > _MIN_SHARE:
+            columns[count] = num_paths + g
+            share[count] = unserved
+            count += 1
+        if count > first:
+            # The largest share is the key.
+            largest = first
+            for i in range(first, count):
+                if share[i] > share[largest]:
+                    largest = i
+            set_key(basis, g, columns[largest])
+            count -= 1
+            columns[largest] = columns[count]
+            share[largest] = share[count]
+    preference = _preferred_rows(program, price, num_flows)
+    # The largest share that is left, while there are rows for it.
+    num_left = 0
+    for r in range(len(price)):
+        num_left += preference[r] > 0
+    for _ in range(count):
+        if num_left == 0:
+            return
+        largest = 0
+        for i in range(count):
+            if share[i] > share[largest]:
+                largest = i
+        share[largest] = -1.0
+        num_left -= _install(program, basis, columns[largest], preference, entering)
+
+
+@inner_kernel
+def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> FloatArray:
+    """Return (n,) the prices of rows that have one: the higher, the sooner their slacks leave.
+
+    A vertex has as many flows beside its keys as rows with a price.  The small prices of other
+    points are inexact, and count as 0.
+
+    Args:
+        program: the program.
+        price: (n,) dual prices.
+        num_flows: number of flows beside the keys.
+    """
+    num_priced = 0
+    for r in range(len(price)):
+        num_priced += price[r] > 0
+    least = 0.0
+    if num_flows > _MOST_FLOWS * num_priced:
+        least = _MIN_PRICE * largest_value(program)
+    preference = np.zeros(len(price))
+    for r in range(len(price)):
+        if price[r] > least:
+            preference[r] = price[r]
+    return preference
+
+
+@inner_kernel
+def largest_value(program: Program) -> float:
+    """Return the largest value of a Gbit/s on a path."""
+    largest = 0.0
+    for p in range(len(program.link_ptr) - 1):
+        largest = max(largest, program.cost[p])
+    return largest
+
+
+@inner_kernel
+def refactorise(program: Program, basis: Basis, entering: FloatArray) -> None:
+    """Compute the inverse of W anew from its columns.
+
+    Args:
+        program: the program.
+        basis: its basis (written).
+        entering: (n,) overwritten.
+    """
+    first_slack = len(basis.position) - len(basis.column)
+    columns = basis.column.copy()
+    # The rows of the basic slacks keep them; the other columns enter for the other slacks.
+    preference = np.zeros(len(columns))
+    for r in range(len(columns)):
+        preference[r] = 1.0
+    for column in columns:
+        if column >= first_slack:
+            preference[column - first_slack] = 0.0
+    _reset(basis)
+    for column in columns:
+        if column < first_slack:
+            _install(program, basis, column, preference, entering)
+
+
+@inner_kernel
+def _clear(program: Program, basis: Basis) -> None:
+    """Return to the basis of :func:`new_basis`."""
+    for g in range(len(program.demand)):
+        set_key(basis, g, len(program.link_ptr) - 1 + g)
+    _reset(basis)
+
+
+@inner_kernel
+def _reset(basis: Basis) -> None:
+    """Make all slacks the columns of W; the keys stay."""
+    num_rows = len(basis.column)
+    first_slack = len(basis.position) - num_rows
+    for i in range(num_rows):
+        basis.position[basis.column[i]] = NONBASIC
+    for i in range(num_rows):
+        basis.column[i] = first_slack + i
+        basis.position[first_slack + i] = i
+        basis.norm[i] = 1.0
+        for r in range(num_rows):
+            basis.inverse[i, r] = 0.0
+        basis.inverse[i, i] = 1.0
+
+
+@inner_kernel
+def _install(
+    program: Program, basis: Basis, column: int, preference: FloatArray, entering: FloatArray
+) -> int:
+    """Let a column enter for the slack of the most preferred row whose pivot is not small beside
+    the largest one, among equals that of the largest pivot; return 1, or 0 if no pivot is above 0.
+
+    Args:
+        program: the program.
+        basis: basis whose W has the slack of row r at position r, if that has a preference
+            (written).
+        column: the column, outside the basis.
+        preference: (n,) preference of the slack of each row to leave; 0 if it stays, and once it
+            has left (written).
+        entering: (n,) overwritten.
+    """
+    enter(program, basis, column, entering)
+    largest = 0.0
+    for r in range(len(entering)):
+        if preference[r] > 0:
+            largest = max(largest, abs(entering[r]))
+    if largest < _MIN_PIVOT:
+        return 0
+    best = -1
+    for r in range(len(entering)):
+        pivot = abs(entering[r])
+        if preference[r] > 0 and pivot > _MIN_PIVOT_RATIO * largest:
+            is_better = best < 0 or preference[r] > preference[best]
+            is_equal = best >= 0 and preference[r] == preference[best]
+            if is_better or (is_equal and pivot > abs(entering[best])):
+                best = r
+    exchange(basis, best, column, entering)
+    preference[best] = 0.0
+    return 1
