@@ -21,7 +21,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import kernel
 from teal.solvers import cost_model
 from teal.solvers.result import Stop
-from teal.solvers.simplex import engine
+from teal.solvers.simplex import engine, method
 from teal.solvers.simplex.basis import KEY, NO_BLOCK, Basis, Program, blocks_of, new_basis, users_of
 from teal.solvers.simplex.method import Work, new_work, optimise
 from teal.testing import make_topology, random_problem
@@ -213,6 +213,31 @@ def test_other_values_take_primal_pivots_to_the_optimum(seed: int) -> None:
         program.cost[:num_paths] *= rng.uniform(0.2, 5, num_paths)
         _, is_optimal = _optimise(program, basis, work, 1_000, np.zeros(1, np.bool_))
         assert is_optimal
+        _check_optimal(program, basis, work)
+
+
+@kernel
+def _primal_simplex(program: Program, basis: Basis, work: Work, stop: np.ndarray) -> bool:
+    method._copy_costs(program, work)
+    method._set_tolerances(program, work)
+    method._compute_prices(program, basis, work)
+    method._compute_flows(program, basis, work)
+    return method._primal_simplex(program, basis, work, 1_000, 1e-11, stop)[1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_primal_iterations_stay_feasible(seed: int) -> None:
+    """From the optimum at other values, without dual iterations that would repair a flow."""
+    problem = random_problem(seed, batch=3, num_paths=4)
+    program = _program(problem, 0)
+    basis, work = _new(program)
+    stop = np.zeros(1, np.bool_)
+    _optimise(program, basis, work, 1_000, stop)
+    rng = np.random.default_rng(seed)
+    num_paths = len(program.link_ptr) - 1
+    for _ in range(3):
+        program.cost[:num_paths] = rng.uniform(0.2, 1, num_paths)
+        assert _primal_simplex(program, basis, work, stop)
         _check_optimal(program, basis, work)
 
 
