@@ -162,6 +162,8 @@ _MAX_CACHED_PROGRAMS = 8
 _MAX_CACHED_ROUTES = 100_000
 # Gap of the kernel variants that the warm-up loads.
 _WARM_UP_GAP = 1e-2
+# Gap from which on a warm start may use further kernels, on larger networks.
+_FINE_GAP = 1e-5
 # Weight 1 for every demand, without bandwidth functions.
 _EQUAL_VALUES = DemandValues()
 
@@ -632,6 +634,7 @@ class NetworkState:
                 AllocationTask(objective), np.full((num_matrices, self.paths.num_demands), 1e-6)
             )
             pipeline.prepare(problem, gap=_WARM_UP_GAP)
+        pipeline.prepare(problem, gap=_FINE_GAP, is_warm=True)
         pipeline.solve(problem, gap=0.1, max_iterations=8)
         # Calibrate the service-time estimate, after one untimed answer: seconds for one matrix, and
         # for a full batch if that is expected to be fast.
