@@ -341,6 +341,8 @@ _OTHER_NUMBERS = {
         "max_slots": 3_100,
         "fine_gap": 1e-5,
         "max_slots_at_fine_gap": 10_000,
+        "max_links": 250,
+        "first_basis": 10,
         "seconds": 2e-5,
         "pivots_per_row": 0.2,
         "pivot_seconds": 2e-6,

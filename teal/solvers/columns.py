@@ -509,6 +509,8 @@ def prepare(problem: Problem, target: float) -> None:
             interior.warm_up_for(num_columns, may_select=True)
     else:
         prepare_engine(problem, gap=target)
+        # Later rounds start from earlier ones, and go on to a narrower gap.
+        prepare_engine(problem, gap=target / 3, is_warm=True)
         warm_up_kernels()
 
 

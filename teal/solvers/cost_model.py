@@ -229,14 +229,16 @@ def may_benefit_from_model(problem: Problem) -> bool:
     return not problem.demand_set.carries_all and problem.utility is None
 
 
-def simplex_seconds(problem: Problem) -> float:
-    """Return the predicted seconds of the dual simplex method from a basis, for all matrices.
+def simplex_seconds(problem: Problem, *, is_warm: bool) -> float:
+    """Return the predicted seconds of the dual simplex method, for all matrices.
 
     The pivots of a matrix are a share of the n links; a pivot takes time for each path slot,
     and for each of the n^2 entries of the inverse.
 
     Args:
         problem: B matrices of a program over paths.
+        is_warm: whether there is a warm start; else the first basis takes as long as that of
+            several matrices.
     """
     numbers = _model()["simplex"]
     num_links = problem.capacity.shape[1]
@@ -246,12 +248,13 @@ def simplex_seconds(problem: Problem) -> float:
         + numbers["pivot_seconds_per_entry"] * num_links**2
     )
     matrix_s = numbers["seconds"] + numbers["pivots_per_row"] * num_links * pivot_s
-    return float(problem.batch * matrix_s)
+    first = 0 if is_warm else numbers["first_basis"]
+    return float((first + problem.batch) * matrix_s)
 
 
 def favours_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
     """Return whether the dual simplex method is faster than the other engines: there is a basis to
-    start from, of a warm start or of the other matrices of a batch, and few paths.
+    start from, of a warm start or of the other matrices of a batch, and few paths and links.
 
     A warm start often certifies a wide gap as it is, and other engines change it little.  The
     method is exact whatever the target gap, so that it pays on more networks where that is small.
@@ -269,7 +272,8 @@ def favours_simplex(problem: Problem, *, is_warm: bool, gap: float) -> bool:
         return False
     is_fine = gap <= numbers["fine_gap"]
     max_slots = numbers["max_slots_at_fine_gap"] if is_fine else numbers["max_slots"]
-    return bool(problem.paths.leaf.size <= max_slots)
+    num_links = problem.capacity.shape[1]
+    return bool(num_links <= numbers["max_links"] and problem.paths.leaf.size <= max_slots)
 
 
 def pdhg_iterations_within(problem: Problem, seconds: float) -> int:

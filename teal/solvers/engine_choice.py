@@ -174,7 +174,7 @@ def choose_engines(
                 Turn(Pdhg("auto", torch.float64), None),
             )
             predicted_s = {simplex.name: simplex_s}
-            return Choice(turns, predicted_s, "few paths, and a basis to start from")
+            return Choice(turns, predicted_s, "a small network, and a basis of a similar matrix")
     return _choose_by_time(problem, start, limits, dtype)
 
 

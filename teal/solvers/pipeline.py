@@ -167,8 +167,9 @@ def solve(
             simplex method from the basis of a similar matrix: linear values over paths, on the
             CPU), fused (PDHG; CPU, and GPU with numba-cuda), plain (PDHG, any device), the name of
             an engine that a package announces, or auto.  Auto selects the simplex method on small
-            networks after a warm start or for several matrices, else interior points or PDHG by
-            predicted time, and interior points for magnitudes that span more than four decades
+            networks for several matrices, or after a warm start to a narrow gap, else interior
+            points or PDHG by predicted time, and interior points for magnitudes that span more than
+            four decades
             (:mod:`teal.solvers.engine_choice`).  Under side conditions whose columns
             are not paths (bundles of paths, added rows) PDHG is plain instead of fused.
         dtype: type of the splits during the iteration; None for float32, or float64 where ``gap``
@@ -637,7 +638,9 @@ def prepare(
     if program_problem.largest_share is not None:
         sample_box = program_problem.largest_share[:1, :1]
         project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
-    if engine == "interior" or (engine == "auto" and may_use_interior_points(program_problem)):
+    if engine in ("interior", "simplex") or (
+        engine == "auto" and may_use_interior_points(program_problem)
+    ):
         interior.warm_up_for(
             program_problem.ops.mask.numel(),
             may_select=cost_model.may_benefit_from_model(program_problem),

@@ -162,7 +162,7 @@ _MAX_CACHED_PROGRAMS = 8
 _MAX_CACHED_ROUTES = 100_000
 # Gap of the kernel variants that the warm-up loads.
 _WARM_UP_GAP = 1e-2
-# Gap from which on a warm start may use further kernels, on larger networks.
+# Gap to which warm starts on larger networks, too, may use the simplex method.
 _FINE_GAP = 1e-5
 # Weight 1 for every demand, without bandwidth functions.
 _EQUAL_VALUES = DemandValues()

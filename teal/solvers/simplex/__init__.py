@@ -9,7 +9,7 @@ demands and c the capacities,
 
 where A[r, p] is 1 for the links r of path p.  A change of demands or capacities changes only the
 right-hand side: an optimal basis stays dual feasible, and the dual simplex method repairs its
-primal infeasibilities in few pivots, usually fewer than a tenth of n.
+primal infeasibilities in few pivots under light load, in up to half of n under heavy load.
 
 Generalized upper bounding (Dantzig and Van Slyke, J. Computer and System Sciences 1, 1967) keeps
 the basis matrix at n rows instead of D + n: every block has one *key* column in the basis, and the
@@ -17,11 +17,12 @@ working basis W has the n other basic columns, a path or unserved flow q of bloc
 of g].  Its inverse is dense.  With flows in Gbit/s, W does not depend on demands and capacities, so
 that one inverse serves matrix after matrix.
 
-The leaving column has the largest infeasibility over its dual steepest-edge norm (Forrest and
-Goldfarb, Mathematical Programming 57, 1992).  Values are perturbed by one part in 10^8, which
-breaks ties of the ratio test.  A basis that is not dual feasible gets there by cost shifting
-(Koberstein, The dual simplex method, 2005): costs of columns with a positive reduced cost are
-lowered to it, and primal simplex iterations follow once the true costs are back.
+The leaving column has the largest squared infeasibility over the squared norm of its row of the
+inverse, after the dual steepest-edge rule (Forrest and Goldfarb, Mathematical Programming 57,
+1992).  Values are perturbed by one part in 10^8, which breaks ties of the ratio test.  A basis that
+is not dual feasible is made so by cost shifting (Koberstein, The dual simplex method, 2005): a
+positive reduced cost of a column is subtracted from its cost, and primal simplex iterations follow
+once the true costs are back.
 
 Modules: `basis` has the program, the basis and its operations; `method` the dual and the primal
 iterations; `engine` solves the matrices of a :class:`teal.problem.Problem`.

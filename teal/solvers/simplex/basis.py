@@ -2,7 +2,7 @@
 
 References and symbols: :mod:`teal.solvers.simplex`.  :func:`new_basis` has all slacks and all
 unserved flows; :func:`crash` builds the basis of an optimal allocation and its prices;
-:func:`exchange` and :func:`swap_key` are the operations of a pivot.
+:func:`update_basis` and :func:`swap_key` are the operations of a pivot.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ KEY = -2
 NO_BLOCK = -1
 # A crash basis has columns that carry more than this share of their demand.
 _MIN_SHARE = 1e-6
-# Flows beside the keys for each row with a price, from which a start is not taken for a vertex.
-_MOST_FLOWS = 2
-# A row with a smaller part of the largest value has no price, where prices are inexact.
-_MIN_PRICE = 1e-6
+# Flows beside the keys for each row with a price, above which a start is not a vertex and its small
+# prices are ignored.
+_MAX_FLOWS_PER_PRICE = 2
+# Where prices are inexact, those below this part of the largest value are ignored.
+_MIN_PRICE_RATIO = 1e-6
+# Columns that are tried for a crash basis, for each row.
+_MAX_TRIES_PER_ROW = 4
 # Smallest pivot of a crash basis, and over the largest one in its column; entries of A are 0 and 1.
 _MIN_PIVOT = 1e-5
 _MIN_PIVOT_RATIO = 0.1
@@ -41,8 +44,9 @@ class Program(NamedTuple):
         path_ptr: (D + 1,) the paths of block g are ``path_ptr[g]:path_ptr[g + 1]``.
         link_ptr: (P + 1,) the rows of path p are ``link[link_ptr[p]:link_ptr[p + 1]]``.
         link: rows of all paths.
-        user_ptr: (n + 1,) the paths over row r are ``user[user_ptr[r]:user_ptr[r + 1]]``.
-        user: paths over all rows.
+        row_path_ptr: (n + 1,) the paths over row r are
+            ``row_path[row_path_ptr[r]:row_path_ptr[r + 1]]``.
+        row_path: paths over all rows.
         block: (P + D + n,) block of each column; NO_BLOCK for slacks.
         demand: (D,) Gbit/s.
         capacity: (n,) Gbit/s, finite.
@@ -52,8 +56,8 @@ class Program(NamedTuple):
     path_ptr: Int64Array
     link_ptr: Int64Array
     link: IntArray
-    user_ptr: Int64Array
-    user: IntArray
+    row_path_ptr: Int64Array
+    row_path: IntArray
     block: Int64Array
     demand: FloatArray
     capacity: FloatArray
@@ -92,7 +96,7 @@ def blocks_of(links: PathLinks, num_rows: int) -> Int64Array:
     return np.concatenate([of_paths, blocks, of_slacks]).astype(np.int64)
 
 
-def users_of(links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
+def paths_by_row(links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
     """Return pointers (n + 1,) to the paths over each row, and these paths.
 
     Args:
@@ -102,8 +106,8 @@ def users_of(links: PathLinks, num_rows: int) -> tuple[Int64Array, IntArray]:
     order = np.argsort(links.link, kind="stable")
     path_of_entry = np.repeat(np.arange(len(links.slot)), np.diff(links.link_ptr))
     counts = np.bincount(links.link, minlength=num_rows)
-    user_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return user_ptr, np.ascontiguousarray(path_of_entry[order], np.int32)
+    row_path_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return row_path_ptr, np.ascontiguousarray(path_of_entry[order], np.int32)
 
 
 def new_basis(num_paths: int, num_blocks: int, num_rows: int) -> Basis:
@@ -117,7 +121,7 @@ def new_basis(num_paths: int, num_blocks: int, num_rows: int) -> Basis:
 
 
 @inner_kernel
-def sum_over_rows(program: Program, row_value: FloatArray, out: FloatArray) -> None:
+def path_sums(program: Program, row_value: FloatArray, out: FloatArray) -> None:
     """Write A' z, the sum over the rows of each path of (n,) values z, most of which are 0.
 
     Args:
@@ -125,18 +129,18 @@ def sum_over_rows(program: Program, row_value: FloatArray, out: FloatArray) -> N
         row_value: (n,) z.
         out: (P,) sums (written).
     """
-    user_ptr = program.user_ptr
-    user = program.user
+    row_path_ptr = program.row_path_ptr
+    row_path = program.row_path
     out[:] = 0.0
     for r in range(len(row_value)):
         value = row_value[r]
         if value != 0:
-            for i in range(user_ptr[r], user_ptr[r + 1]):
-                out[user[i]] += value
+            for i in range(row_path_ptr[r], row_path_ptr[r + 1]):
+                out[row_path[i]] += value
 
 
 @inner_kernel
-def enter(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
+def ftran(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
     """Write u, the solution of W u = a[q] - a[key] for a column q; of a slack W u = e[r].
 
     Args:
@@ -163,14 +167,14 @@ def enter(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
 
 
 @summing_kernel
-def exchange(basis: Basis, position: int, column: int, entering: FloatArray) -> None:
+def update_basis(basis: Basis, position: int, column: int, entering: FloatArray) -> None:
     """Replace the column of W at a position; update the inverse and the norms of its rows.
 
     Args:
         basis: the basis (written).
         position: position of the leaving column.
         column: the entering column.
-        entering: (n,) u of the entering column (:func:`enter`).
+        entering: (n,) u of the entering column (:func:`ftran`).
     """
     num_rows = len(entering)
     leaving = basis.column[position]
@@ -306,7 +310,7 @@ def crash(
     num_left = 0
     for r in range(len(price)):
         num_left += preference[r] > 0
-    for _ in range(count):
+    for _ in range(min(count, _MAX_TRIES_PER_ROW * len(price))):
         if num_left == 0:
             return
         largest = 0
@@ -333,8 +337,8 @@ def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> Floa
     for r in range(len(price)):
         num_priced += price[r] > 0
     least = 0.0
-    if num_flows > _MOST_FLOWS * num_priced:
-        least = _MIN_PRICE * largest_value(program)
+    if num_flows > _MAX_FLOWS_PER_PRICE * num_priced:
+        least = _MIN_PRICE_RATIO * largest_value(program)
     preference = np.zeros(len(price))
     for r in range(len(price)):
         if price[r] > least:
@@ -404,7 +408,8 @@ def _install(
     program: Program, basis: Basis, column: int, preference: FloatArray, entering: FloatArray
 ) -> int:
     """Let a column enter for the slack of the most preferred row whose pivot is not small beside
-    the largest one, among equals that of the largest pivot; return 1, or 0 if no pivot is above 0.
+    the largest one, among equals that of the largest pivot; return 1, or 0 if every pivot is too
+    small.
 
     Args:
         program: the program.
@@ -415,7 +420,7 @@ def _install(
             has left (written).
         entering: (n,) overwritten.
     """
-    enter(program, basis, column, entering)
+    ftran(program, basis, column, entering)
     largest = 0.0
     for r in range(len(entering)):
         if preference[r] > 0:
@@ -430,6 +435,6 @@ def _install(
             is_equal = best >= 0 and preference[r] == preference[best]
             if is_better or (is_equal and pivot > abs(entering[best])):
                 best = r
-    exchange(basis, best, column, entering)
+    update_basis(basis, best, column, entering)
     preference[best] = 0.0
     return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numba
@@ -28,21 +29,23 @@ from teal.solvers.contract import Limits, Start
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.result import SolveResult, SolveState, Stop
-from teal.solvers.simplex.basis import Basis, Program, blocks_of, crash, new_basis, users_of
-from teal.solvers.simplex.method import Work, favour_basis, new_work, optimise
+from teal.solvers.simplex.basis import Basis, Program, blocks_of, crash, new_basis, paths_by_row
+from teal.solvers.simplex.method import Work, new_work, optimise, perturb_towards
 
 # Relative perturbation of the values, which breaks ties.
 PERTURBATION = 1e-8
-# A crash basis is favoured by as much as this share of the values.
-_FAVOUR = 2 * PERTURBATION
-# Prices times this factor are those of true values: no path of unserved demand is worth more than
-# its price.  The gap of an optimal basis is at most this factor less 1.
-_PRICE_FACTOR = 1 + PERTURBATION + _FAVOUR
+# Further perturbation, which makes a crash basis dual feasible.
+_CRASH_PERTURBATION = 2 * PERTURBATION
+# Prices of the perturbed values times this factor are dual feasible for the true ones.  The gap of
+# an optimal basis is at most this factor less 1.
+_PRICE_FACTOR = 1 + PERTURBATION + _CRASH_PERTURBATION
+# Smallest number of matrices of a part that one thread solves.
+_MIN_PART = 8
 # Largest gap of interior points, where these solve the first matrix.
 _FIRST_GAP = 1e-7
 # Largest number of pivots of a matrix, for each row of the program.
 _MAX_PIVOTS_PER_ROW = 10
-# Matrices in a row without an optimal basis, after which the rest of a batch is left out.
+# Consecutive matrices without an optimal basis, after which no further one is attempted.
 _MAX_FAILURES = 3
 
 
@@ -79,15 +82,15 @@ class DualSimplex:
         return accepts(problem)
 
     def predict_seconds(self, problem: Problem, start: Start, gap: float) -> float:
-        """Return the predicted time of the expected pivots, s; the first basis is not included.
+        """Return the predicted time of the expected pivots, s.
 
         Args:
             problem: B matrices of a program that :func:`accepts` allows.
-            start: start of the search; it makes no difference.
+            start: start of the search.
             gap: target gap; it makes no difference.
         """
-        del start, gap
-        return cost_model.simplex_seconds(problem)
+        del gap
+        return cost_model.simplex_seconds(problem, is_warm=start.state is not None)
 
     def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
         """Solve every matrix to an optimal basis.
@@ -122,11 +125,18 @@ class DualSimplex:
             torch.from_numpy(prices),
             limits.gap,
             iterations=int(pivots.max(initial=0)),
-            missed=Stop.DEADLINE if stop[0] else Stop.ITERATIONS,
+            missed=tuple(_missed(count >= max_pivots, stop) for count in pivots.tolist()),
         )
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))
         return result.in_dtype(problem.demand.dtype)
+
+
+def _missed(has_reached_limit: bool, stop: BoolArray) -> Stop:
+    """Return why a matrix has no optimal basis, or its gap is above the target."""
+    if stop[0]:
+        return Stop.DEADLINE
+    return Stop.ITERATIONS if has_reached_limit else Stop.STALLED
 
 
 def _solve_batch(
@@ -147,42 +157,50 @@ def _solve_batch(
     batch, num_links = problem.capacity.shape
     num_paths = len(links.slot)
     num_blocks = problem.demand.shape[1]
-    block, user_ptr, user = _columns(problem.paths, num_links)
+    block, row_path_ptr, row_path = _columns(problem.paths, num_links)
     cost = _perturbed_costs(problem, links, len(block))
     demand = problem.demand.contiguous().numpy()
-    # Capacities above all demand, which may be infinite, do not bind.
-    capacity = np.minimum(problem.capacity.numpy(), demand.sum(1, keepdims=True))
-    splits = np.empty((batch, mask.numel()))
-    prices = np.empty((batch, num_links))
+    # Capacities above all demand, which may be infinite, do not bind.  Without demand any other
+    # finite one will do.
+    total = demand.sum(1, keepdims=True)
+    capacity = np.minimum(problem.capacity.numpy(), np.where(total > 0, 2 * total, 1.0))
     pivots = np.zeros(batch, np.int64)
+    num_threads = numba.get_num_threads()
+    if state is None:
+        # Every part has a first matrix, which interior points solve.
+        splits = np.zeros((batch, mask.numel()))
+        prices = np.zeros((batch, num_links))
+        num_parts = max(1, min(num_threads, batch // _MIN_PART))
+    else:
+        splits = np.array(state.splits.to(torch.float64).numpy().reshape(batch, -1))
+        prices = np.array(state.prices.to(torch.float64).numpy())
+        num_parts = min(num_threads, batch)
     first_limits = dataclasses.replace(limits, gap=min(limits.gap, _FIRST_GAP), report=None)
-    # Consecutive parts, one for each thread.
-    num_parts = min(batch, numba.get_num_threads())
+    # Consecutive parts, at most one for each thread.
     ends = [batch * part // num_parts for part in range(num_parts + 1)]
 
     def solve_part(first: int, end: int) -> None:
-        if state is not None:
-            start = state if batch == 1 else state.rows(torch.tensor([first]))
-        else:
+        if num_parts > 1:
+            numba.set_num_threads(1)
+        rows = slice(first, end)
+        if state is None:
             row = problem if batch == 1 else problem.row(first)
             start = complete(InteriorPoints().solve(row, Start(), first_limits)).state
-        first_splits = start.splits.to(torch.float64).contiguous().numpy().reshape(-1)
-        first_prices = start.prices.to(torch.float64).contiguous().numpy().reshape(-1)
-        rows = slice(first, end)
-        splits[rows] = first_splits
-        prices[rows] = first_prices
+            splits[rows] = start.splits.to(torch.float64).numpy().reshape(-1)
+            prices[rows] = start.prices.to(torch.float64).numpy().reshape(-1)
         solve_matrices(
             links,
-            user_ptr,
-            user,
+            row_path_ptr,
+            row_path,
             block,
             cost.copy(),
             demand[rows],
             capacity[rows],
             new_basis(num_paths, num_blocks, num_links),
             new_work(num_paths, num_blocks, num_links),
-            first_splits[links.slot],
-            first_prices,
+            splits[first, links.slot],
+            prices[first].copy(),
+            state is not None,
             max_pivots,
             splits[rows],
             prices[rows],
@@ -198,11 +216,18 @@ def _solve_batch(
     return splits.reshape(batch, *mask.shape), prices, pivots
 
 
-@functools.lru_cache(maxsize=8)
-def _columns(paths: PathSet, num_links: int) -> tuple[Int64Array, Int64Array, IntArray]:
+_Columns = tuple[Int64Array, Int64Array, IntArray]
+_cache: weakref.WeakKeyDictionary[PathSet, _Columns] = weakref.WeakKeyDictionary()
+
+
+def _columns(paths: PathSet, num_links: int) -> _Columns:
     """Return the block of each column (P + D + n,), and the paths over each link in CSR form."""
-    links = path_links_of(paths)
-    return blocks_of(links, num_links), *users_of(links, num_links)
+    columns = _cache.get(paths)
+    if columns is None:
+        links = path_links_of(paths)
+        columns = (blocks_of(links, num_links), *paths_by_row(links, num_links))
+        _cache[paths] = columns
+    return columns
 
 
 def _perturbed_costs(problem: Problem, links: PathLinks, num_columns: int) -> FloatArray:
@@ -229,8 +254,8 @@ def _perturbation(num_paths: int) -> FloatArray:
 @kernel
 def solve_matrices(
     links: PathLinks,
-    user_ptr: Int64Array,
-    user: IntArray,
+    row_path_ptr: Int64Array,
+    row_path: IntArray,
     block: Int64Array,
     cost: FloatArray,
     demand: FloatArray,
@@ -239,6 +264,7 @@ def solve_matrices(
     work: Work,
     first_shares: FloatArray,
     first_prices: FloatArray,
+    keeps_starts: bool,
     max_pivots: int,
     splits: FloatArray,
     prices: FloatArray,
@@ -249,7 +275,7 @@ def solve_matrices(
 
     Args:
         links: P paths of D demands.
-        user_ptr, user: paths over each of n links, in CSR form.
+        row_path_ptr, row_path: paths over each of n links, in CSR form.
         block: (P + D + n,) block of each column.
         cost: (P + D + n,) value of a Gbit/s on each column; some are lowered.
         demand: (B, D) Gbit/s.
@@ -258,10 +284,11 @@ def solve_matrices(
         work: workspace.
         first_shares: (P,) splits of a similar matrix, whose basis comes first.
         first_prices: (n,) dual prices of that matrix.
+        keeps_starts: whether a matrix without an optimal basis keeps its splits and prices; else it
+            gets those of the last optimal basis.
         max_pivots: largest number of pivots of a matrix.
-        splits: (B, D K) the splits of the first basis; receives those of the optimal bases, and for
-            matrices without one those of the matrix before.
-        prices: (B, n) the dual prices of the first basis; receives those of the optimal bases.
+        splits: (B, D K) splits of the starts; receives those of the optimal bases.
+        prices: (B, n) dual prices of the starts; receives those of the optimal bases.
         pivots: (B,) receives the number of pivots.
         stop: (1,) flag at which the iteration ends.
     """
@@ -272,8 +299,8 @@ def solve_matrices(
             links.path_ptr,
             links.link_ptr,
             links.link,
-            user_ptr,
-            user,
+            row_path_ptr,
+            row_path,
             block,
             demand[b],
             capacity[b],
@@ -281,7 +308,7 @@ def solve_matrices(
         )
         if b == 0:
             crash(program, basis, first_shares, first_prices, work.entering)
-            favour_basis(program, basis, work, _FAVOUR)
+            perturb_towards(program, basis, work, _CRASH_PERTURBATION)
         is_optimal = False
         if not stop[0] and failures < _MAX_FAILURES:
             pivots[b], is_optimal = optimise(program, basis, work, max_pivots, stop)
@@ -290,9 +317,9 @@ def solve_matrices(
             last = b
             _write(program, basis, work, links.slot, splits[b], prices[b])
             continue
-        # The last matrix with an optimal basis stands in.
+        # Fall back to the last optimal solution.
         failures += 1
-        if last >= 0:
+        if last >= 0 and not keeps_starts:
             for slot in links.slot:
                 splits[b, slot] = splits[last, slot]
             for r in range(len(first_prices)):

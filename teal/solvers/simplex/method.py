@@ -18,29 +18,36 @@ from teal.solvers.simplex.basis import (
     NONBASIC,
     Basis,
     Program,
-    enter,
-    exchange,
+    ftran,
     largest_value,
+    path_sums,
     refactorise,
     set_key,
-    sum_over_rows,
     swap_key,
+    update_basis,
 )
 
-# Infeasibility that counts as rounding: of a flow over the demand of its block, of a slack over the
-# capacity of its row.
+# Primal feasibility tolerance: of a flow over the demand of its block, of a slack over the capacity
+# of its row.
 _PRIMAL_TOLERANCE = 1e-10
 # Rounding error of a flow, over the largest capacity.
 _ROUNDING = 1e-13
-# Reduced cost that counts as rounding, over the largest cost.
+# Dual feasibility tolerance, over the largest value.
 _DUAL_TOLERANCE = 1e-11
 # Smallest pivot.
 _MIN_PIVOT = 1e-7
-# Difference of an updated flow to the one computed anew, over the largest right-hand side, above
-# which the inverse is computed anew.
+# Residual of the link equations, over the largest capacity, above which the inverse is computed
+# anew.
 _MAX_DRIFT = 1e-8
-# Times that a basis may turn out infeasible when its flows are computed anew.
+# Attempts at a matrix: a basis may turn out infeasible when its flows are computed anew, or its
+# inverse may be wrong.
 _MAX_ATTEMPTS = 4
+# Steps of the ratio test that are equal up to rounding.
+_TIE = 1 + 1e-9
+# How a phase ends: with its kind of feasibility, at a limit, or by numerical errors.
+_DONE = 0
+_LIMIT = 1
+_FAILED = 2
 
 
 class Work(NamedTuple):
@@ -53,8 +60,8 @@ class Work(NamedTuple):
         path_alpha: (P,) A' rho, sum of the pivot row over the rows of each path.
         flow: (n,) flow of the columns of W, Gbit/s.
         key_flow: (D,) flow of the keys, Gbit/s.
-        tolerance: (D + n,) infeasibility that counts as rounding, for flows of each block and the
-            slack of each row, Gbit/s.
+        tolerance: (D + n,) primal feasibility tolerance for flows of each block and the slack of
+            each row, Gbit/s.
         num_basic: (D,) number of columns of W in each block.
         entering: (n,) u of the entering column.
         row: (n,) overwritten by any function.
@@ -118,22 +125,23 @@ def optimise(
         is_shifted = _shift_costs(program, basis, work, dual_tolerance)
         # Primal feasibility, then the true costs.
         _compute_flows(program, basis, work)
-        count, is_optimal = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
+        count, status = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
         pivots += count
-        if is_optimal and is_shifted:
+        if status == _DONE and is_shifted:
             _copy_costs(program, work)
             _compute_prices(program, basis, work)
-            count, is_optimal = _primal_simplex(
+            count, status = _primal_simplex(
                 program, basis, work, max_pivots - pivots, dual_tolerance, stop
             )
             pivots += count
-        if not is_optimal:
+        if status == _LIMIT:
             return pivots, False
         # The basis is optimal if its flows are feasible after they are computed anew.
         _compute_flows(program, basis, work)
-        if _flows_have_drifted(program, basis, work):
+        if status == _FAILED or _flows_have_drifted(program, basis, work):
             refactorise(program, basis, work.entering)
-        elif _leaving_position(program, basis, work) < 0:
+        elif _select_leaving(program, basis, work) < 0:
+            _compute_prices(program, basis, work)
             return pivots, True
     return pivots, False
 
@@ -146,7 +154,7 @@ def _copy_costs(program: Program, work: Work) -> None:
 
 
 @inner_kernel
-def favour_basis(program: Program, basis: Basis, work: Work, share: float) -> None:
+def perturb_towards(program: Program, basis: Basis, work: Work, share: float) -> None:
     """Lower the values of nonbasic paths whose reduced cost is above 0, but at most a share of
     the value, by it, so that a basis that is nearly dual feasible becomes so.
 
@@ -173,7 +181,7 @@ def favour_basis(program: Program, basis: Basis, work: Work, share: float) -> No
 
 @inner_kernel
 def _set_tolerances(program: Program, work: Work) -> None:
-    """Set the infeasibilities that count as rounding."""
+    """Set the primal feasibility tolerances."""
     num_blocks = len(program.demand)
     largest = 0.0
     for r in range(len(program.capacity)):
@@ -188,7 +196,7 @@ def _set_tolerances(program: Program, work: Work) -> None:
 
 @inner_kernel
 def _tolerance_of(program: Program, work: Work, column: int) -> float:
-    """Return the infeasibility of a column that counts as rounding, Gbit/s."""
+    """Return the primal feasibility tolerance of a column, Gbit/s."""
     block = program.block[column]
     if block == NO_BLOCK:
         num_paths = len(program.link_ptr) - 1
@@ -215,7 +223,7 @@ def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
             inverse_row = basis.inverse[i]
             for r in range(len(price)):
                 price[r] += cost * inverse_row[r]
-    sum_over_rows(program, price, work.path_price)
+    path_sums(program, price, work.path_price)
 
 
 @inner_kernel
@@ -340,7 +348,7 @@ def _flows_have_drifted(program: Program, basis: Basis, work: Work) -> bool:
 @inner_kernel
 def _dual_simplex(
     program: Program, basis: Basis, work: Work, max_pivots: int, stop: BoolArray
-) -> tuple[int, bool]:
+) -> tuple[int, int]:
     """Pivot from a dual feasible basis until it is primal feasible.
 
     Args:
@@ -351,29 +359,29 @@ def _dual_simplex(
         stop: (1,) flag at which the iteration ends.
 
     Returns:
-        number of pivots, and whether the basis is primal feasible.
+        number of pivots, and _DONE for a primal feasible basis, _LIMIT or _FAILED.
     """
     pivots = 0
     while True:
-        leaving = _leaving_position(program, basis, work)
+        leaving = _select_leaving(program, basis, work)
         if leaving < 0:
-            return pivots, True
+            return pivots, _DONE
         if pivots >= max_pivots or stop[0]:
-            return pivots, False
+            return pivots, _LIMIT
         # Ratio test on the pivot row, and the entering column in terms of W.
         column, step = _entering_column(program, basis, work, basis.inverse[leaving])
         if column < 0:
-            return pivots, False
-        enter(program, basis, column, work.entering)
+            return pivots, _FAILED
+        ftran(program, basis, column, work.entering)
         if not abs(work.entering[leaving]) > _MIN_PIVOT:
-            return pivots, False
+            return pivots, _FAILED
         _step_prices(work, basis.inverse[leaving], step)
         _pivot(program, basis, work, leaving, column)
         pivots += 1
 
 
 @inner_kernel
-def _leaving_position(program: Program, basis: Basis, work: Work) -> int:
+def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
     """Return the position with the largest squared infeasibility over its squared norm; -1 if the
     basis is feasible.
 
@@ -444,18 +452,20 @@ def _entering_column(
     cost = work.cost
     path_price = work.path_price
     path_alpha = work.path_alpha
-    sum_over_rows(program, pivot_row, path_alpha)
+    path_sums(program, pivot_row, path_alpha)
     best = -1
     best_step = np.inf
-    # Slacks.
+    pivot = 0.0
+    # Slacks.  Among equal steps the largest pivot is the most exact.
     for r in range(len(pivot_row)):
         alpha = pivot_row[r]
         slack = num_paths + num_blocks + r
         if alpha < -_MIN_PIVOT and position[slack] == NONBASIC:
             step = min(0.0, cost[slack] - work.price[r]) / alpha
-            if step < best_step:
+            if step < best_step or (step <= _TIE * best_step and alpha < pivot):
                 best = slack
                 best_step = step
+                pivot = alpha
     for g in range(num_blocks):
         key = basis.key[g]
         multiplier = cost[key]
@@ -467,16 +477,18 @@ def _entering_column(
         unserved = num_paths + g
         if key_alpha > _MIN_PIVOT and position[unserved] == NONBASIC:
             step = min(0.0, cost[unserved] - multiplier) / -key_alpha
-            if step < best_step:
+            if step < best_step or (step <= _TIE * best_step and -key_alpha < pivot):
                 best = unserved
                 best_step = step
+                pivot = -key_alpha
         for p in range(path_ptr[g], path_ptr[g + 1]):
             alpha = path_alpha[p] - key_alpha
             if alpha < -_MIN_PIVOT and position[p] == NONBASIC:
                 step = min(0.0, cost[p] - multiplier - path_price[p]) / alpha
-                if step < best_step:
+                if step < best_step or (step <= _TIE * best_step and alpha < pivot):
                     best = p
                     best_step = step
+                    pivot = alpha
     return best, best_step
 
 
@@ -524,7 +536,7 @@ def _pivot(program: Program, basis: Basis, work: Work, leaving: int, column: int
         work.num_basic[block] += 1
         work.key_flow[block] -= flow
     work.flow[leaving] = flow
-    exchange(basis, leaving, column, entering)
+    update_basis(basis, leaving, column, entering)
 
 
 @inner_kernel
@@ -535,7 +547,7 @@ def _primal_simplex(
     max_pivots: int,
     dual_tolerance: float,
     stop: BoolArray,
-) -> tuple[int, bool]:
+) -> tuple[int, int]:
     """Pivot from a primal feasible basis until it is dual feasible.
 
     Args:
@@ -543,22 +555,22 @@ def _primal_simplex(
         basis: primal feasible basis (written).
         work: costs, prices and flows of the basis (written).
         max_pivots: largest number of pivots.
-        dual_tolerance: reduced cost that counts as rounding.
+        dual_tolerance: dual feasibility tolerance.
         stop: (1,) flag at which the iteration ends.
 
     Returns:
-        number of pivots, and whether the basis is dual feasible.
+        number of pivots, and _DONE for a dual feasible basis, _LIMIT or _FAILED.
     """
     for pivots in range(max_pivots + 1):
         column, reduced_cost = _best_column(program, basis, work)
         if reduced_cost <= dual_tolerance:
-            return pivots, True
+            return pivots, _DONE
         if pivots == max_pivots or stop[0]:
-            break
-        enter(program, basis, column, work.entering)
+            return pivots, _LIMIT
+        ftran(program, basis, column, work.entering)
         position, block = _blocking(program, basis, work, column)
         if position < 0 and block < 0:
-            return pivots, False
+            return pivots, _FAILED
         if block >= 0 and work.num_basic[block] == 0:
             # The key itself leaves, and the column replaces it: W and prices stay.
             flow = work.key_flow[block]
@@ -572,15 +584,16 @@ def _primal_simplex(
             continue
         if block >= 0:
             # A key leaves after it has become a column of W.
-            position = _last_basic(program, basis, work, block)
+            position = _largest_basic(program, basis, work, block)
             _swap_key(program, basis, work, position)
-            enter(program, basis, column, work.entering)
+            ftran(program, basis, column, work.entering)
         if not abs(work.entering[position]) > _MIN_PIVOT:
-            return pivots, False
-        sum_over_rows(program, basis.inverse[position], work.path_alpha)
+            return pivots, _FAILED
+        work.flow[position] = max(0.0, work.flow[position])
+        path_sums(program, basis.inverse[position], work.path_alpha)
         _step_prices(work, basis.inverse[position], reduced_cost / work.entering[position])
         _pivot(program, basis, work, position, column)
-    return max_pivots, False
+    return max_pivots, _LIMIT
 
 
 @inner_kernel
@@ -658,7 +671,7 @@ def _blocking(program: Program, basis: Basis, work: Work, column: int) -> tuple[
 
 
 @inner_kernel
-def _last_basic(program: Program, basis: Basis, work: Work, block: int) -> int:
+def _largest_basic(program: Program, basis: Basis, work: Work, block: int) -> int:
     """Return the position of the largest flow of a block in W."""
     best = -1
     for i in range(len(basis.column)):

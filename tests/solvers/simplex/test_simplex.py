@@ -22,7 +22,15 @@ from teal.runtime.parallel import kernel
 from teal.solvers import cost_model
 from teal.solvers.result import Stop
 from teal.solvers.simplex import engine, method
-from teal.solvers.simplex.basis import KEY, NO_BLOCK, Basis, Program, blocks_of, new_basis, users_of
+from teal.solvers.simplex.basis import (
+    KEY,
+    NO_BLOCK,
+    Basis,
+    Program,
+    blocks_of,
+    new_basis,
+    paths_by_row,
+)
 from teal.solvers.simplex.method import Work, new_work, optimise
 from teal.testing import make_topology, random_problem
 from tests.extremes import ROUNDING, exact_bound, share_program
@@ -30,7 +38,7 @@ from tests.solvers.interior.programs import problem_of
 
 KINDS = ("total_flow", "weighted_flow", "latency_penalised_flow")
 STARTS = ("optimum", "another matrix", "interior point", "random", "zero", "huge")
-# Gap of an optimal basis: three perturbations.
+# Gap of an optimal basis: three perturbations, and rounding.
 GAP = 4 * engine.PERTURBATION
 
 
@@ -120,7 +128,7 @@ def _program(problem: Problem, row: int) -> Program:
     demand = problem.demand.to(torch.float64).numpy()[row]
     capacity = np.minimum(problem.capacity.to(torch.float64).numpy()[row], demand.sum())
     cost = engine._perturbed_costs(problem.to(torch.float64), links, len(block))
-    users = users_of(links, num_links)
+    users = paths_by_row(links, num_links)
     return Program(
         links.path_ptr, links.link_ptr, links.link, *users, block, demand, capacity, cost
     )
@@ -222,7 +230,8 @@ def _primal_simplex(program: Program, basis: Basis, work: Work, stop: np.ndarray
     method._set_tolerances(program, work)
     method._compute_prices(program, basis, work)
     method._compute_flows(program, basis, work)
-    return method._primal_simplex(program, basis, work, 1_000, 1e-11, stop)[1]
+    status = method._primal_simplex(program, basis, work, 1_000, 1e-11, stop)[1]
+    return status == method._DONE
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -258,18 +267,43 @@ def test_a_basis_with_rounding_errors_is_factorised_anew(seed: int) -> None:
         _check_optimal(program, basis, work)
 
 
-def test_limits_leave_the_allocation_of_the_matrix_before() -> None:
-    """A pivot limit or a deadline ends the method; the result is feasible and says why."""
+def test_limits_leave_the_splits_of_the_warm_start() -> None:
+    """A pivot limit or a deadline ends the method; every matrix keeps the splits of its own start."""
     problem = random_problem(3, batch=5, num_paths=4)
     start = teal.solve(problem, gap=1e-7, engine="simplex")
     changed = problem.with_demand(problem.demand * torch.linspace(0.5, 2, 5)[:, None])
     cut = teal.solve(changed, gap=1e-7, engine="simplex", max_iterations=0, warm_start=start)
     late = teal.solve(changed, gap=1e-7, engine="simplex", deadline=0, warm_start=start)
+    feasible = teal.project(changed, start.splits, refill=0)
     for result, stop in ((cut, Stop.ITERATIONS), (late, Stop.DEADLINE)):
         assert stop in result.stopped_by
         assert float(violations(changed, result.splits).largest.max()) <= TOLERANCE
         assert (result.value <= result.bound * (1 + 1e-9)).all()
-        assert (result.value > 0.1 * result.bound).all()
+        assert (result.value >= changed.value(feasible) * (1 - 1e-6)).all()
+
+
+def test_a_cold_batch_falls_back_to_the_last_optimal_solution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first matrix has a start, from interior points; no pivot is allowed."""
+    monkeypatch.setattr(engine, "_MAX_PIVOTS_PER_ROW", 0)
+    problem = random_problem(3, batch=8, num_paths=4)
+    problem = problem.with_demand(problem.demand[:1] * torch.linspace(1, 1.2, 8)[:, None])
+    result = teal.solve(problem, gap=1e-7, engine="simplex")
+    assert float(violations(problem, result.splits).largest.max()) <= TOLERANCE
+    assert (result.value >= 0.5 * result.bound).all()
+
+
+def test_a_batch_with_a_matrix_without_demand() -> None:
+    """It has the bound 0, and the next matrix goes on from its basis."""
+    problem = random_problem(2, batch=4, num_paths=4)
+    demand = problem.demand.clone()
+    demand[2] = 0
+    problem = problem.with_demand(demand)
+    result = teal.solve(problem, gap=1e-7, engine="simplex")
+    assert float(result.gap.max()) <= GAP
+    assert float(result.value[2]) == 0
+    assert float(result.bound[2]) == pytest.approx(0, abs=1e-12)
 
 
 def test_interior_points_solve_what_the_method_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,8 +343,13 @@ def test_large_networks_are_left_to_other_engines() -> None:
     problem = random_problem(0, nodes=20, batch=8, num_paths=10)
     assert not cost_model.favours_simplex(problem, is_warm=False, gap=1e-2)
     assert cost_model.favours_simplex(problem, is_warm=False, gap=1e-6)
+    # Few demands on many links: the inverse has an entry for each pair of links.
+    dense = random_problem(0, nodes=20, density=0.9, batch=8, num_paths=2)
+    assert dense.topology.num_links > 250
+    assert not cost_model.favours_simplex(dense, is_warm=False, gap=1e-6)
     assert math.isclose(
-        cost_model.simplex_seconds(problem), 8 * cost_model.simplex_seconds(problem.row(0))
+        cost_model.simplex_seconds(problem, is_warm=True),
+        8 * cost_model.simplex_seconds(problem.row(0), is_warm=True),
     )
 
 
