@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -39,8 +40,10 @@ _CRASH_PERTURBATION = 2 * PERTURBATION
 # Prices of the perturbed values times this factor are dual feasible for the true ones.  The gap of
 # an optimal basis is at most this factor less 1.
 _PRICE_FACTOR = 1 + PERTURBATION + _CRASH_PERTURBATION
-# Smallest number of matrices of a part that one thread solves.
-_MIN_PART = 8
+# Number of matrices that are solved one after the other, each from the basis of the one before; the
+# last part of a batch has half as many to one and a half times as many.  It does not depend on the
+# number of threads, so that results do not either.
+_PART = 16
 # Largest gap of interior points, where these solve the first matrix.
 _FIRST_GAP = 1e-7
 # Largest number of pivots of a matrix, for each row of the program.
@@ -142,8 +145,8 @@ def _missed(has_reached_limit: bool, stop: BoolArray) -> Stop:
 def _solve_batch(
     problem: Problem, state: SolveState | None, limits: Limits, max_pivots: int, stop: BoolArray
 ) -> tuple[FloatArray, FloatArray, Int64Array]:
-    """Solve B matrices in consecutive parts, one for each thread; return splits (B, D, K), dual
-    prices (B, E) and pivots (B,).
+    """Solve B matrices in consecutive parts, several at once; return splits (B, D, K), dual prices
+    (B, E) and pivots (B,).
 
     Args:
         problem: B matrices in float64.
@@ -165,23 +168,18 @@ def _solve_batch(
     total = demand.sum(1, keepdims=True)
     capacity = np.minimum(problem.capacity.numpy(), np.where(total > 0, 2 * total, 1.0))
     pivots = np.zeros(batch, np.int64)
-    num_threads = numba.get_num_threads()
     if state is None:
-        # Every part has a first matrix, which interior points solve.
         splits = np.zeros((batch, mask.numel()))
         prices = np.zeros((batch, num_links))
-        num_parts = max(1, min(num_threads, batch // _MIN_PART))
     else:
         splits = np.array(state.splits.to(torch.float64).numpy().reshape(batch, -1))
         prices = np.array(state.prices.to(torch.float64).numpy())
-        num_parts = min(num_threads, batch)
     first_limits = dataclasses.replace(limits, gap=min(limits.gap, _FIRST_GAP), report=None)
-    # Consecutive parts, at most one for each thread.
-    ends = [batch * part // num_parts for part in range(num_parts + 1)]
+    num_parts = max(1, (batch + _PART // 2) // _PART)
+    ends = [*range(0, num_parts * _PART, _PART), batch]
 
     def solve_part(first: int, end: int) -> None:
-        if num_parts > 1:
-            numba.set_num_threads(1)
+        # Without a warm start interior points solve the first matrix of a part.
         rows = slice(first, end)
         if state is None:
             row = problem if batch == 1 else problem.row(first)
@@ -208,10 +206,19 @@ def _solve_batch(
             stop,
         )
 
-    if num_parts == 1:
-        solve_part(0, batch)
+    # Each part runs on one thread.
+    num_threads = numba.get_num_threads()
+    if num_parts == 1 or num_threads == 1:
+        numba.set_num_threads(1)
+        try:
+            for first, end in itertools.pairwise(ends):
+                solve_part(first, end)
+        finally:
+            numba.set_num_threads(num_threads)
     else:
-        with ThreadPoolExecutor(num_parts) as pool:
+        with ThreadPoolExecutor(
+            num_threads, initializer=numba.set_num_threads, initargs=(1,)
+        ) as pool:
             list(pool.map(solve_part, ends, ends[1:]))
     return splits.reshape(batch, *mask.shape), prices, pivots
 

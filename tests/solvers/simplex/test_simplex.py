@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -304,6 +305,23 @@ def test_a_batch_with_a_matrix_without_demand() -> None:
     assert float(result.gap.max()) <= GAP
     assert float(result.value[2]) == 0
     assert float(result.bound[2]) == pytest.approx(0, abs=1e-12)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    """Parts of a batch are the same, so that each matrix has the same bits."""
+    problem = random_problem(4, batch=43, num_paths=4)
+    threads = numba.get_num_threads()
+    results = []
+    for count in {1, threads}:
+        numba.set_num_threads(count)
+        try:
+            results.append(teal.solve(problem, gap=1e-6, engine="simplex"))
+        finally:
+            numba.set_num_threads(threads)
+    assert float(results[0].gap.max()) <= GAP
+    for result in results:
+        torch.testing.assert_close(result.splits, results[0].splits, rtol=0, atol=0)
+        torch.testing.assert_close(result.prices, results[0].prices, rtol=0, atol=0)
 
 
 def test_interior_points_solve_what_the_method_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
