@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -25,8 +25,10 @@ from teal.app.settings import seconds
 from teal.app.warm_up import compile_first
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
+from teal.problem.bounds import all_paths_bound, dual_bound
 from teal.proofs.flows import read_flows, read_prices, splits_over
 from teal.proofs.write import CHECKER, FILES, write_proof
+from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.storage import check_out_folder, remove_files
 from teal.solvers.columns import generating_columns
@@ -145,8 +147,8 @@ def _with_prices(
 ) -> Allocation:
     """Return the allocation with link prices that prove a bound.
 
-    The prices are read from the file of ``--prices``. Without it, column generation computes them
-    with ``--over-all-paths``, else a solve over the candidate paths does.
+    The prices are the tightest ones in the file of ``--prices``. Without it, column generation
+    computes them with ``--over-all-paths``, else a solve over the candidate paths does.
 
     Args:
         config: settings of `teal certify`.
@@ -155,11 +157,12 @@ def _with_prices(
         notify: prints one line of text.
         end: deadline of the search for prices.
     """
-    # Given prices: (1, E).
+    # Given prices: those of the tightest bound.
     if config.prices is not None:
-        prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(
-            problem.demand
-        )
+        prices_by_matrix = read_prices(config.prices, problem.topology)
+        matrix, prices = _tightest(problem, prices_by_matrix, over_all_paths=config.over_all_paths)
+        if len(prices_by_matrix) > 1:
+            notify(f"link prices of matrix {matrix}: the tightest of {len(prices_by_matrix)}")
         return Allocation.of_batch(splits, prices, 0.0)
     # Prices of the last round of column generation.
     if config.over_all_paths:
@@ -181,6 +184,27 @@ def _with_prices(
     gap_percent = 100 * float(result.gap[0])
     notify(f"link prices: the solver's allocation has a certified gap of {gap_percent:.3g}%")
     return Allocation.of_batch(splits, result.prices, 0.0, result.program_prices)
+
+
+def _tightest(
+    problem: Problem, prices_by_matrix: Mapping[str, FloatArray], *, over_all_paths: bool
+) -> tuple[str, Tensor]:
+    """Return the name and the prices (1, E) of the tightest bound on the optimum of a matrix.
+
+    Args:
+        problem: problem of the matrix, B = 1.
+        prices_by_matrix: name -> prices (E,), at least one.
+        over_all_paths: whether the bound is one over all paths of the network.
+    """
+    bound_of = all_paths_bound if over_all_paths else dual_bound
+    sense = problem.objective.rules.sense
+    vectors = {
+        name: torch.from_numpy(prices)[None].to(problem.demand)
+        for name, prices in prices_by_matrix.items()
+    }
+    if len(vectors) == 1:
+        return next(iter(vectors.items()))
+    return min(vectors.items(), key=lambda vector: sense * float(bound_of(problem, vector[1])[0]))
 
 
 def certify_outcome(config: CertifyConfig, notify: Notify) -> Outcome:

@@ -319,7 +319,8 @@ class CertifyConfig(InstanceConfig):
     semicolons."""
     prices: Path | None = None
     """A .csv file of link prices (link, price) that prove the bound, such as the duals of a solver.
-    Default: prices from a solve of the same matrix."""
+    With a further column matrix it holds the prices of several matrices, of which the tightest ones
+    are used.  Default: prices from a solve of the same matrix."""
     index: int = 0
     """Index of the matrix in the traffic, from 0."""
     fail: tuple[str, ...] = ()

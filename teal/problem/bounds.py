@@ -102,9 +102,9 @@ def usable_prices(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> T
     # Values are unbounded under a utility (shares near 0), and for demand that must be carried.
     if problem.utility is not None or problem.objective.rules.may_have_no_allocation:
         return prices
-    max_value = (
-        torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)
-    )
+    values = problem.demand_value
+    max_value = values.amax().clamp(min=0) if len(values) else values.new_zeros(())
+    max_value = max_value.to(prices)
     return problem.price_set.usable(prices, max_value, max_ratio)
 
 
@@ -246,8 +246,10 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
     values = value.cpu().numpy()
     bounds = bound.cpu().numpy()
     gaps = relative_gap(values, bounds, problem.objective.rules.sense)
-    certified = np.where(np.isfinite(values) & np.isfinite(bounds), gaps, np.inf)
-    return torch.from_numpy(certified).to(value.device)
+    # A value or bound that is infinite or NaN makes the gap NaN.
+    if not np.isfinite(gaps).all():
+        gaps = np.where(np.isfinite(values) & np.isfinite(bounds), gaps, np.inf)
+    return torch.from_numpy(gaps).to(value.device)
 
 
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:

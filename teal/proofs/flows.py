@@ -135,8 +135,8 @@ def _parse_links(
     return tuple(link_index[name] for name in names)
 
 
-def read_prices(file: Path, topology: Topology) -> FloatArray:
-    """Return link prices (E,) from a CSV table with the columns link and price.
+def read_prices(file: Path, topology: Topology) -> dict[str, FloatArray]:
+    """Return link prices from a CSV table with the columns link and price, and maybe matrix.
 
     Links that the table does not have get the price 0.
 
@@ -144,12 +144,15 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
         file: the table.
         topology: network of E links.
 
+    Returns:
+        prices (E,) of each matrix, by its name in the table; "" without the column matrix.
+
     Raises:
         InputError: the file or a column is missing; an unknown link; a price that is not a number
             of at least 0.
     """
     link_index = _link_indices(topology)
-    prices = np.zeros(topology.num_links)
+    prices: dict[str, FloatArray] = {}
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
@@ -166,8 +169,10 @@ def read_prices(file: Path, topology: Topology) -> FloatArray:
         name = row.get("link") or ""
         if name not in link_index:
             raise InputError(location, "link", f"a link of {topology.name}", repr(name))
-        prices[link_index[name]] = amount_of(row.get("price"), location, "price")
-    return prices
+        matrix = row.get("matrix") or ""
+        matrix_prices = prices.setdefault(matrix, np.zeros(topology.num_links))
+        matrix_prices[link_index[name]] = amount_of(row.get("price"), location, "price")
+    return prices or {"": np.zeros(topology.num_links)}
 
 
 def _link_indices(topology: Topology) -> dict[str, int]:

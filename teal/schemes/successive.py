@@ -8,19 +8,23 @@ import math
 from torch.nn.functional import pad
 
 from teal.problem import Problem
+from teal.problem.price_library import PriceLibrary
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pipeline
+from teal.solvers.certified import tightened
 from teal.solvers.result import SolveResult, SolveState, Starter
 
 
 class SuccessivePdhg:
     """PDHG that starts from the splits and prices of the last matrix it solved.
 
-    An object serves one thread at a time.
+    A library of the prices of earlier matrices bounds the optimum of the matrices that a limit
+    leaves above the target gap.  An object serves one thread at a time.
     """
 
     def __init__(self) -> None:
         self._state: SolveState | None = None
+        self._library = PriceLibrary()
 
     def resized(self, num_paths: int) -> SuccessivePdhg:
         """Return the same solver for a path set with another number of paths per demand.
@@ -35,6 +39,7 @@ class SuccessivePdhg:
         if state is None or state.splits.shape[-1] == num_paths:
             return self
         resized = SuccessivePdhg()
+        resized._library = self._library
         num_added = num_paths - state.splits.shape[-1]
         resized._state = dataclasses.replace(state, splits=pad(state.splits, (0, num_added)))
         return resized
@@ -111,6 +116,23 @@ class SuccessivePdhg:
             warm_start=warm,
             starter=starter if pipeline.takes_starter(problem) else None,
         )
-        # Store the state of the last matrix.
+        # Store the state of the last matrix, and the prices.
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
-        return result
+        tightened_result = self.tightened(problem, result, gap)
+        if PriceLibrary.accepts(problem):
+            self._library.add(problem, result.prices, result.bound)
+        return tightened_result
+
+    def tightened(self, problem: Problem, result: SolveResult, gap: float) -> SolveResult:
+        """Return a result with the bounds of earlier prices, where these are tighter, if any matrix
+        is above the target gap.
+
+        Args:
+            problem: B matrices, with the objective of earlier calls.
+            result: their result.
+            gap: target gap.
+        """
+        if bool((result.gap <= gap).all()) or not PriceLibrary.accepts(problem):
+            return result
+        prices = self._library.prices(problem)
+        return result if prices is None else tightened(problem, result, prices, gap)

@@ -8,6 +8,8 @@ package, whose value and bound are computed here.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -71,6 +73,34 @@ def certified_result(
             Stop.GAP if matrix_gap <= gap else stop
             for matrix_gap, stop in zip(gaps.tolist(), missed_by_matrix, strict=True)
         ),
+    )
+
+
+def tightened(problem: Problem, result: SolveResult, prices: Tensor, gap: float) -> SolveResult:
+    """Return a result with the tighter bound of each matrix: its own, or that of other dual prices.
+
+    The state for a warm start stays as it is.
+
+    Args:
+        problem: B matrices.
+        result: their result.
+        prices: (B, E) dual prices from any source.
+        gap: target gap; a matrix that has it now was stopped by it.
+    """
+    sense = problem.objective.rules.sense
+    other_bound = dual_bound(problem, prices).to(result.bound)
+    is_tighter = sense * other_bound < sense * result.bound
+    if not bool(is_tighter.any()):
+        return result
+    bound = torch.where(is_tighter, other_bound, result.bound)
+    gaps = certified_gap(problem, result.value, bound)
+    stops = zip(gaps.tolist(), result.stopped_by, strict=True)
+    return dataclasses.replace(
+        result,
+        prices=torch.where(is_tighter[:, None], prices.to(result.prices), result.prices),
+        bound=bound,
+        gap=gaps,
+        stopped_by=tuple(Stop.GAP if matrix_gap <= gap else stop for matrix_gap, stop in stops),
     )
 
 

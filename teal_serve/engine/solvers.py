@@ -1,7 +1,7 @@
 """Solver selection: model alone, PDHG warm-started from the model, or PDHG alone.
 
-- ``model``: splits and prices of the model, after one projection onto the capacities; the prices
-  certify the gap.
+- ``model``: splits of the model, after one projection onto the capacities; its prices, or tighter
+  ones of earlier matrices, certify the gap.
 - ``model-pdhg``: PDHG warm-started from the model's splits and prices, until gap or deadline.
 - ``pdhg``: PDHG warm-started from the last allocation of the network; cold without one.
 - ``auto``: ``model-pdhg`` where the model saves time, else ``pdhg``. The model does not save time
@@ -121,11 +121,12 @@ def solve_steps(
             start = SolveState(*model.start(problem))
         if solver == MODEL:
             # Model alone: one projection without iterations. It bypasses `engine`, so that the
-            # warm-start state of the network, nearer to the optimum, stays.
-            steps = pipeline.solving(
+            # warm-start state of the network, nearer to the optimum, stays. Prices of earlier
+            # matrices may prove a tighter bound than those of the model.
+            result = yield from pipeline.solving(
                 problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start
             )
-            return (yield from steps), MODEL
+            return engine.tightened(problem, result, gap), MODEL
         result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
         return result, MODEL_PDHG
     # PDHG; auto passes the model to the solver, which decides whether it uses it.

@@ -136,6 +136,18 @@ def test_flows_and_duals_of_highs_are_proved_over_all_paths(
     assert sentence.startswith("proved over all paths")
     assert float(low) == pytest.approx(optimum, rel=1e-9)
     assert float(high) == pytest.approx(optimum, rel=1e-6)
+    # Of the prices of several matrices the tightest ones are used, wherever they are in the table.
+    links = [line.partition(",") for line in prices.read_text().splitlines()[1:]]
+    table = ["matrix,link,price"]
+    for matrix, factor in (("11:50", 0.3), ("12:00", 1.0), ("12:10", 4.0)):
+        table += [f"{matrix},{link},{factor * float(price)!r}" for link, _, price in links]
+    prices.write_text("\n".join(table) + "\n")
+    for further in (["--over-all-paths"], []):
+        again = [*command, "--prices", str(prices), *further, "--out", str(out), "--overwrite"]
+        assert main(again) == 0
+        assert "link prices of matrix 12:00: the tightest of 3" in capsys.readouterr().err
+        bounds = _checked(out).partition("from ")[2].partition(" to ")
+        assert float(bounds[2].partition(",")[0]) == pytest.approx(optimum, rel=1e-6)
 
 
 def test_an_overload_is_named_and_repaired_where_that_is_asked_for(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 import teal
+import teal.problem.bounds
 from teal.schemes.successive import SuccessivePdhg
+from teal.solvers.result import SolveState, Stop
 from teal.testing import random_problem
 
 
@@ -34,3 +37,48 @@ def test_several_matrices_start_from_the_last_one_of_the_call_before() -> None:
                     base.topology, base.paths, teal.Objective(objective), demand, capacity=capacity
                 )
             assert np.all(engine.solve(problem, gap=1e-2).gap.numpy() <= 1e-2)
+
+
+def test_earlier_prices_bound_what_a_limit_leaves() -> None:
+    """Without iterations the bound is that of the prices of the earlier matrix, if it is tighter."""
+    problem = random_problem(2, batch=3)
+    engine = SuccessivePdhg()
+    solved = engine.solve(problem, gap=1e-6)
+    # Splits and prices of a start that prove nothing.
+    start = SolveState(torch.zeros_like(solved.splits), torch.zeros_like(solved.prices))
+    stopped = engine.solve(problem, gap=1e-6, max_iterations=0, start=start)
+    torch.testing.assert_close(stopped.bound, solved.bound, rtol=2e-4, atol=0)
+    torch.testing.assert_close(
+        teal.problem.bounds.dual_bound(problem, stopped.prices), stopped.bound
+    )
+    alone = teal.solve(problem, gap=1e-6, max_iterations=0, warm_start=start, model=None)
+    assert (alone.bound > 1.01 * stopped.bound).any()
+    assert stopped.stopped_by == (Stop.ITERATIONS,) * 3
+    # A wide gap is reached by the prices alone, from the splits of a solve without prices.
+    good_splits = SolveState(solved.splits, torch.zeros_like(solved.prices))
+    reached = engine.solve(problem, gap=0.01, max_iterations=0, start=good_splits)
+    assert reached.stopped_by == (Stop.GAP,) * 3
+    assert float(reached.gap.max()) <= 0.01
+
+
+def test_prices_stay_when_paths_are_added() -> None:
+    problem = random_problem(2, batch=3)
+    engine = SuccessivePdhg()
+    solved = engine.solve(problem, gap=1e-6)
+    num_paths = problem.paths.num_paths
+    resized = engine.resized(num_paths + 1)
+    paths = teal.compute_paths(
+        problem.topology, problem.paths.pairs, num_paths=num_paths + 1, cache=False
+    )
+    larger = teal.Problem.create(
+        problem.topology,
+        paths,
+        problem.objective,
+        problem.demand,
+        capacity=problem.capacity.numpy(),
+    )
+    zero = torch.zeros(larger.even_splits.shape, dtype=torch.float64)
+    start = SolveState(zero, torch.zeros_like(solved.prices))
+    stopped = resized.solve(larger, gap=1e-6, max_iterations=0, start=start)
+    assert (stopped.bound >= teal.solve(larger, gap=1e-6).value * (1 - 1e-9)).all()
+    assert (stopped.bound < larger.demand.sum(1)).any()

@@ -78,6 +78,14 @@ def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_
             assert (found.gap < 0.2).all()
             easy = await client.allocate("b4", _RATES, solver="model", gap=0.5)
             assert set(easy.status) == {"gap"}
+            # Prices of a solve bound later answers of the model, too.
+            await client.allocate("b4", _RATES, gap=1e-6)
+            again = await client.allocate("b4", _RATES, solver="model", gap=1e-6)
+            assert again.solver == "model"
+            np.testing.assert_allclose(again.value, found.value, rtol=1e-6)
+            np.testing.assert_allclose(again.bound, best, rtol=3e-4)
+            assert (again.bound >= best * (1 - 1e-9)).all()
+            assert (again.gap < found.gap).any()
 
     run(work)
 

@@ -23,7 +23,7 @@ from teal.problem import Problem
 from teal.problem.sets import AtMostOne
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import kernel, threads_for
 from teal.solvers import cost_model
 from teal.solvers.certified import certified_result
 from teal.solvers.contract import Limits, Start
@@ -174,7 +174,6 @@ def _solve_batch(
     else:
         splits = np.array(state.splits.to(torch.float64).numpy().reshape(batch, -1))
         prices = np.array(state.prices.to(torch.float64).numpy())
-    first_limits = dataclasses.replace(limits, gap=min(limits.gap, _FIRST_GAP), report=None)
     num_parts = max(1, (batch + _PART // 2) // _PART)
     ends = [*range(0, num_parts * _PART, _PART), batch]
 
@@ -183,6 +182,8 @@ def _solve_batch(
         rows = slice(first, end)
         if state is None:
             row = problem if batch == 1 else problem.row(first)
+            first_gap = min(limits.gap, _FIRST_GAP)
+            first_limits = dataclasses.replace(limits, gap=first_gap, report=None)
             start = complete(InteriorPoints().solve(row, Start(), first_limits)).state
             splits[rows] = start.splits.to(torch.float64).numpy().reshape(-1)
             prices[rows] = start.prices.to(torch.float64).numpy().reshape(-1)
@@ -209,12 +210,9 @@ def _solve_batch(
     # Each part runs on one thread.
     num_threads = numba.get_num_threads()
     if num_parts == 1 or num_threads == 1:
-        numba.set_num_threads(1)
-        try:
+        with threads_for(0):
             for first, end in itertools.pairwise(ends):
                 solve_part(first, end)
-        finally:
-            numba.set_num_threads(num_threads)
     else:
         with ThreadPoolExecutor(
             num_threads, initializer=numba.set_num_threads, initargs=(1,)

@@ -1,0 +1,220 @@
+"""Library of dual prices: bounds on the optimum of a matrix from solves of other matrices.
+
+Prices y >= 0 of links bound the optimum of every demand matrix d under all capacities c, by weak
+duality (:mod:`teal.problem.bounds`):
+
+- value maximisation:  optimum <= c' y + sum_d demand[d] max(0, max_k (v[d, k] - price(d, k)));
+- max_link_utilisation:  optimum >= sum_d demand[d] min_k price(d, k) / c' y.
+
+The factors of the demands depend on the prices alone.  They are computed once for each price
+vector, over all candidate paths, those over failed links included: an extreme value over more paths
+bounds the optimum, too.  For B matrices and M price vectors the bounds are then two matrix
+products, and the tightest one counts.  Measured traffic visits few dual vertices, so that a few
+vectors bound many matrices closely (``docs/figures/price_library.csv``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from teal.network import PathSet
+from teal.problem.bounds import dual_bound, from_score, usable_prices
+from teal.problem.problem import Problem
+from teal.problem.sets import AtMostOne, ExactlyOne
+
+# Default largest number of price vectors.
+_SIZE = 64
+# Largest number of stored prices and demand factors; large networks have fewer vectors.
+_MAX_ENTRIES = 8_000_000
+_MIN_SIZE = 4
+# Price vectors whose factors are computed together.
+_CHUNK = 8
+# Smallest relative gain of a new vector over the library, for its own matrix.
+_MIN_GAIN = 1e-4
+
+
+class PriceLibrary:
+    """Dual prices of earlier matrices of one network, objective and path set.
+
+    A full library drops the vector that has not been the tightest one for the longest time.  If
+    paths or values change, the factors of the demands are computed again.  Use an object from one
+    thread at a time.
+
+    Args:
+        size: largest number of price vectors.
+    """
+
+    def __init__(self, size: int = _SIZE) -> None:
+        self._size = size
+        # (M, E) prices, (M, D) factors of the demands, and (M,) last use of each vector.
+        self._prices = torch.zeros((0, 0), dtype=torch.float64)
+        self._factor = torch.zeros((0, 0), dtype=torch.float64)
+        self._last_use = torch.zeros(0, dtype=torch.int64)
+        self._num_uses = 0
+        # Paths and values of the factors.
+        self._paths: PathSet | None = None
+        self._value: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return the number of price vectors."""
+        return len(self._prices)
+
+    @staticmethod
+    def accepts(problem: Problem) -> bool:
+        """Return whether the library supports a problem: one program that is linear in the flow on
+        simple paths, without side conditions.
+        """
+        return (
+            isinstance(problem.paths, PathSet)
+            and problem.ops.is_over_paths
+            and problem.ops.counts_once
+            and not problem.conditions
+            and problem.steps is None
+            and type(problem.demand_set) in (AtMostOne, ExactlyOne)
+            and not problem.objective.rules.is_sequence
+            and not problem.objective.rules.may_have_no_allocation
+        )
+
+    def bound(self, problem: Problem) -> Tensor:
+        """Return the tightest bound (B,) on the optimum of each matrix, in float64, on the CPU.
+
+        For an empty library it is the trivial one: infinity, or 0 for a minimum.
+
+        Args:
+            problem: B matrices that :meth:`accepts` allows.
+
+        Raises:
+            ValueError: the problem has another number of links than the price vectors.
+        """
+        score, _ = self._best(problem)
+        return from_score(problem, score)
+
+    def prices(self, problem: Problem) -> Tensor | None:
+        """Return the prices (B, E) with the tightest bound on each matrix; None if the library is
+        empty.
+
+        Args:
+            problem: B matrices that :meth:`accepts` allows.
+
+        Raises:
+            ValueError: the problem has another number of links than the price vectors.
+        """
+        if not len(self):
+            return None
+        _, best = self._best(problem)
+        return self._prices[best]
+
+    def add(self, problem: Problem, prices: Tensor, bound: Tensor | None = None) -> int:
+        """Add the prices of matrices that the library bounds less tightly; return how many were
+        added.
+
+        Args:
+            problem: B matrices that :meth:`accepts` allows.
+            prices: (B, E) dual prices of each matrix, value per Gbit/s.  Negative and NaN entries
+                count as 0.
+            bound: (B,) bound of these prices on the optimum of each matrix; None to compute it.
+
+        Raises:
+            ValueError: the problem has another number of links than the price vectors.
+        """
+        own_bound = dual_bound(problem, prices) if bound is None else bound
+        own_bound = own_bound.to(torch.float64).cpu()
+        sense = problem.objective.rules.sense
+        added = 0
+        while added < len(prices):
+            # The largest gain first: its vector may serve other matrices, too.
+            gain = sense * (self.bound(problem) - own_bound)
+            is_tighter = own_bound.isfinite() & (gain > _MIN_GAIN * own_bound.abs())
+            if not bool(is_tighter.any()):
+                break
+            row = int(torch.where(is_tighter, gain, -torch.inf).argmax())
+            self._append(problem, usable_prices(problem, prices[[row]], max_ratio=1.0)[0].cpu())
+            added += 1
+        return added
+
+    def _append(self, problem: Problem, vector: Tensor) -> None:
+        """Add one price vector (E,); the least recently used one leaves a full library."""
+        factor = self._demand_factors(problem, vector[None])
+        self._num_uses += 1
+        use = torch.tensor([self._num_uses])
+        if not len(self):
+            self._prices = vector[None].clone()
+            self._factor = factor
+            self._last_use = use
+            return
+        keep = torch.arange(len(self))
+        if len(self) >= self._capacity(problem):
+            keep = keep[keep != int(self._last_use.argmin())]
+        self._prices = torch.cat([self._prices[keep], vector[None]])
+        self._factor = torch.cat([self._factor[keep], factor])
+        self._last_use = torch.cat([self._last_use[keep], use])
+
+    def _capacity(self, problem: Problem) -> int:
+        """Return the largest number of vectors for networks of this size."""
+        entries = max(1, sum(problem.demand.shape[1:]) + problem.capacity.shape[1])
+        return min(self._size, max(_MIN_SIZE, _MAX_ENTRIES // entries))
+
+    def _best(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Return the smallest score (B,) of all vectors, and the index (B,) of its vector.
+
+        Args:
+            problem: B matrices.
+        """
+        batch = problem.batch
+        if not len(self):
+            return torch.full((batch,), torch.inf, dtype=torch.float64), torch.zeros(0).long()
+        if self._prices.shape[1] != problem.capacity.shape[1]:
+            raise ValueError("the price vectors are those of another network")
+        self._update_factors(problem)
+        price_set = problem.price_set
+        # Demands without a live path count for no bound.
+        may_be_unroutable = problem.demand_set.carries_all or bool((problem.capacity <= 0).any())
+        demand = problem.routable_demand if may_be_unroutable else problem.demand
+        demand = demand.to(torch.float64).cpu()
+        capacity = problem.capacity.to(torch.float64).cpu()
+        if not price_set.on_simplex:
+            # Capacity above all demand does not bind; it may be infinite.
+            capacity = torch.minimum(capacity, demand.sum(1, keepdim=True))
+        # (B, M) sums over links, and over demands.
+        row_value = capacity @ self._prices.T
+        demand_value = demand @ self._factor.T
+        score = price_set.support(row_value) + price_set.scale(row_value) * demand_value
+        score = torch.nan_to_num(score, nan=torch.inf, neginf=torch.inf)
+        best_score, best = score.min(1)
+        # Vectors that were the tightest ones are used last.
+        self._num_uses += 1
+        self._last_use[best.unique()] = self._num_uses
+        return best_score, best
+
+    def _update_factors(self, problem: Problem) -> None:
+        """Compute the factors of the demands again if the paths or their values have changed."""
+        value = problem.path_value
+        if problem.paths is self._paths and self._value is not None:
+            has_same_values = value is self._value or (
+                value.shape == self._value.shape and torch.equal(value, self._value)
+            )
+            if has_same_values:
+                return
+        self._factor = self._demand_factors(problem, self._prices)
+
+    def _demand_factors(self, problem: Problem, vectors: Tensor) -> Tensor:
+        """Return the factor (M, D) of each demand in the score of each price vector.
+
+        Args:
+            problem: problem with paths and values.
+            vectors: (M, E) prices.
+        """
+        self._paths = problem.paths if isinstance(problem.paths, PathSet) else None
+        self._value = problem.path_value
+        mask = problem.ops.mask
+        value = problem.path_value.to(torch.float64)
+        factors = []
+        for chunk in vectors.split(_CHUNK):
+            price = problem.ops.path_sum(chunk.to(problem.capacity.device))
+            # The profit of the best path; a demand without paths has none.
+            profit = -price if problem.price_set.on_simplex else value - price
+            best = torch.where(mask, profit, -torch.inf).amax(-1)
+            best = torch.where(mask.any(-1), best, 0.0)
+            factors.append(problem.demand_set.of_best(best).cpu())
+        return torch.cat(factors)
