@@ -68,7 +68,9 @@ COLUMNS = (
 )
 
 
-def timed(call: Callable[[], Any], repeats: int, clock: Callable[[], float]) -> tuple[float, Any]:
+def timed(
+    call: Callable[[], Any], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, Any]:
     """Return the median seconds of repeated calls, and the last result.
 
     Args:
@@ -109,7 +111,7 @@ def one_by_one(problems: list[teal.Problem], repeats: int) -> dict[str, float]:
             def call(problem: Any = problem, engine: str = engine, start: Any = start) -> Any:
                 return solve(problem, engine=engine, warm_start=start)
 
-            wall_s, before = timed(call, repeats, time.perf_counter)
+            wall_s, before = timed(call, repeats)
             if index > 0:
                 seconds[way].append(wall_s)
                 gap = max(gap, float(before.gap.max()))

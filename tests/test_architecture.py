@@ -104,6 +104,7 @@ ORDERS = {
         "allocation",
         "feasibility",
         "bounds",
+        "price_library",
         "lines",
         "priority",
         "fair_levels",

@@ -9,6 +9,7 @@ from teal.problem.assessment import Assessment, Figures, assess
 from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
 from teal.problem.fair_levels import FairFigures
 from teal.problem.feasibility import Violations, violations
+from teal.problem.price_library import PriceLibrary
 from teal.problem.priority import ClassFigures, class_figures, priority_problem
 from teal.problem.problem import Problem
 
@@ -18,6 +19,7 @@ __all__ = [
     "ClassFigures",
     "FairFigures",
     "Figures",
+    "PriceLibrary",
     "Problem",
     "ProgramPrices",
     "Status",

@@ -9,6 +9,7 @@ bound of each matrix, and why its search ended.
 from __future__ import annotations
 
 import dataclasses
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -35,6 +36,16 @@ class Limits:
     report: ProgressCallback | None = None
 
 
+class Origin(StrEnum):
+    """Where a search began, in the trace of a solve."""
+
+    COLD = "cold start"
+    WARM = "warm start"
+    MODEL = "start from the model"
+    SAMPLE = "start from sampled demands"
+    INTERIOR = "start from interior points"
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Start:
     """Where a search begins.
@@ -47,9 +58,17 @@ class Start:
     state: SolveState | None = None
     model: Starter | None = None
 
+    @property
+    def origin(self) -> Origin:
+        """Where a search begins that does not ask the model."""
+        if self.state is None:
+            return Origin.COLD
+        return Origin.MODEL if self.state.is_predicted else Origin.WARM
+
     def rows(self, rows: Tensor) -> Start:
         """Return the start of the matrices at these indices (n,), in this order."""
-        return Start(None if self.state is None else self.state.rows(rows), self.model)
+        state = None if self.state is None else self.state.rows(rows)
+        return dataclasses.replace(self, state=state)
 
 
 @runtime_checkable

@@ -56,6 +56,7 @@ from teal.solvers.pdhg.model_start import foretells_work
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.solver import iteration_dtype, starts_from_samples
 from teal.solvers.result import (
+    TURN,
     ProgressCallback,
     SolveResult,
     SolveState,
@@ -400,7 +401,8 @@ def _start_of(problem: Problem, settings: _Settings) -> Start:
     )
     if is_sampled or foretells_work(problem, settings.engine):
         return Start(None, model)
-    return Start(_warm_start_state(problem, model.start(problem)), model)
+    prediction = SolveState(*model.start(problem), is_predicted=True)
+    return Start(_warm_start_state(problem, prediction), model)
 
 
 def solve_program(
@@ -465,7 +467,8 @@ def rewrite_conditions(
     program = problem.over_columns
     if state is not None:
         prices = program.program.with_added_prices(state.prices.to(program.capacity))
-        return program, SolveState(rewritten.shares(state.splits.to(program.demand)), prices)
+        shares = rewritten.shares(state.splits.to(program.demand))
+        return program, SolveState(shares, prices, is_predicted=state.is_predicted)
     # Without a warm start, the rewrite may know a feasible point.
     if rewritten.start is not None:
         return program, SolveState(rewritten.start, torch.zeros_like(program.capacity))
@@ -565,14 +568,13 @@ def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
 
 def _stage_of(turn: Turn, result: SolveResult, begin: float) -> Stage:
     """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
-    # Some engines say more about their last solve.
-    further = getattr(turn.engine, "detail", "")
-    detail = ", ".join(filter(None, (f"{result.iterations} iterations", further)))
     return Stage(
-        f"iterate: {turn.engine.name}",
+        f"{TURN}{turn.engine.name}",
         time.perf_counter() - begin,
-        detail,
+        # Some engines say how their last solve began.
+        getattr(turn.engine, "detail", ""),
         matrices=len(result.gap),
+        iterations=result.iterations,
     )
 
 
@@ -707,4 +709,6 @@ def _warm_start_state(problem: Problem, warm_start: WarmStart | None) -> SolveSt
     if program_prices is not None and len(program_prices.prices) != problem.batch:
         # Prices of another batch prove no bounds here.
         program_prices = None
-    return SolveState(state.splits.to(device), prices, program_prices)
+    return SolveState(
+        state.splits.to(device), prices, program_prices, is_predicted=state.is_predicted
+    )

@@ -32,16 +32,20 @@ class SolveState:
         splits: (B, D, K) share of each demand on each path; may be infeasible.
         prices: (B, E) dual price of each link, value per Gbit/s; 1/(Gbit/s) for a balanced program.
         program_prices: prices of each program of a sequence; None for a single program.
+        is_predicted: whether a model has predicted them.
     """
 
     splits: Tensor
     prices: Tensor
     program_prices: ProgramPrices | None = None
+    is_predicted: bool = False
 
     def rows(self, rows: slice | Tensor) -> SolveState:
         """Return the state of the matrices at these indices, in this order."""
         program_prices = None if self.program_prices is None else self.program_prices.rows(rows)
-        return SolveState(self.splits[rows], self.prices[rows], program_prices)
+        return SolveState(
+            self.splits[rows], self.prices[rows], program_prices, is_predicted=self.is_predicted
+        )
 
     def repeated(self, batch: int) -> SolveState:
         """Return the state of the first matrix, repeated for ``batch`` matrices."""
@@ -111,6 +115,7 @@ def usable_start(problem: Problem, start: Callable[[Problem], tuple[Tensor, Tens
     return SolveState(
         splits / splits.sum(-1, keepdim=True).clamp(min=1),
         usable_prices(problem, prices, max_ratio=1.0),
+        is_predicted=True,
     )
 
 
@@ -191,6 +196,10 @@ def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
     return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
 
 
+# Start of the names of stages that are turns of engines.
+TURN = "iterate: "
+
+
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """Record of a stage of a solve.
@@ -198,9 +207,10 @@ class Stage:
     Attributes:
         name: name of the stage, such as "presolve" or "iterate: interior".
         seconds: wall-clock time, s.
-        detail: reason of a choice; or number of iterations, start and selected columns of a turn.
+        detail: reason of a choice; or start and selected columns of a turn.
         predicted_s: predicted seconds of the engines that were compared, by engine and start.
         matrices: number of matrices of a turn of an engine; 0 for other stages.
+        iterations: number of iterations of a turn; the largest number of a matrix.
     """
 
     name: str
@@ -208,12 +218,20 @@ class Stage:
     detail: str = ""
     predicted_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     matrices: int = 0
+    iterations: int = 0
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether the stage is a turn of an engine."""
+        return self.name.startswith(TURN)
 
     def describe(self) -> str:
         """Return a line of text, such as ``choose engines: 0.3 ms, shortest predicted time
         (predicted: interior, cold 2 ms; pdhg 9 ms)``.
         """
         parts = [f"{1e3 * self.seconds:.3g} ms"]
+        if self.is_turn:
+            parts.append(f"{self.iterations} iterations")
         if self.detail:
             parts.append(self.detail)
         if self.matrices > 1:
@@ -267,6 +285,29 @@ class SolveResult(WithLines):
     lines: Lines | None = None
     largest_share: Float[Tensor, "B 2"] | None = None
     trace: tuple[Stage, ...] = ()
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """The turns of the engines: name, iterations, start, and selected columns.
+
+        Turns of the same kind, which a sequence of programs has, are one text.
+        """
+        turns = [stage for stage in self.trace if stage.is_turn]
+        kinds: dict[tuple[str, str, int], list[int]] = {}
+        for stage in turns:
+            kind = stage.name.removeprefix(TURN), stage.detail, stage.matrices
+            kinds.setdefault(kind, []).append(stage.iterations)
+        texts = []
+        for (engine, detail, matrices), iterations in kinds.items():
+            parts = [f"{engine}: {sum(iterations)} iterations"]
+            if len(iterations) > 1:
+                parts.append(f"{len(iterations)} turns")
+            if detail:
+                parts.append(detail)
+            if matrices > 1:
+                parts.append(f"{matrices} matrices")
+            texts.append(", ".join(parts))
+        return tuple(texts)
 
     def __repr__(self) -> str:
         value, gap = (

@@ -513,6 +513,7 @@ def _decode_allocation(response: httpx.Response, entries: int) -> ServedAllocati
         # Missing in older services.
         solver=metadata.get("solver", ""),
         batch=metadata["batch"],
+        trace=tuple(metadata.get("trace", ())),
         id=metadata.get("id", ""),
         time=utc(metadata["time"]) if metadata.get("time") else None,
         limit=limit.get("ratio"),

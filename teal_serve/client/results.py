@@ -224,6 +224,8 @@ class ServedAllocation:
         solve_ms: time of the solver, ms.
         solver: model, model-pdhg, pdhg, or hedge (allocation for the next interval).
         batch: number of matrices solved in the same batch.
+        trace: turns of the engines that solved the batch: name, iterations, start, and the columns
+            where a part of them was selected.
         id: identifier of the answer; the service keeps the answer under it for a while.
         time: time of the next interval, UTC; None if matrices were sent.
         limit: upper limit on the ratio of realised to optimal largest utilisation in the next
@@ -263,3 +265,4 @@ class ServedAllocation:
     moved: Array | None = None
     largest_share: Array | None = None
     admitted_share: Array | None = None
+    trace: tuple[str, ...] = ()

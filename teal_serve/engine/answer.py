@@ -45,6 +45,8 @@ class Answer:
         condition_figures: (B,) figures of the side conditions, by their names in responses.
         condition_words: option -> word, for side conditions that were requested by a word.
         prices: (B, E) link prices that prove the bounds; (0, 0) if not from a solver.
+        trace: turns of the engines that solved the batch: name, iterations, start, and selected
+            columns; empty if not from a solver.
     """
 
     value: FloatArray
@@ -64,15 +66,17 @@ class Answer:
     condition_figures: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
     condition_words: dict[str, str] = dataclasses.field(default_factory=dict)
     prices: FloatArray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    trace: tuple[str, ...] = ()
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Queue and solve time, solver and batch size, by their names in responses."""
+        """Queue and solve time, solver, batch size and trace, by their names in responses."""
         return {
             "queue_ms": self.queue_ms,
             "solve_ms": self.solve_ms,
             "solver": self.solver,
             "batch": self.batch,
+            "trace": list(self.trace),
         }
 
     @property
@@ -156,6 +160,7 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
             for name in answers[0].condition_figures
         },
         condition_words=answers[0].condition_words,
+        trace=tuple(turn for answer in answers for turn in answer.trace),
     )
 
 

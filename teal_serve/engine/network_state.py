@@ -342,6 +342,7 @@ class BatchResult:
         program_prices: prices of each program of a sequence; None for a single program.
         largest_share: (B, 2) common served fraction of all demands and its certified bound, NaN
             where all demand can be carried; None if that holds for every matrix.
+        trace: turns of the engines: name, iterations, start, and selected columns.
     """
 
     task: AllocationTask
@@ -355,6 +356,7 @@ class BatchResult:
     kind: SearchKind
     program_prices: ProgramPrices | None = None
     largest_share: torch.Tensor | None = None
+    trace: tuple[str, ...] = ()
 
     @functools.cached_property
     def assessment(self) -> Assessment:
@@ -740,6 +742,7 @@ class NetworkState:
             kind,
             result.program_prices,
             result.largest_share,
+            result.turns,
         )
 
     def answer(
@@ -800,6 +803,7 @@ class NetworkState:
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
+            trace=solved.trace,
             solver=solved.solver,
             lines=_line_records(result, result_rows, names),
             condition_figures=figures,

@@ -276,6 +276,11 @@ class AllocationAnswer(_ResponseModel):
         "pdhg, or hedge for the next interval."
     )
     batch: int = Field(description="Number of matrices solved together.")
+    trace: list[str] = Field(
+        default_factory=list,
+        description="Turns of the engines that solved the batch: name, iterations, start, and the "
+        "columns where a part of them was selected.",
+    )
     proof: str | None = Field(
         default=None,
         description=(
@@ -297,6 +302,9 @@ class Answered(_ResponseModel):
     deadline_ms: float = Field(description="Requested deadline, ms.")
     solver: str = Field(description="Solver: model, model-pdhg, pdhg or hedge.")
     batch: int
+    trace: list[str] = Field(
+        default_factory=list, description="Turns of the engines that solved the batch."
+    )
     matrices: int
     gap: _OptionalNumber = Field(description="Largest gap of the request.")
     satisfied_demand: _OptionalNumber = Field(description="Mean over the request.")

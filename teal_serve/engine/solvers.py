@@ -118,7 +118,7 @@ def solve_steps(
     if solver in (MODEL, MODEL_PDHG):
         model = _require_model(problem, model)
         if start is None or solver == MODEL:
-            start = SolveState(*model.start(problem))
+            start = SolveState(*model.start(problem), is_predicted=True)
         if solver == MODEL:
             # Model alone: one projection without iterations. It bypasses `engine`, so that the
             # warm-start state of the network, nearer to the optimum, stays. Prices of earlier

@@ -185,7 +185,7 @@ def test_prices_that_are_no_numbers_prove_nothing_false() -> None:
 
 def test_another_network_is_refused() -> None:
     library = PriceLibrary()
-    problem = random_problem(0, batch=2)
+    problem = random_problem(0, batch=3)
     library.add(problem, teal.solve(problem, gap=1e-4).prices)
     topology = make_topology([(0, 1, 1.0)])
     paths = teal.compute_paths(topology, np.array([[0, 1]]), num_paths=1, cache=False)

@@ -103,13 +103,20 @@ def test_answers_say_which_solver_they_are_from(
         ) as client:
             await _put(client)
             asked = "auto", "model-pdhg", "pdhg", "auto"
-            found = [
-                (await client.allocate("b4", _RATES, gap=1e-3, solver=solver)).solver
-                for solver in asked
+            answers = [
+                await client.allocate("b4", _RATES, gap=1e-3, solver=solver) for solver in asked
             ]
+            found = [answer.solver for answer in answers]
             assert found == ["model-pdhg", "model-pdhg", "pdhg", "pdhg"], (
                 "there is no allocation before the first"
             )
+            starts = [answer.trace[0].split(", ")[1:] for answer in answers]
+            assert starts == [
+                ["start from the model", "2 matrices"],
+                ["start from the model", "2 matrices"],
+                ["warm start", "2 matrices"],
+                ["warm start", "2 matrices"],
+            ]
             # A model saves no time under a balanced program.
             first, second = [
                 await client.allocate("b4", _RATES, objective="max_link_utilisation")
@@ -119,6 +126,7 @@ def test_answers_say_which_solver_they_are_from(
             body = {"rates": _RATES.tolist(), "solver": "model", "form": "dense"}
             answer = (await client._http.post(_ALLOCATIONS, json=body)).json()
             assert AllocationAnswer.model_validate(answer).solver == "model"
+            assert answer["trace"] == ["pdhg: 0 iterations, start from the model, 2 matrices"]
             recent = RecentAllocations.model_validate((await client._http.get(_ALLOCATIONS)).json())
             assert [one.solver for one in recent.allocations][-3:] == [
                 "pdhg",

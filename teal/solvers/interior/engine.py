@@ -190,17 +190,15 @@ class InteriorPoints:
                 "use engine auto",
             )
         state = start.state
-        origin = "" if state is None else "from given splits and prices"
         if state is None and start.model is not None:
             state = usable_start(problem, start.model.start)
-            origin = "from the model"
         first = self._first
         if first is not None and first.problem is not problem:
             first = None
         result, selected = yield from _solving(
             problem, state, limits.gap, limits.max_iterations, limits.deadline, first
         )
-        self.detail = ", ".join(filter(None, (origin, selected)))
+        self.detail = ", ".join(filter(None, (Start(state).origin, selected)))
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))
         return result

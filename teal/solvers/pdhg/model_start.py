@@ -62,6 +62,9 @@ class ModelStart:
         gap: target gap of the search.
         starter: the model.
         is_warm: whether the engine was warm-started from an earlier allocation.
+
+    Attributes:
+        was_used: whether the engine restarted.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ModelStart:
         self._gap = gap
         self._starter = starter
         self._is_warm = is_warm
+        self.was_used = False
 
     def cost(self, gap: float) -> float:
         """Return the number of PDHG iterations that take as long as the model, for all matrices.
@@ -121,6 +125,7 @@ class ModelStart:
         self._engine.restart(
             usable_start(self._problem, start), _WEIGHT_FACTOR, _INITIAL_ITERATIONS
         )
+        self.was_used = True
 
     def _expected_iterations(self, gap: float) -> float:
         """Predict the iterations without the model, from the ``gap`` of the first gap check."""

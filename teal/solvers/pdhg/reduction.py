@@ -155,7 +155,11 @@ class Reduction:
         """Translate a warm start of the original program to the presolved program."""
         if state is None or self.problem is self.original:
             return state
-        return SolveState(state.splits / self._share(), state.prices / self._price_unit())
+        return SolveState(
+            state.splits / self._share(),
+            state.prices / self._price_unit(),
+            is_predicted=state.is_predicted,
+        )
 
     def result(self, reduced: SolveResult, target_gap: float) -> SolveResult:
         """Translate a result of the presolved program to the original one, and certify it there.

@@ -17,7 +17,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.interruptible import Steps
 from teal.solvers import cost_model
-from teal.solvers.contract import Limits, Start
+from teal.solvers.contract import Limits, Origin, Start
 from teal.solvers.interior.engine import FirstProgram
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
@@ -66,6 +66,9 @@ class Pdhg:
         first: presolved program of the first matrix, for the prediction; None to presolve it there.
         may_stall: whether a search stops where the gap no longer shrinks.
         may_replace_start: whether sampled demands or a model may replace the start.
+
+    Attributes:
+        detail: start of the last part of the last solve.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Pdhg:
         self._first = first
         self._may_stall = may_stall
         self._may_replace_start = may_replace_start
+        self.detail = ""
 
     @property
     def name(self) -> str:
@@ -154,6 +158,11 @@ class Pdhg:
                 model=model,
             )
             results.append((yield from search.run_steps(deadline, warm=state is not None)))
+            self.detail = start.origin
+            if sampled is not None:
+                self.detail = Origin.SAMPLE
+            elif model is not None and model.was_used:
+                self.detail = Origin.MODEL
             # Free the memory for the next part.
             del search, sampled, model, engine
         return results[0] if len(results) == 1 else merged(results)

@@ -26,7 +26,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.parallel import kernel, threads_for
 from teal.solvers import cost_model
 from teal.solvers.certified import certified_result
-from teal.solvers.contract import Limits, Start
+from teal.solvers.contract import Limits, Origin, Start
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.interior.stops import ends_at
 from teal.solvers.result import SolveResult, SolveState, Stop
@@ -120,8 +120,7 @@ class DualSimplex:
         max_pivots = min(limits.max_iterations, _MAX_PIVOTS_PER_ROW * exact.capacity.shape[1])
         with ends_at(limits.deadline, stop):
             splits, prices, pivots = _solve_batch(exact, start.state, limits, max_pivots, stop)
-        origin = "given splits" if start.state is not None else "interior points"
-        self.detail = f"first basis from {origin}"
+        self.detail = Origin.INTERIOR if start.state is None else start.origin
         result = certified_result(
             exact,
             torch.from_numpy(splits),

@@ -218,11 +218,9 @@ def test_the_trace_says_where_it_started_and_how_many_columns_it_used() -> None:
     start = _start(problem, "another matrix", 4)
     result = teal.solve(problem, gap=1e-7, engine="interior", warm_start=start)
     program, _ = program_of(problem)
-    detail = next(stage.detail for stage in result.trace if stage.name == "iterate: interior")
-    found = re.fullmatch(
-        r"(\d+) iterations, from given splits and prices, (\d+) of (\d+) columns", detail
-    )
-    assert found is not None, detail
+    (turn,) = result.turns
+    found = re.fullmatch(r"interior: (\d+) iterations, warm start, (\d+) of (\d+) columns", turn)
+    assert found is not None, turn
     iterations, selected, total = map(int, found.groups())
     assert iterations == result.iterations
     assert _selected(program, start[1][0].numpy(), start[0][0].numpy()).sum() <= selected < total
