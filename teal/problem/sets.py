@@ -250,12 +250,12 @@ class PriceSet(Protocol):
         """
         ...
 
-    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
+    def usable(self, prices: Tensor, largest_value: Tensor | float, max_ratio: float) -> Tensor:
         """Return prices (B, R) with finite sums, whose bound is as tight as that of ``prices``.
 
         Args:
             prices: (B, R), finite and >= 0.
-            largest_value: () V, largest value of a Gbit/s.
+            largest_value: V, largest value of a Gbit/s, a number or () tensor.
             max_ratio: multiple of V up to which prices stay unchanged.
         """
         ...
@@ -286,7 +286,7 @@ class NonNegative:
         """Return the term (B,) of the rows in the dual bound: the sum of limit times price."""
         return row_value
 
-    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
+    def usable(self, prices: Tensor, largest_value: Tensor | float, max_ratio: float) -> Tensor:
         """Replace prices above ``max_ratio`` times V by V, the largest value of a Gbit/s.
 
         At V no path over the row is profitable, so that larger prices prove no more.
@@ -318,7 +318,7 @@ class Simplex:
         """Return zeros (B,), since the term of the rows is constant on the simplex."""
         return torch.zeros_like(row_value)
 
-    def usable(self, prices: Tensor, largest_value: Tensor, max_ratio: float) -> Tensor:
+    def usable(self, prices: Tensor, largest_value: Tensor | float, max_ratio: float) -> Tensor:
         """Scale prices (B, R) to at most 1; bounds do not depend on the scale."""
         return prices / prices.amax(1, keepdim=True).clamp(min=1)
 

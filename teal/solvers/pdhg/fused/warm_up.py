@@ -40,18 +40,23 @@ def warm_up_kernels_for(problem: Problem, gap: float, dtype: torch.dtype) -> Non
             it decides whether the engine starts from sampled demands.
         dtype: type of the splits in the iteration.
     """
-    paths = problem.paths
-    batch = problem.batch
+    objective = _objective_with_same_kernels(problem)
+    is_sampled = is_faster(problem.paths, gap)
+    for width in _widths_of(problem.batch, dtype):
+        warm_up_kernels(width, dtype, objective, is_sampled=is_sampled)
+
+
+@functools.lru_cache(maxsize=64)
+def _widths_of(batch: int, dtype: torch.dtype) -> list[int]:
+    """Return the numbers of lanes of the parts into which a batch is split, ascending.
+
+    Args:
+        batch: number of matrices.
+        dtype: type of the splits in the iteration.
+    """
     widths = lanes_of(dtype)
-    # Sizes of the parts into which the batch is split, and their numbers of lanes.
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
-    for width in sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}):
-        warm_up_kernels(
-            width,
-            dtype,
-            _objective_with_same_kernels(problem),
-            is_sampled=is_faster(paths, gap),
-        )
+    return sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes})
 
 
 def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:
