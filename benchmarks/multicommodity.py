@@ -7,7 +7,8 @@ Transportation Networks for Research, and optimal.csv (instance, optimal) with p
 OUT/multicommodity.csv has a row for each problem: its size, seconds from the first path to the
 certified solution (the median of three runs, of one where it takes more than 20 s), the certified
 gap to the optimum over all paths, the cost, and the cost over the published optimum less 1.
-Reading the files is not timed.  Kernels are compiled on the first problem before any is timed.
+Then all demands are multiplied by random factors from 0.8 to 1.2: seconds from nothing, and from the
+first solution (`start`).  Reading the files is not timed.  Kernels are compiled on the first problem before any is timed.
 
 As in the publication of the optima, trips are divided by 2,000 (Winnipeg) and 2.4 (ChicagoSketch),
 and all nodes carry transit traffic.
@@ -24,6 +25,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 _ROADS = {"Winnipeg": 2000.0, "ChicagoSketch": 2.4}  # road network: divisor of its trips
 _LONG_S = 20.0  # a run that takes longer is not repeated
 COLUMNS = (
@@ -36,6 +39,8 @@ COLUMNS = (
     "gap",
     "cost",
     "above optimum",
+    "changed seconds",
+    "changed warm seconds",
 )
 
 
@@ -57,13 +62,17 @@ def read(folder: Path, name: str) -> tuple[Any, Any]:
     return topology, teal.load_traffic(str(folder / name), topology)
 
 
-def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
+def solved(
+    topology: Any, traffic: Any, gap: float, factor: Any = 1.0, start: Any = None
+) -> tuple[float, Any]:
     """Solve a problem over all paths by column generation from one path a demand.
 
     Args:
         topology: network.
         traffic: traffic, of which the first matrix is solved.
         gap: certified gap to reach over all paths.
+        factor: factor of all demands, a number or (D,).
+        start: solution for similar demands; None for a cold start.
 
     Returns:
         the time with the first paths included, s, and the solution.
@@ -73,9 +82,23 @@ def solved(topology: Any, traffic: Any, gap: float) -> tuple[float, Any]:
 
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
-    problem = teal.Problem.create(topology, paths, "least_cost", traffic.read([0]))
-    improved = generate_columns(problem, target=gap)
+    problem = teal.Problem.create(topology, paths, "least_cost", factor * traffic.read([0]))
+    improved = generate_columns(problem, target=gap, start=start)
     return time.perf_counter() - begin, improved
+
+
+def median_of_runs(*arguments: Any) -> tuple[float, Any]:
+    """Return the median seconds of three calls of :func:`solved`, of one if it is long, and the first
+    solution.
+
+    Args:
+        arguments: arguments of the call.
+    """
+    seconds, solution = solved(*arguments)
+    if seconds >= _LONG_S:
+        return seconds, solution
+    runs = [seconds, *(solved(*arguments)[0] for _ in range(2))]
+    return statistics.median(runs), solution
 
 
 def names_in(folder: Path) -> list[str]:
@@ -106,10 +129,10 @@ def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object
         optimum: published optimum, a cost; NaN if unknown.
     """
     topology, traffic = read(folder, name)
-    seconds, improved = solved(topology, traffic, gap)
-    if seconds < _LONG_S:
-        runs = [seconds, *(solved(topology, traffic, gap)[0] for _ in range(2))]
-        seconds = statistics.median(runs)
+    seconds, improved = median_of_runs(topology, traffic, gap)
+    factor = np.random.default_rng(0).uniform(0.8, 1.2, traffic.num_demands)
+    changed_s, _ = median_of_runs(topology, traffic, gap, factor)
+    warm_s, _ = median_of_runs(topology, traffic, gap, factor, improved)
     cost = float(improved.result.value[0])
     return (
         name,
@@ -121,6 +144,8 @@ def measure(folder: Path, name: str, gap: float, optimum: float) -> tuple[object
         float(improved.gap_all_paths[0]),
         cost,
         cost / optimum - 1,
+        changed_s,
+        warm_s,
     )
 
 

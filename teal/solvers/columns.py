@@ -27,12 +27,18 @@ from teal.network.reachability import with_surviving_paths
 from teal.network.shortest import shortest_trees
 from teal.objectives import ObjectiveName
 from teal.problem import Problem, all_paths_bound, dual_bound
-from teal.problem.bounds import from_score, gap, link_weights
+from teal.problem.bounds import from_score, gap, link_weights, usable_prices
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers import least_cost
 from teal.solvers.interior import all_paths
 from teal.solvers.interior import engine as interior
+from teal.solvers.interior.columns import (
+    add_columns,
+    column_shares,
+    path_columns,
+    splits_over,
+)
 from teal.solvers.interior.master import Round
 from teal.solvers.pdhg.fused.warm_up import three_nodes
 from teal.solvers.pdhg.solver import iteration_dtype
@@ -69,6 +75,17 @@ class OverAllPaths:
     bound_all_paths: Tensor
     gap_all_paths: Tensor
 
+    def row(self, index: int) -> OverAllPaths:
+        """Return the solution of one matrix; of a solution of one matrix, that one.
+
+        Args:
+            index: index of the matrix.
+        """
+        rows = torch.tensor([index if len(self.gap_all_paths) > 1 else 0])
+        return OverAllPaths(
+            self.paths, self.result.rows(rows), self.bound_all_paths[rows], self.gap_all_paths[rows]
+        )
+
 
 class ColumnRound(NamedTuple):
     """Progress of a round of column generation.
@@ -91,6 +108,7 @@ def generate_columns(
     max_rounds: int = 30,
     report: Callable[[ColumnRound], None] | None = None,
     engine: str = "auto",
+    start: OverAllPaths | None = None,
 ) -> OverAllPaths:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
@@ -100,10 +118,17 @@ def generate_columns(
         max_rounds: largest number of rounds.
         report: progress callback, called after each round.
         engine: "interior", "pdhg" or "auto".
+        start: solution of similar matrices of the same demands, as many or one: its paths that
+            carry traffic, its splits and prices begin the search; None for a cold start.
     """
     return complete(
         generating_columns(
-            problem, target=target, max_rounds=max_rounds, report=report, engine=engine
+            problem,
+            target=target,
+            max_rounds=max_rounds,
+            report=report,
+            engine=engine,
+            start=start,
         )
     )
 
@@ -117,6 +142,7 @@ def generating_columns(
     deadline: Deadline | None = None,
     report: Callable[[ColumnRound], None] | None = None,
     engine: str = "auto",
+    start: OverAllPaths | None = None,
 ) -> Steps[OverAllPaths]:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
@@ -134,16 +160,21 @@ def generating_columns(
         report: progress callback, called after each round.
         engine: interior (the master); pdhg (rounds of PDHG, and of interior points for targets that
             need float64); or auto, the engine with the shortest predicted time.
+        start: solution of similar matrices of the same demands, as many or one: its paths that
+            carry traffic, its splits and prices begin the search; None for a cold start.
 
     Raises:
-        InputError: an unknown engine, or one that does not apply to the problem.
+        InputError: an unknown engine, or one that does not apply to the problem; a start with other
+            demands or links, or another number of matrices.
     """
     end = deadline or Deadline()
     if engine not in ENGINES:
         raise InputError("generate_columns", "engine", " or ".join(ENGINES), repr(engine))
     problem = _with_live_paths(problem)
+    if start is not None:
+        _check_start(problem, start)
     if problem.objective.rules.may_have_no_allocation:
-        return (yield from _at_least_cost(problem, target, end, max_rounds, report))
+        return (yield from _at_least_cost(problem, target, end, max_rounds, report, start))
     if engine == "interior" and not all_paths.accepts(problem):
         raise InputError.invalid(
             "generate_columns",
@@ -153,8 +184,36 @@ def generating_columns(
             "use engine auto or pdhg",
         )
     if engine == "interior" or (engine == "auto" and all_paths.is_faster(problem)):
-        return (yield from _by_master(problem, target, end, max_rounds, report))
-    return (yield from _by_rounds(problem, target, end, max_rounds, max_iterations, report, engine))
+        return (yield from _by_master(problem, target, end, max_rounds, report, start))
+    return (
+        yield from _by_rounds(
+            problem, target, end, max_rounds, max_iterations, report, engine, start
+        )
+    )
+
+
+def _check_start(problem: Problem, start: OverAllPaths) -> None:
+    """Raise InputError unless a solution can start the search for a problem.
+
+    Args:
+        problem: B matrices.
+        start: solution of one or B matrices.
+    """
+    demands, links = problem.demand.shape[1], problem.capacity.shape[1]
+    batch, *start_shape = start.result.splits.shape
+    expected = f"the solution of 1 or {problem.batch} matrices of {demands} demands, {links} links"
+    if (
+        batch not in (1, problem.batch)
+        or start_shape != list(start.paths.mask.shape)
+        or start.result.prices.shape != (batch, links)
+        or not np.array_equal(start.paths.pairs, problem.paths.pairs)
+    ):
+        raise InputError(
+            "generate_columns",
+            "start",
+            expected,
+            f"{batch} matrices of {start_shape[0]} demands, {start.result.prices.shape[1]} links",
+        )
 
 
 def _by_rounds(
@@ -165,6 +224,7 @@ def _by_rounds(
     max_iterations: int,
     report: Callable[[ColumnRound], None] | None,
     engine: str,
+    start: OverAllPaths | None,
 ) -> Steps[OverAllPaths]:
     """Generate columns in rounds: solve over the present paths, then add the best missing paths.
 
@@ -178,9 +238,12 @@ def _by_rounds(
         max_iterations: largest number of iterations of a round.
         report: progress callback, called after each round.
         engine: "pdhg" for PDHG alone; "auto" to let each round select its engine.
+        start: solution of similar matrices; None for a cold start.
     """
     # Warm start of the next round; best bound, largest gap and iterations of all rounds so far.
     state: SolveState | None = None
+    if start is not None:
+        problem, state = _over_paths_of(problem, start)
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
     max_gap = _INITIAL_GAP
@@ -231,6 +294,31 @@ def _by_rounds(
     return last_round
 
 
+def _over_paths_of(problem: Problem, start: OverAllPaths) -> tuple[Problem, SolveState]:
+    """Return a problem over its paths and those that carry traffic in a solution, and its splits
+    and prices over them.
+
+    Args:
+        problem: B matrices.
+        start: solution of one or B matrices.
+    """
+    rows = slice(0, problem.batch)
+    state = start.result.state
+    if len(state.splits) < problem.batch:
+        state = state.repeated(problem.batch)
+    # A path that any matrix uses is added with its largest share, to find its slot.
+    used = state.splits.amax(0).to(torch.float64).numpy()
+    columns = path_columns(start.paths)
+    paths, _ = add_columns(problem.paths, columns, column_shares(start.paths, used))
+    splits = torch.stack(
+        [
+            torch.from_numpy(splits_over(paths, columns, column_shares(start.paths, row)))
+            for row in state.splits.to(torch.float64).numpy()
+        ]
+    )
+    return problem.with_paths(paths), SolveState(splits[rows], state.prices[rows])
+
+
 def _with_live_paths(problem: Problem) -> Problem:
     """Return the problem with at least one live path for each demand between connected nodes.
 
@@ -251,6 +339,7 @@ def _by_master(
     end: Deadline,
     max_rounds: int,
     report: Callable[[ColumnRound], None] | None,
+    start: OverAllPaths | None = None,
     shedding_price: float = 0.0,
 ) -> Steps[OverAllPaths]:
     """Generate columns for one matrix by the interior-point master problem.
@@ -261,12 +350,14 @@ def _by_master(
         end: deadline of the last round.
         max_rounds: largest number of rounds.
         report: progress callback, called after each round.
+        start: solution of a similar matrix; None for a cold start.
         shedding_price: price of unserved demand under least cost; 0 for the master's choice.
     """
     begin = time.perf_counter()
     exact = problem.to(torch.float64)
+    warm_start = None if start is None else _fitting_start(exact, start)
     solution = yield from all_paths.generating_columns(
-        exact, target, end, max_rounds, _round_callback(report), shedding_price
+        exact, target, end, max_rounds, _round_callback(report), shedding_price, warm_start
     )
     # Evaluate splits and prices over the generated paths.
     restricted = exact.with_paths(solution.paths)
@@ -305,6 +396,19 @@ def _by_master(
     )
 
 
+def _fitting_start(problem: Problem, start: OverAllPaths) -> all_paths.AllPathsStart:
+    """Return the start of a matrix, with its splits projected onto the capacities.
+
+    Args:
+        problem: one matrix.
+        start: solution of one similar matrix.
+    """
+    result = start.result
+    splits = project(problem.with_paths(start.paths), result.splits.to(torch.float64), refill=0)
+    prices = usable_prices(problem, result.prices)
+    return all_paths.AllPathsStart(start.paths, splits[0].numpy(), prices[0].numpy())
+
+
 def _round_callback(
     report: Callable[[ColumnRound], None] | None,
 ) -> Callable[[Round], None] | None:
@@ -325,6 +429,7 @@ def _at_least_cost(
     end: Deadline,
     max_rounds: int,
     report: Callable[[ColumnRound], None] | None,
+    start: OverAllPaths | None,
 ) -> Steps[OverAllPaths]:
     """Generate columns under least cost, matrix by matrix; paths accumulate.
 
@@ -337,6 +442,7 @@ def _at_least_cost(
         end: deadline of the last round.
         max_rounds: largest number of rounds.
         report: progress callback, called after each round.
+        start: solution of similar matrices; None for a cold start.
 
     Raises:
         InputError: interior points do not apply to the problem.
@@ -346,7 +452,10 @@ def _at_least_cost(
     solutions = list[OverAllPaths]()
     for row in range(problem.batch):
         row_problem = problem.row(row).with_paths(paths)
-        row_solution = yield from _by_master(row_problem, target, end, max_rounds, report)
+        row_start = None if start is None else start.row(row)
+        row_solution = yield from _by_master(
+            row_problem, target, end, max_rounds, report, row_start
+        )
         if not least_cost.is_feasible(
             row_problem.with_paths(row_solution.paths), row_solution.result.splits
         ):
@@ -360,7 +469,7 @@ def _at_least_cost(
                 shedding_price = _SHEDDING_PRICE_FACTOR * float(row_problem.link_cost.sum())
                 extended = row_problem.with_paths(row_solution.paths)
                 row_solution = yield from _by_master(
-                    extended, target, end, max_rounds, report, shedding_price
+                    extended, target, end, max_rounds, report, shedding_price=shedding_price
                 )
         # Demand between disconnected nodes makes the matrix infeasible.
         paths = row_solution.paths

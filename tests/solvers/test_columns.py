@@ -25,9 +25,10 @@ from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import all_paths_bound
-from teal.solvers.columns import ColumnRound, generate_columns
+from teal.solvers.columns import ColumnRound, OverAllPaths, generate_columns
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pipeline import solve
+from teal.solvers.result import SolveState
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 from tests.bounds import Cases
 
@@ -262,3 +263,93 @@ def test_rounds_of_pdhg_are_asked_of_pdhg_alone(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(InteriorPoints, "solve", refuse)
     result = generate_columns(problem, target=1e-2, engine="pdhg")
     assert float(result.gap_all_paths.max()) <= 1e-2
+
+
+_STARTS = ("other demands", "itself", "random", "zero")
+
+
+def _start_for(problem: Problem, kind: str, engine: str) -> OverAllPaths:
+    """Return a start: a solution for other demands or for the problem itself, or splits and prices
+    that solve nothing."""
+    random = np.random.default_rng(1)
+    factor = 1.0 if kind == "itself" else random.uniform(0.5, 1.5, problem.demand.shape)
+    similar = dataclasses.replace(problem, demand=problem.demand * torch.as_tensor(factor))
+    solution = generate_columns(similar, target=1e-3, engine=engine)
+    if kind in ("other demands", "itself"):
+        return solution
+    # Shares whose sums may exceed 1, and prices far above all values.
+    scale = 0.0 if kind == "zero" else 1.0
+    splits = scale * torch.from_numpy(random.uniform(0, 1, solution.result.splits.shape))
+    prices = scale * torch.from_numpy(random.gamma(0.3, 50.0, solution.result.prices.shape))
+    state = SolveState(splits, prices)
+    result = dataclasses.replace(solution.result, splits=splits, prices=prices, state=state)
+    return dataclasses.replace(solution, result=result)
+
+
+@pytest.mark.parametrize("kind", _STARTS)
+@pytest.mark.parametrize("engine", ["interior", "pdhg"])
+@pytest.mark.parametrize("objective", ["total_flow", "max_link_utilisation", "least_cost"])
+def test_any_start_leads_to_the_optimum_of_the_arc_form(
+    objective: str, engine: str, kind: str
+) -> None:
+    """A failed link, too, which paths of the start may use."""
+    if objective == "least_cost" and engine == "pdhg":
+        pytest.skip("least cost always uses the interior-point master")
+    topology = load_topology("topohub:sndlib/abilene")
+    traffic = load_traffic("gravity:seed=3,count=1,load=1", topology)
+    paths = compute_paths(topology, num_paths=1)
+    demand = traffic.read([0]) * (0.8 if objective == "least_cost" else 3.0)
+    intact = Problem.create(topology, paths, objective, demand)
+    start = _start_for(intact, kind, "auto" if objective == "least_cost" else engine)
+    capacity = topology.capacity.copy()
+    capacity[2] = 0.0
+    problem = Problem.create(topology, paths, objective, demand, capacity=capacity)
+    chosen = "auto" if objective == "least_cost" else engine
+    solution = generate_columns(problem, target=1e-3, engine=chosen, start=start)
+    # Over the paths of the solution every demand has a live one.
+    optimum = arc_form.optimum(problem.with_paths(solution.paths))
+    assert float(solution.gap_all_paths) <= 1e-3
+    assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
+    sign = problem.objective.rules.sense
+    assert sign * (float(solution.bound_all_paths) - optimum) >= -1e-6 * optimum
+    assert_feasible(problem.with_paths(solution.paths), solution.result.allocation)
+
+
+@pytest.mark.parametrize("objective", ["total_flow", "least_cost"])
+def test_a_solution_is_certified_where_it_starts(objective: str) -> None:
+    """From its own solution a problem takes fewer iterations than from nothing."""
+    topology = load_topology("topohub:sndlib/geant")
+    traffic = load_traffic("gravity:seed=3,count=1,load=1", topology)
+    paths = compute_paths(topology, num_paths=1)
+    demand = traffic.read([0]) * (4.0 if objective == "least_cost" else 3.0)
+    problem = Problem.create(topology, paths, objective, demand)
+    engine = "interior" if objective == "total_flow" else "auto"
+    cold = generate_columns(problem, target=1e-4, engine=engine)
+    warm = generate_columns(problem, target=1e-4, engine=engine, start=cold)
+    assert float(warm.gap_all_paths) <= 1e-4
+    assert warm.result.iterations < cold.result.iterations
+    # Paths without traffic do not pile up.
+    for _ in range(5):
+        warm = generate_columns(problem, target=1e-4, engine=engine, start=warm)
+    assert int(warm.paths.mask.sum()) <= 1.2 * int(cold.paths.mask.sum())
+
+
+def test_matrices_of_a_batch_start_from_one_solution_or_from_their_own() -> None:
+    topology = load_topology("topohub:sndlib/abilene")
+    traffic = load_traffic("gravity:seed=3,count=4,load=3", topology)
+    paths = compute_paths(topology, num_paths=1)
+    matrices = traffic.read(list(range(4)))
+    one = generate_columns(Problem.create(topology, paths, "total_flow", matrices[:1]), target=1e-3)
+    problem = Problem.create(topology, paths, "total_flow", matrices[1:])
+    three = generate_columns(problem, target=1e-3)
+    optima = [arc_form.optimum(problem.row(row)) for row in range(3)]
+    for start in (one, three):
+        solution = generate_columns(problem, target=1e-3, start=start)
+        assert float(solution.gap_all_paths.max()) <= 1e-3
+        np.testing.assert_allclose(solution.result.value, optima, rtol=1.01e-3)
+    with pytest.raises(InputError, match="start: expected the solution of 1 or 2 matrices"):
+        generate_columns(problem.rows(slice(0, 2)), target=1e-3, start=three)
+    b4 = load_topology("b4")
+    other = Problem.create(b4, compute_paths(b4, num_paths=1), "total_flow", np.ones((1, 132)))
+    with pytest.raises(InputError, match="start: expected the solution of 1 or 1 matrices of 132"):
+        generate_columns(other, target=1e-3, start=one)

@@ -13,14 +13,20 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network import PathSet
+from teal.network.path_links import PathLinks
 from teal.network.shortest import shortest_trees
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
-from teal.solvers.interior.columns import add_columns, path_columns
+from teal.solvers.interior.columns import (
+    add_columns,
+    column_shares,
+    path_columns,
+    replace_columns,
+)
 from teal.solvers.interior.engine import accepts as accepts_program
-from teal.solvers.interior.master import Demands, Master, Round
+from teal.solvers.interior.master import Demands, Master, MasterStart, Round
 
 # Cost of an unserved Gbit/s over the cost of the most expensive shortest path; the factor by which
 # it is raised while demand is unserved, and the largest number of raises.
@@ -36,6 +42,21 @@ _MAX_PATHS = 16_000
 # Rounds run to the target gap times these factors, one after the other, until the master with all
 # demand served reaches the target.
 _TARGET_FACTORS = (1.0, 0.3, 0.1)
+
+
+class AllPathsStart(NamedTuple):
+    """Solution of a similar matrix, from which column generation starts.
+
+    Attributes:
+        paths: path set of its last round.
+        splits: (D, K) share of each demand on each of these paths; the loads of the present matrix
+            fit its capacities.
+        prices: (E,) dual price of each link, value per Gbit/s.
+    """
+
+    paths: PathSet
+    splits: FloatArray
+    prices: FloatArray
 
 
 class AllPathsSolution(NamedTuple):
@@ -144,6 +165,7 @@ def generating_columns(
     max_rounds: int,
     report: Callable[[Round], None] | None = None,
     unit_value: float = 0.0,
+    start: AllPathsStart | None = None,
 ) -> Steps[AllPathsSolution]:
     """Run rounds of column generation to a gap of at most ``target`` over all paths.
 
@@ -156,13 +178,18 @@ def generating_columns(
         max_rounds: largest number of rounds of one run; least cost may need several runs.
         report: called after each round with its solution and gap.
         unit_value: lower limit of the cost of an unserved Gbit/s, under least_cost.
+        start: solution of a similar matrix; None for a cold start.
     """
     demands = _master_demands(problem)
     if demands.serves_all:
         demands = dataclasses.replace(
             demands, unit_value=np.maximum(demands.unit_value, unit_value)
         )
-    master = Master(demands, path_columns(problem.paths), _WEIGHT_ROUNDS[demands.serves_all])
+    columns = path_columns(problem.paths)
+    master_start = None
+    if start is not None:
+        columns, master_start = _warm_master(start)
+    master = Master(demands, columns, _WEIGHT_ROUNDS[demands.serves_all], master_start)
     num_raises = 0
     last_round = yield from master.run_rounds(target, deadline, max_rounds, report)
     # Least cost: the last master must serve all demand.  Raise the cost of unserved demand until it
@@ -195,3 +222,12 @@ def generating_columns(
         master.iterations,
         last_round.gap <= target and (last_round.serves_all or not demands.serves_all),
     )
+
+
+def _warm_master(start: AllPathsStart) -> tuple[PathLinks, MasterStart]:
+    """Return the paths that carry traffic, and the warm start of a master over them."""
+    columns = path_columns(start.paths)
+    share = column_shares(start.paths, start.splits)
+    no_columns = np.zeros(len(columns.path_ptr), np.int64), np.zeros(0, np.int32)
+    used_columns, used_share = replace_columns(columns, share, share > 0, *no_columns)
+    return used_columns, MasterStart(used_share, start.prices)

@@ -26,6 +26,11 @@ def path_columns(paths: PathSet) -> PathLinks:
     return layout._replace(slot=np.arange(len(layout.slot)))
 
 
+def column_shares(paths: PathSet, splits: FloatArray) -> FloatArray:
+    """Return the share (P,) on each column of :func:`path_columns`, from splits (D, K)."""
+    return splits.reshape(-1)[path_links_of(paths).slot]
+
+
 def _source_to_target(paths: PathSet) -> PathLinks:
     """Return the paths of a path set in CSR form, the links of each in the order of travel."""
     layout = path_links_of(paths)
@@ -33,6 +38,21 @@ def _source_to_target(paths: PathSet) -> PathLinks:
     ptr = layout.link_ptr
     ends = np.repeat(ptr[:-1] + ptr[1:] - 1, np.diff(ptr))
     return layout._replace(link=layout.link[ends - np.arange(len(layout.link))])
+
+
+@kernel
+def path_maxima(columns: PathLinks, values: FloatArray) -> FloatArray:
+    """Return (P,) the largest value of a link of each column.
+
+    Args:
+        columns: P columns in CSR form: links of column p are link[link_ptr[p]:link_ptr[p + 1]].
+        values: (E,) value of each link, at least 0.
+    """
+    out = np.zeros(len(columns.slot))
+    for p in range(len(out)):
+        for i in range(columns.link_ptr[p], columns.link_ptr[p + 1]):
+            out[p] = max(out[p], values[columns.link[i]])
+    return out
 
 
 @kernel
@@ -258,10 +278,22 @@ def add_columns(
         if paths.num_paths >= MAX_PATHS:
             break
         paths = with_more_paths(paths, *_nth_columns(carrying, n))
-    # Splits of the new path set, from the shares of the columns.
+    return paths, splits_over(paths, carrying, carrying_share)
+
+
+def splits_over(paths: PathSet, columns: PathLinks, share: FloatArray) -> FloatArray:
+    """Return the splits (D, K) over a path set, from the shares of columns.
+
+    Columns that the path set does not have are left out.
+
+    Args:
+        paths: paths of D demands.
+        columns: P columns of the demands.
+        share: (P,) share of its demand on each column.
+    """
     splits = np.zeros(paths.mask.size)
-    _write_splits(carrying, carrying_share, _source_to_target(paths), splits)
-    return paths, splits.reshape(paths.mask.shape)
+    _write_splits(columns, share, _source_to_target(paths), splits)
+    return splits.reshape(paths.mask.shape)
 
 
 @kernel

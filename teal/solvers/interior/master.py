@@ -32,6 +32,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.interior.columns import (
     cheaper_paths,
     column_loads,
+    path_maxima,
     path_sums,
     replace_columns,
     tree_loads,
@@ -62,6 +63,8 @@ _MAX_MU = 0.03
 _MAX_MIX = 0.15
 # Columns with less than this share of their demand may be dropped.
 _MIN_SHARE = 1e-2
+# Columns of a warm start with more than this share of their demand are kept, and the largest one.
+_LARGE_SHARE = 0.1
 # Smallest gap that counts for a warm start.
 _MIN_START_GAP = 1e-9
 # The gap of a cost is relative to the cost, but at least to this part of the cost of shedding all
@@ -131,6 +134,18 @@ class Round(NamedTuple):
     serves_all: bool
 
 
+class MasterStart(NamedTuple):
+    """Solution of a similar program over all paths, from which the rounds start.
+
+    Attributes:
+        share: (P,) share of its demand on each of the first paths.
+        price: (E,) dual price of each link, value per Gbit/s.
+    """
+
+    share: FloatArray
+    price: FloatArray
+
+
 class _Trees(NamedTuple):
     """Shortest-path trees from each source of a demand, in the order of the source nodes.
 
@@ -150,13 +165,18 @@ class Master:
         demands: the matrix, with values, costs and capacities.
         columns: first paths; a demand may have none.
         weight_rounds: rounds of multiplicative weights before the first master.
+        start: warm start, over the first paths, in place of these rounds; None for a cold start.
 
     Attributes:
         iterations: interior-point iterations so far.
     """
 
     def __init__(
-        self, demands: Demands, columns: PathLinks, weight_rounds: int = _WEIGHT_ROUNDS
+        self,
+        demands: Demands,
+        columns: PathLinks,
+        weight_rounds: int = _WEIGHT_ROUNDS,
+        start: MasterStart | None = None,
     ) -> None:
         self._demands = demands
         self._columns = columns
@@ -168,6 +188,7 @@ class Master:
         # (E,) whether each link has a capacity row in the master.
         self._is_row = np.full(len(demands.cost), weight_rounds == 0)
         self._weight_rounds = weight_rounds
+        self._start = start
         self._bound = math.inf
         self.iterations = 0
         self._last_round: Round | None = None
@@ -187,8 +208,8 @@ class Master:
     ) -> Steps[Round]:
         """Run rounds of column generation until the gap is at most ``target``.
 
-        The first call begins with rounds of multiplicative weights.  Each round solves the master,
-        prices new paths and exchanges columns.
+        The first call begins with the warm start, or with rounds of multiplicative weights.  Each
+        round solves the master, prices new paths and exchanges columns.
 
         Args:
             target: target gap.
@@ -196,7 +217,18 @@ class Master:
             max_rounds: largest number of rounds.
             report: called after each round.
         """
-        if self._last_round is None:
+        if self._last_round is None and self._start is not None:
+            first_round = self._certified_start(self._start)
+            yield
+            # The start may have the target gap already.  Else the first master is over the columns
+            # with large shares, and cheaper paths.
+            if first_round.gap <= target:
+                if report is not None:
+                    report(first_round)
+                return first_round
+            self._keep_large_shares()
+            self._exchange_columns(False)
+        elif self._last_round is None:
             for index in range(self._weight_rounds):
                 self._multiplicative_weights_round(index)
                 yield
@@ -236,6 +268,47 @@ class Master:
                 break
         assert last_round is not None
         return last_round
+
+    def _certified_start(self, start: MasterStart) -> Round:
+        """Certify a warm start as if it were the solution of a master, over its columns.
+
+        Links with a price or a high load get rows.
+        """
+        self._share = start.share.copy()
+        self._price = start.price.copy()
+        utilisation = self._link_utilisation(self._share)
+        self._is_row = (self._price > 0) | (utilisation > _INITIAL_JOIN_LOAD)
+        self._fit_capacities()
+        self._last_round = self._certified_round(self._value(self._column_value()))
+        return self._last_round
+
+    def _fit_capacities(self) -> None:
+        """Scale each path down by its most overloaded link, where demand may be unserved."""
+        if not self._demands.balances:
+            utilisation = self._link_utilisation(self._share)
+            self._share /= path_maxima(self._columns, np.maximum(utilisation, 1.0))
+
+    def _keep_large_shares(self) -> None:
+        """Drop the columns with small shares, and scale up the others of the demand.
+
+        An interior solution spreads flow over all paths of equal cost; a master over a part of them
+        takes less time.
+        """
+        count = np.diff(self._columns.path_ptr)
+        demand = np.repeat(np.arange(len(count)), count)
+        largest = np.zeros(len(count))
+        np.maximum.at(largest, demand, self._share)
+        is_largest = (self._share == largest[demand]) & (self._share > 0)
+        is_kept = is_largest | (self._share > _LARGE_SHARE)
+        total = np.bincount(demand, self._share, len(count))
+        kept_total = np.bincount(demand, np.where(is_kept, self._share, 0.0), len(count))
+        scale = np.divide(total, kept_total, out=np.ones(len(count)), where=kept_total > 0)
+        no_columns = np.zeros(len(count) + 1, np.int64), np.zeros(0, np.int32)
+        self._columns, self._share = replace_columns(
+            self._columns, self._share * scale[demand], is_kept, *no_columns
+        )
+        self._fit_capacities()
+        self._last_round = self._round(self._value(self._column_value()))
 
     def serve_all(self, target: float, deadline: Deadline) -> Round:
         """Solve the master with all demand served, over the present paths.
@@ -402,13 +475,7 @@ class Master:
         """
         demands = self._demands
         columns = self._columns
-        # (P,) value of a Gbit/s on each column: unit value less the cost of its links; 0 where the
-        # largest utilisation is minimised.
-        column_value = np.zeros(len(columns.slot))
-        if not demands.balances:
-            column_value = np.repeat(demands.unit_value, np.diff(columns.path_ptr)) - path_sums(
-                columns, demands.cost
-            )
+        column_value = self._column_value()
         # Links without a row have infinite capacity in the master.
         capacity = np.where(self._is_row | (demands.capacity <= 0), demands.capacity, np.inf)
         unit_value = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
@@ -430,10 +497,28 @@ class Master:
                 self._warm_start(),
                 stop,
             )
-        # Value of the shares.
+        return self._value(column_value)
+
+    def _column_value(self) -> FloatArray:
+        """Return the value (P,) of a Gbit/s on each column: unit value less the cost of its links;
+        0 where the largest utilisation is minimised.
+        """
+        demands = self._demands
+        columns = self._columns
         if demands.balances:
+            return np.zeros(len(columns.slot))
+        unit_values = np.repeat(demands.unit_value, np.diff(columns.path_ptr))
+        return unit_values - path_sums(columns, demands.cost)
+
+    def _value(self, column_value: FloatArray) -> float:
+        """Return the value less cost of the shares, or minus the largest link utilisation.
+
+        Args:
+            column_value: (P,) value of a Gbit/s on each column.
+        """
+        if self._demands.balances:
             return -float(self._link_utilisation(self._share).max(initial=0.0))
-        rates = np.repeat(demands.rate, np.diff(columns.path_ptr))
+        rates = np.repeat(self._demands.rate, np.diff(self._columns.path_ptr))
         return float((rates * self._share) @ column_value)
 
     def _warm_start(self) -> Start:
@@ -455,6 +540,15 @@ class Master:
         trees = self._trees(weight)
         self._priced_trees = weight, trees
         self._update_bound(self._distance(trees))
+        return self._round(value)
+
+    def _round(self, value: float) -> Round:
+        """Return the present columns and shares, with their gap to the best bound so far.
+
+        Args:
+            value: value of the shares, value less cost or minus the largest utilisation.
+        """
+        demands = self._demands
         # The gap is relative to the bound; where all demand is served, to the cost (value of
         # serving all at no cost, less the value) or to the utilisation (minus the value).
         reference = self._bound
