@@ -61,6 +61,24 @@ def test_earlier_prices_bound_what_a_limit_leaves() -> None:
     assert float(reached.gap.max()) <= 0.01
 
 
+def test_prices_of_other_matrices_loosen_no_bound() -> None:
+    first = random_problem(2, batch=3)
+    engine = SuccessivePdhg()
+    engine.solve(first, gap=1e-6)
+    # Matrices that the library has not seen, from their own optimal prices.
+    rates = 1.5 * first.demand.flip(1).numpy()
+    other = teal.Problem.create(
+        first.topology, first.paths, first.objective, rates, capacity=first.capacity.numpy()
+    )
+    solved = teal.solve(other, gap=1e-6)
+    start = SolveState(torch.zeros_like(solved.splits), solved.prices)
+    stopped = engine.solve(other, gap=1e-6, max_iterations=0, start=start)
+    library = teal.PriceLibrary()
+    library.add(first, teal.solve(first, gap=1e-6).prices)
+    assert (library.bound(other) > 1.01 * solved.bound).any()
+    torch.testing.assert_close(stopped.bound, solved.bound, rtol=1e-6, atol=0)
+
+
 def test_prices_stay_when_paths_are_added() -> None:
     problem = random_problem(2, batch=3)
     engine = SuccessivePdhg()
