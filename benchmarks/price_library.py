@@ -87,6 +87,8 @@ def excess_of(problem: teal.Problem, bound: torch.Tensor, optimum: torch.Tensor)
     """
     sense = problem.objective.rules.sense
     excess = sense * (bound - optimum) / torch.maximum(bound.abs(), optimum.abs())
+    if float(excess.min()) < -1e-9:
+        raise SystemExit(f"a bound on the wrong side of the optimum by {-float(excess.min()):.3g}")
     return excess.clamp(min=0).numpy()
 
 

@@ -8,9 +8,10 @@ duality (:mod:`teal.problem.bounds`):
 
 The factors of the demands depend on the prices alone.  They are computed once for each price
 vector, over all candidate paths, those over failed links included: an extreme value over more paths
-bounds the optimum, too.  For B matrices and M price vectors the bounds are then two matrix
-products, and the tightest one counts.  Measured traffic visits few dual vertices, so that a few
-vectors bound many matrices closely (``docs/figures/price_library.csv``).
+bounds the optimum, too, though less tightly where a cheap path has failed.  For B matrices and M
+price vectors the bounds are then two matrix products, and the tightest one counts.  Measured
+traffic visits few dual vertices, so that a few vectors bound many matrices closely
+(``docs/figures/price_library.csv``).
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _SIZE = 64
 # Largest number of stored prices and demand factors; large networks have fewer vectors.
 _MAX_ENTRIES = 8_000_000
 _MIN_SIZE = 4
-# Price vectors whose factors are computed together.
-_CHUNK = 8
+# Prices of paths that are in memory at once.
+_MAX_PATH_PRICES = 4_000_000
 # Smallest relative gain of a new vector over the library, for its own matrix.
 _MIN_GAIN = 1e-4
 
@@ -42,19 +43,20 @@ class PriceLibrary:
     thread at a time.
 
     Args:
-        size: largest number of price vectors.
+        size: largest number of price vectors, at least 1; large networks have fewer.
     """
 
     def __init__(self, size: int = _SIZE) -> None:
-        self._size = size
+        self._size = max(1, size)
         # (M, E) prices, (M, D) factors of the demands, and (M,) last use of each vector.
         self._prices = torch.zeros((0, 0), dtype=torch.float64)
         self._factor = torch.zeros((0, 0), dtype=torch.float64)
         self._last_use = torch.zeros(0, dtype=torch.int64)
         self._num_uses = 0
-        # Paths and values of the factors.
+        # Paths, values and demand set of the factors.
         self._paths: PathSet | None = None
         self._value: Tensor | None = None
+        self._carries_all = False
 
     def __len__(self) -> int:
         """Return the number of price vectors."""
@@ -65,13 +67,14 @@ class PriceLibrary:
         """Return whether the library supports a problem: one program that is linear in the flow on
         simple paths, without side conditions.
         """
+        on_simplex = problem.price_set.on_simplex
         return (
             isinstance(problem.paths, PathSet)
             and problem.ops.is_over_paths
             and problem.ops.counts_once
             and not problem.conditions
             and problem.steps is None
-            and type(problem.demand_set) in (AtMostOne, ExactlyOne)
+            and type(problem.demand_set) is (ExactlyOne if on_simplex else AtMostOne)
             and not problem.objective.rules.is_sequence
             and not problem.objective.rules.may_have_no_allocation
         )
@@ -79,7 +82,8 @@ class PriceLibrary:
     def bound(self, problem: Problem) -> Tensor:
         """Return the tightest bound (B,) on the optimum of each matrix, in float64, on the CPU.
 
-        For an empty library it is the trivial one: infinity, or 0 for a minimum.
+        For an empty library it is the trivial one: infinity, 1 for max_concurrent_flow, or 0 for a
+        minimum.
 
         Args:
             problem: B matrices that :meth:`accepts` allows.
@@ -91,8 +95,8 @@ class PriceLibrary:
         return from_score(problem, score)
 
     def prices(self, problem: Problem) -> Tensor | None:
-        """Return the prices (B, E) with the tightest bound on each matrix; None if the library is
-        empty.
+        """Return the prices (B, E) with the tightest bound on each matrix, in float64, on the CPU;
+        None if the library is empty.
 
         Args:
             problem: B matrices that :meth:`accepts` allows.
@@ -111,43 +115,58 @@ class PriceLibrary:
 
         Args:
             problem: B matrices that :meth:`accepts` allows.
-            prices: (B, E) dual prices of each matrix, value per Gbit/s.  Negative and NaN entries
-                count as 0.
+            prices: (B, E) dual prices of each matrix, value per Gbit/s.  Negative, infinite and NaN
+                entries count as 0.
             bound: (B,) bound of these prices on the optimum of each matrix; None to compute it.
 
         Raises:
             ValueError: the problem has another number of links than the price vectors.
         """
+        prices = prices.detach()
         own_bound = dual_bound(problem, prices) if bound is None else bound
-        own_bound = own_bound.to(torch.float64).cpu()
-        sense = problem.objective.rules.sense
-        added = 0
-        while added < len(prices):
+        own_bound = own_bound.detach().to(torch.float64).cpu()
+        # Only rows that the library bounds less tightly, (n,), may have a vector that it needs.
+        rows = torch.nonzero(self._is_tighter(problem, own_bound))[:, 0]
+        if not len(rows):
+            return 0
+        part = problem.rows(rows.to(problem.demand.device))
+        vectors = usable_prices(part, prices[rows.to(prices.device)], max_ratio=1.0).cpu()
+        factors = self._demand_factors(problem, vectors)
+        # The library bounds a row less tightly than its prices do where paths have failed.
+        scores = self._scores(part, vectors, factors).diagonal()
+        own_bound = from_score(part, scores)
+        num_added = 0
+        is_candidate = torch.ones(len(rows), dtype=torch.bool)
+        for _ in range(len(rows)):
             # The largest gain first: its vector may serve other matrices, too.
-            gain = sense * (self.bound(problem) - own_bound)
-            is_tighter = own_bound.isfinite() & (gain > _MIN_GAIN * own_bound.abs())
-            if not bool(is_tighter.any()):
+            is_candidate &= self._is_tighter(part, own_bound)
+            if not bool(is_candidate.any()):
                 break
-            row = int(torch.where(is_tighter, gain, -torch.inf).argmax())
-            self._append(problem, usable_prices(problem, prices[[row]], max_ratio=1.0)[0].cpu())
-            added += 1
-        return added
+            gain = problem.objective.rules.sense * (self.bound(part) - own_bound)
+            row = int(torch.where(is_candidate, gain, -torch.inf).argmax())
+            self._append(problem, vectors[row], factors[row])
+            is_candidate[row] = False
+            num_added += 1
+        return num_added
 
-    def _append(self, problem: Problem, vector: Tensor) -> None:
-        """Add one price vector (E,); the least recently used one leaves a full library."""
-        factor = self._demand_factors(problem, vector[None])
+    def _is_tighter(self, problem: Problem, bound: Tensor) -> Tensor:
+        """Return whether bounds (B,) are tighter than those of the library by a relative 1e-4."""
+        gain = problem.objective.rules.sense * (self.bound(problem) - bound)
+        return bound.isfinite() & (gain > _MIN_GAIN * bound.abs())
+
+    def _append(self, problem: Problem, vector: Tensor, factor: Tensor) -> None:
+        """Add a price vector (E,) with its factors (D,); a full library drops the oldest in use."""
         self._num_uses += 1
         use = torch.tensor([self._num_uses])
         if not len(self):
             self._prices = vector[None].clone()
-            self._factor = factor
+            self._factor = factor[None].clone()
             self._last_use = use
             return
-        keep = torch.arange(len(self))
-        if len(self) >= self._capacity(problem):
-            keep = keep[keep != int(self._last_use.argmin())]
+        num_kept = min(len(self), self._capacity(problem) - 1)
+        keep = self._last_use.argsort(descending=True)[:num_kept].sort().values
         self._prices = torch.cat([self._prices[keep], vector[None]])
-        self._factor = torch.cat([self._factor[keep], factor])
+        self._factor = torch.cat([self._factor[keep], factor[None]])
         self._last_use = torch.cat([self._last_use[keep], use])
 
     def _capacity(self, problem: Problem) -> int:
@@ -167,6 +186,20 @@ class PriceLibrary:
         if self._prices.shape[1] != problem.capacity.shape[1]:
             raise ValueError("the price vectors are those of another network")
         self._update_factors(problem)
+        best_score, best = self._scores(problem, self._prices, self._factor).min(1)
+        # Vectors that were the tightest ones are used last.
+        self._num_uses += 1
+        self._last_use[best.unique()] = self._num_uses
+        return best_score, best
+
+    def _scores(self, problem: Problem, vectors: Tensor, factors: Tensor) -> Tensor:
+        """Return the score (B, M) of each matrix by each price vector; infinite if it is no number.
+
+        Args:
+            problem: B matrices.
+            vectors: (M, E) prices.
+            factors: (M, D) factors of the demands.
+        """
         price_set = problem.price_set
         # Demands without a live path count for no bound.
         may_be_unroutable = problem.demand_set.carries_all or bool((problem.capacity <= 0).any())
@@ -177,24 +210,21 @@ class PriceLibrary:
             # Capacity above all demand does not bind; it may be infinite.
             capacity = torch.minimum(capacity, demand.sum(1, keepdim=True))
         # (B, M) sums over links, and over demands.
-        row_value = capacity @ self._prices.T
-        demand_value = demand @ self._factor.T
+        row_value = capacity @ vectors.T
+        demand_value = demand @ factors.T
         score = price_set.support(row_value) + price_set.scale(row_value) * demand_value
-        score = torch.nan_to_num(score, nan=torch.inf, neginf=torch.inf)
-        best_score, best = score.min(1)
-        # Vectors that were the tightest ones are used last.
-        self._num_uses += 1
-        self._last_use[best.unique()] = self._num_uses
-        return best_score, best
+        return torch.nan_to_num(score, nan=torch.inf, neginf=torch.inf)
 
     def _update_factors(self, problem: Problem) -> None:
         """Compute the factors of the demands again if the paths or their values have changed."""
         value = problem.path_value
-        if problem.paths is self._paths and self._value is not None:
-            has_same_values = value is self._value or (
-                value.shape == self._value.shape and torch.equal(value, self._value)
-            )
-            if has_same_values:
+        is_same_kind = (
+            problem.paths is self._paths and problem.demand_set.carries_all == self._carries_all
+        )
+        if is_same_kind and self._value is not None:
+            if value is self._value:
+                return
+            if value.device == self._value.device and torch.equal(value, self._value):
                 return
         self._factor = self._demand_factors(problem, self._prices)
 
@@ -207,10 +237,11 @@ class PriceLibrary:
         """
         self._paths = problem.paths if isinstance(problem.paths, PathSet) else None
         self._value = problem.path_value
+        self._carries_all = problem.demand_set.carries_all
         mask = problem.ops.mask
-        value = problem.path_value.to(torch.float64)
+        value = problem.to(torch.float64).path_value
         factors = []
-        for chunk in vectors.split(_CHUNK):
+        for chunk in vectors.split(max(1, _MAX_PATH_PRICES // max(1, mask.numel()))):
             price = problem.ops.path_sum(chunk.to(problem.capacity.device))
             # The profit of the best path; a demand without paths has none.
             profit = -price if problem.price_set.on_simplex else value - price

@@ -14,12 +14,20 @@ from teal.solvers import pipeline
 from teal.solvers.certified import tightened
 from teal.solvers.result import SolveResult, SolveState, Starter
 
+# Path slots up to which the prices of earlier matrices are kept: their bounds take milliseconds.
+_MAX_PRICED_SLOTS = 1_000_000
+
+
+def _keeps_prices(problem: Problem) -> bool:
+    """Return whether prices of earlier matrices bound the optimum of a problem, in little time."""
+    return problem.ops.mask.numel() <= _MAX_PRICED_SLOTS and PriceLibrary.accepts(problem)
+
 
 class SuccessivePdhg:
     """PDHG that starts from the splits and prices of the last matrix it solved.
 
-    A library of the prices of earlier matrices bounds the optimum of the matrices that a limit
-    leaves above the target gap.  An object serves one thread at a time.
+    If a limit leaves a matrix above the target gap, prices of earlier matrices may bound the optima
+    more tightly (:class:`teal.PriceLibrary`).  An object serves one thread at a time.
     """
 
     def __init__(self) -> None:
@@ -119,7 +127,7 @@ class SuccessivePdhg:
         # Store the state of the last matrix, and the prices.
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
         tightened_result = self.tightened(problem, result, gap)
-        if PriceLibrary.accepts(problem):
+        if _keeps_prices(problem):
             self._library.add(problem, result.prices, result.bound)
         return tightened_result
 
@@ -132,7 +140,7 @@ class SuccessivePdhg:
             result: their result.
             gap: target gap.
         """
-        if bool((result.gap <= gap).all()) or not PriceLibrary.accepts(problem):
+        if bool((result.gap <= gap).all()) or not _keeps_prices(problem):
             return result
         prices = self._library.prices(problem)
         return result if prices is None else tightened(problem, result, prices, gap)

@@ -85,22 +85,24 @@ def tightened(problem: Problem, result: SolveResult, prices: Tensor, gap: float)
         problem: B matrices.
         result: their result.
         prices: (B, E) dual prices from any source.
-        gap: target gap; a matrix that has it now was stopped by it.
+        gap: target gap; a matrix that reaches it by the new bound was stopped by it.
     """
     sense = problem.objective.rules.sense
+    prices = prices.to(problem.demand.device)
     other_bound = dual_bound(problem, prices).to(result.bound)
     is_tighter = sense * other_bound < sense * result.bound
     if not bool(is_tighter.any()):
         return result
     bound = torch.where(is_tighter, other_bound, result.bound)
     gaps = certified_gap(problem, result.value, bound)
-    stops = zip(gaps.tolist(), result.stopped_by, strict=True)
+    reaches_gap = is_tighter & (gaps.to(is_tighter.device) <= gap)
+    stops = zip(reaches_gap.tolist(), result.stopped_by, strict=True)
     return dataclasses.replace(
         result,
         prices=torch.where(is_tighter[:, None], prices.to(result.prices), result.prices),
         bound=bound,
         gap=gaps,
-        stopped_by=tuple(Stop.GAP if matrix_gap <= gap else stop for matrix_gap, stop in stops),
+        stopped_by=tuple(Stop.GAP if has_reached else stop for has_reached, stop in stops),
     )
 
 

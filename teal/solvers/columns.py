@@ -76,10 +76,10 @@ class OverAllPaths:
     gap_all_paths: Tensor
 
     def row(self, index: int) -> OverAllPaths:
-        """Return the solution of one matrix; of a solution of one matrix, that one.
+        """Return the solution of one matrix; if there is only one, that one.
 
         Args:
-            index: index of the matrix.
+            index: index of the matrix; ignored if there is only one.
         """
         rows = torch.tensor([index if len(self.gap_all_paths) > 1 else 0])
         return OverAllPaths(
@@ -118,8 +118,8 @@ def generate_columns(
         max_rounds: largest number of rounds.
         report: progress callback, called after each round.
         engine: "interior", "pdhg" or "auto".
-        start: solution of similar matrices of the same demands, as many or one: its paths that
-            carry traffic, its splits and prices begin the search; None for a cold start.
+        start: warm start: solution of the same demands at other rates or capacities, for one
+            matrix or as many as the problem has; None for a cold start.
     """
     return complete(
         generating_columns(
@@ -160,8 +160,8 @@ def generating_columns(
         report: progress callback, called after each round.
         engine: interior (the master); pdhg (rounds of PDHG, and of interior points for targets that
             need float64); or auto, the engine with the shortest predicted time.
-        start: solution of similar matrices of the same demands, as many or one: its paths that
-            carry traffic, its splits and prices begin the search; None for a cold start.
+        start: warm start: solution of the same demands at other rates or capacities, for one
+            matrix or as many as the problem has; None for a cold start.
 
     Raises:
         InputError: an unknown engine, or one that does not apply to the problem; a start with other
@@ -199,20 +199,25 @@ def _check_start(problem: Problem, start: OverAllPaths) -> None:
         problem: B matrices.
         start: solution of one or B matrices.
     """
-    demands, links = problem.demand.shape[1], problem.capacity.shape[1]
     batch, *start_shape = start.result.splits.shape
-    expected = f"the solution of 1 or {problem.batch} matrices of {demands} demands, {links} links"
     if (
-        batch not in (1, problem.batch)
+        start.paths.topology_key != problem.paths.topology_key
         or start_shape != list(start.paths.mask.shape)
-        or start.result.prices.shape != (batch, links)
+        or start.result.prices.shape != (batch, problem.capacity.shape[1])
         or not np.array_equal(start.paths.pairs, problem.paths.pairs)
     ):
+        raise InputError.invalid(
+            "generate_columns",
+            "start",
+            "it is the solution of another network or of other demands",
+            "start from a solution of the same links and pairs of nodes",
+        )
+    if batch not in (1, problem.batch):
         raise InputError(
             "generate_columns",
             "start",
-            expected,
-            f"{batch} matrices of {start_shape[0]} demands, {start.result.prices.shape[1]} links",
+            "the solution of one matrix, or of as many as the problem has",
+            f"{batch} matrices for {problem.batch}",
         )
 
 
@@ -302,21 +307,22 @@ def _over_paths_of(problem: Problem, start: OverAllPaths) -> tuple[Problem, Solv
         problem: B matrices.
         start: solution of one or B matrices.
     """
-    rows = slice(0, problem.batch)
     state = start.result.state
     if len(state.splits) < problem.batch:
         state = state.repeated(problem.batch)
     # A path that any matrix uses is added with its largest share, to find its slot.
-    used = state.splits.amax(0).to(torch.float64).numpy()
+    start_splits = state.splits.to(torch.float64).cpu().numpy()
+    used = start_splits.max(0)
     columns = path_columns(start.paths)
     paths, _ = add_columns(problem.paths, columns, column_shares(start.paths, used))
     splits = torch.stack(
         [
             torch.from_numpy(splits_over(paths, columns, column_shares(start.paths, row)))
-            for row in state.splits.to(torch.float64).numpy()
+            for row in start_splits
         ]
     )
-    return problem.with_paths(paths), SolveState(splits[rows], state.prices[rows])
+    device = problem.demand.device
+    return problem.with_paths(paths), SolveState(splits.to(device), state.prices.to(device))
 
 
 def _with_live_paths(problem: Problem) -> Problem:
@@ -403,10 +409,16 @@ def _fitting_start(problem: Problem, start: OverAllPaths) -> all_paths.AllPathsS
         problem: one matrix.
         start: solution of one similar matrix.
     """
-    result = start.result
-    splits = project(problem.with_paths(start.paths), result.splits.to(torch.float64), refill=0)
-    prices = usable_prices(problem, result.prices)
-    return all_paths.AllPathsStart(start.paths, splits[0].numpy(), prices[0].numpy())
+    restricted = problem.with_paths(start.paths)
+    splits = project(restricted, start.result.splits.to(problem.demand), refill=0)
+    prices = usable_prices(problem, start.result.prices.to(problem.demand.device))
+    # A demand whose paths have failed needs those of the problem.
+    if not bool((splits.sum(-1) > 0)[problem.demand > 0].all()):
+        restricted, state = _over_paths_of(problem, start)
+        splits = project(restricted, state.splits, refill=0)
+    paths = restricted.paths
+    assert isinstance(paths, PathSet)
+    return all_paths.AllPathsStart(paths, splits[0].numpy(), prices[0].numpy())
 
 
 def _round_callback(
@@ -625,10 +637,11 @@ def prepare(problem: Problem, target: float) -> None:
 
 @functools.cache
 def warm_up_master() -> None:
-    """Compile the kernels of the interior-point master by one round on three nodes."""
+    """Compile the kernels of the interior-point master by a cold and a warm round."""
     problem = three_nodes(ObjectiveName.LEAST_COST)
     # A gap of 1%, no deadline, one round, no progress callback.
-    complete(_by_master(problem, 1e-2, Deadline(), 1, None))
+    solution = complete(_by_master(problem, 1e-2, Deadline(), 1, None))
+    complete(_by_master(problem, 1e-2, Deadline(), 1, None, solution))
 
 
 def warm_up_kernels() -> None:

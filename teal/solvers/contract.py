@@ -60,7 +60,7 @@ class Start:
 
     @property
     def origin(self) -> Origin:
-        """Where a search begins that does not ask the model."""
+        """Where a search begins unless it asks the model."""
         if self.state is None:
             return Origin.COLD
         return Origin.MODEL if self.state.is_predicted else Origin.WARM

@@ -160,7 +160,7 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
             for name in answers[0].condition_figures
         },
         condition_words=answers[0].condition_words,
-        trace=tuple(turn for answer in answers for turn in answer.trace),
+        trace=tuple(dict.fromkeys(turn for answer in answers for turn in answer.trace)),
     )
 
 

@@ -278,8 +278,9 @@ class AllocationAnswer(_ResponseModel):
     batch: int = Field(description="Number of matrices solved together.")
     trace: list[str] = Field(
         default_factory=list,
-        description="Turns of the engines that solved the batch: name, iterations, start, and the "
-        "columns where a part of them was selected.",
+        description="How the batch was solved: for each engine that iterated its name, iterations, "
+        "start (cold, warm, or from a model), and how many of the candidate paths it used if not "
+        "all. Text for people; it may change.",
     )
     proof: str | None = Field(
         default=None,
@@ -303,7 +304,8 @@ class Answered(_ResponseModel):
     solver: str = Field(description="Solver: model, model-pdhg, pdhg or hedge.")
     batch: int
     trace: list[str] = Field(
-        default_factory=list, description="Turns of the engines that solved the batch."
+        default_factory=list,
+        description="Engines that solved the batch, with iterations and start.",
     )
     matrices: int
     gap: _OptionalNumber = Field(description="Largest gap of the request.")

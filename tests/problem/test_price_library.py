@@ -173,6 +173,39 @@ def test_a_full_library_drops_the_vector_that_was_used_least_recently() -> None:
     assert library.add(problem.row(0), units[:1]) == 0
 
 
+def test_the_same_prices_are_added_once() -> None:
+    """With failed links, too, over which the library counts paths."""
+    for seed in range(6):
+        problem = random_problem(seed, batch=3, failed=1)
+        prices = teal.solve(problem, gap=1e-6).prices
+        library = PriceLibrary()
+        counts = [library.add(problem, prices) for _ in range(4)]
+        assert counts[1:] == [0, 0, 0]
+        assert len(library) == counts[0] <= 3
+
+
+def test_prices_with_a_gradient_are_stored_without_it() -> None:
+    problem = random_problem(1, batch=3)
+    prices = teal.solve(problem, gap=1e-6).prices.clone().requires_grad_()
+    library = PriceLibrary()
+    library.add(problem, prices)
+    assert not library.bound(problem).requires_grad
+
+
+def test_bounds_of_float32_problems_are_those_of_float64() -> None:
+    for seed in range(8):
+        objective = teal.ObjectiveName("latency_penalised_flow")
+        problem = random_problem(seed, objective=objective, batch=3)
+        prices = teal.solve(problem, gap=1e-6).prices
+        bounds = []
+        for dtype in (torch.float32, torch.float64):
+            library = PriceLibrary()
+            same = problem.to(torch.float32).to(dtype)
+            library.add(same, prices)
+            bounds.append(library.bound(same))
+        torch.testing.assert_close(*bounds, rtol=1e-12, atol=0)
+
+
 def test_prices_that_are_no_numbers_prove_nothing_false() -> None:
     problem = random_problem(3, batch=3)
     prices = torch.full_like(problem.capacity, math.nan)

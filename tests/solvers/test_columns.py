@@ -28,7 +28,7 @@ from teal.problem.bounds import all_paths_bound
 from teal.solvers.columns import ColumnRound, OverAllPaths, generate_columns
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pipeline import solve
-from teal.solvers.result import SolveState
+from teal.solvers.result import SolveState, Stop
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 from tests.bounds import Cases
 
@@ -288,7 +288,9 @@ def _start_for(problem: Problem, kind: str, engine: str) -> OverAllPaths:
 
 @pytest.mark.parametrize("kind", _STARTS)
 @pytest.mark.parametrize("engine", ["interior", "pdhg"])
-@pytest.mark.parametrize("objective", ["total_flow", "max_link_utilisation", "least_cost"])
+@pytest.mark.parametrize(
+    "objective", ["total_flow", "max_link_utilisation", "max_concurrent_flow", "least_cost"]
+)
 def test_any_start_leads_to_the_optimum_of_the_arc_form(
     objective: str, engine: str, kind: str
 ) -> None:
@@ -301,13 +303,26 @@ def test_any_start_leads_to_the_optimum_of_the_arc_form(
     demand = traffic.read([0]) * (0.8 if objective == "least_cost" else 3.0)
     intact = Problem.create(topology, paths, objective, demand)
     start = _start_for(intact, kind, "auto" if objective == "least_cost" else engine)
+    for failed in (2, 6, 20):
+        _check_warm_start(intact, start, engine, failed)
+
+
+def _check_warm_start(intact: Problem, start: OverAllPaths, engine: str, failed: int) -> None:
+    """Solve a problem with a failed link from a start, against the arc form."""
+    objective = intact.objective.name
+    topology = intact.topology
     capacity = topology.capacity.copy()
-    capacity[2] = 0.0
-    problem = Problem.create(topology, paths, objective, demand, capacity=capacity)
+    capacity[failed] = 0.0
+    problem = Problem.create(
+        topology, intact.paths, objective, intact.demand.numpy(), capacity=capacity
+    )
     chosen = "auto" if objective == "least_cost" else engine
     solution = generate_columns(problem, target=1e-3, engine=chosen, start=start)
     # Over the paths of the solution every demand has a live one.
     optimum = arc_form.optimum(problem.with_paths(solution.paths))
+    if solution.result.stopped_by == (Stop.INFEASIBLE,):
+        assert optimum == math.inf
+        return
     assert float(solution.gap_all_paths) <= 1e-3
     assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
     sign = problem.objective.rules.sense
@@ -347,9 +362,20 @@ def test_matrices_of_a_batch_start_from_one_solution_or_from_their_own() -> None
         solution = generate_columns(problem, target=1e-3, start=start)
         assert float(solution.gap_all_paths.max()) <= 1e-3
         np.testing.assert_allclose(solution.result.value, optima, rtol=1.01e-3)
-    with pytest.raises(InputError, match="start: expected the solution of 1 or 2 matrices"):
+    with pytest.raises(InputError, match="as many as the problem has, found 3 matrices for 2"):
         generate_columns(problem.rows(slice(0, 2)), target=1e-3, start=three)
     b4 = load_topology("b4")
     other = Problem.create(b4, compute_paths(b4, num_paths=1), "total_flow", np.ones((1, 132)))
-    with pytest.raises(InputError, match="start: expected the solution of 1 or 1 matrices of 132"):
+    with pytest.raises(InputError, match="start: it is the solution of another network"):
+        generate_columns(other, target=1e-3, start=one)
+    # The same links in another order.
+    names = ("link_source", "link_target", "capacity", "latency")
+    order = np.roll(np.arange(topology.num_links), 1)
+    permuted = dataclasses.replace(
+        topology, **{name: getattr(topology, name)[order] for name in names}
+    )
+    other = Problem.create(
+        permuted, compute_paths(permuted, num_paths=1), "total_flow", matrices[:1]
+    )
+    with pytest.raises(InputError, match="start: it is the solution of another network"):
         generate_columns(other, target=1e-3, start=one)

@@ -23,7 +23,6 @@ from teal.solvers.interior.columns import (
     add_columns,
     column_shares,
     path_columns,
-    replace_columns,
 )
 from teal.solvers.interior.engine import accepts as accepts_program
 from teal.solvers.interior.master import Demands, Master, MasterStart, Round
@@ -225,9 +224,7 @@ def generating_columns(
 
 
 def _warm_master(start: AllPathsStart) -> tuple[PathLinks, MasterStart]:
-    """Return the paths that carry traffic, and the warm start of a master over them."""
+    """Return the paths of a start as columns, and the warm start of a master over them."""
     columns = path_columns(start.paths)
     share = column_shares(start.paths, start.splits)
-    no_columns = np.zeros(len(columns.path_ptr), np.int64), np.zeros(0, np.int32)
-    used_columns, used_share = replace_columns(columns, share, share > 0, *no_columns)
-    return used_columns, MasterStart(used_share, start.prices)
+    return columns, MasterStart(share, start.prices)

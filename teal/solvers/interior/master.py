@@ -27,7 +27,7 @@ import numpy as np
 from teal.network.path_links import PathLinks
 from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.interior.columns import (
     cheaper_paths,
@@ -222,7 +222,7 @@ class Master:
             yield
             # The start may have the target gap already.  Else the first master is over the columns
             # with large shares, and cheaper paths.
-            if first_round.gap <= target:
+            if first_round.gap <= target and self._serves_enough():
                 if report is not None:
                     report(first_round)
                 return first_round
@@ -275,12 +275,35 @@ class Master:
         Links with a price or a high load get rows.
         """
         self._share = start.share.copy()
+        if self._demands.balances:
+            self._share *= 1 / np.maximum(self._demand_totals(self._share), _ROUNDING)[self._demand]
         self._price = start.price.copy()
         utilisation = self._link_utilisation(self._share)
         self._is_row = (self._price > 0) | (utilisation > _INITIAL_JOIN_LOAD)
         self._fit_capacities()
         self._last_round = self._certified_round(self._value(self._column_value()))
         return self._last_round
+
+    @property
+    def _demand(self) -> Int64Array:
+        """Demand (P,) of each column."""
+        count = np.diff(self._columns.path_ptr)
+        return np.repeat(np.arange(len(count)), count)
+
+    def _demand_totals(self, share: FloatArray) -> FloatArray:
+        """Return the sum (D,) of the shares (P,) of the columns of each demand."""
+        totals = np.zeros(len(self._demands.rate))
+        np.add.at(totals, self._demand, share)
+        return totals
+
+    def _serves_enough(self) -> bool:
+        """Return whether all demand is served, if the utilisation is minimised: unserved demand
+        would lower it.
+        """
+        if not self._demands.balances:
+            return True
+        is_served = self._demand_totals(self._share) > 1 - _ROUNDING
+        return bool(is_served[self._demands.rate > 0].all())
 
     def _fit_capacities(self) -> None:
         """Scale each path down by its most overloaded link, where demand may be unserved."""
@@ -292,16 +315,15 @@ class Master:
         """Drop the columns with small shares, and scale up the others of the demand.
 
         An interior solution spreads flow over all paths of equal cost; a master over a part of them
-        takes less time.
+        is solved sooner.  Demands without any share keep all their columns.
         """
         count = np.diff(self._columns.path_ptr)
-        demand = np.repeat(np.arange(len(count)), count)
+        demand = self._demand
         largest = np.zeros(len(count))
         np.maximum.at(largest, demand, self._share)
-        is_largest = (self._share == largest[demand]) & (self._share > 0)
-        is_kept = is_largest | (self._share > _LARGE_SHARE)
-        total = np.bincount(demand, self._share, len(count))
-        kept_total = np.bincount(demand, np.where(is_kept, self._share, 0.0), len(count))
+        is_kept = (self._share == largest[demand]) | (self._share > _LARGE_SHARE)
+        total = self._demand_totals(self._share)
+        kept_total = self._demand_totals(np.where(is_kept, self._share, 0.0))
         scale = np.divide(total, kept_total, out=np.ones(len(count)), where=kept_total > 0)
         no_columns = np.zeros(len(count) + 1, np.int64), np.zeros(0, np.int32)
         self._columns, self._share = replace_columns(

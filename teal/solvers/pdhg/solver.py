@@ -68,7 +68,7 @@ class Pdhg:
         may_replace_start: whether sampled demands or a model may replace the start.
 
     Attributes:
-        detail: start of the last part of the last solve.
+        detail: start of the last solve; several where parts of the batch differ.
     """
 
     def __init__(
@@ -128,6 +128,7 @@ class Pdhg:
         # ``lanes``: number of matrices that the kernels solve at once.
         make_engine, lanes = self._kernels(problem, dtype)
         results: list[SolveResult] = []
+        origins: list[Origin] = []
         for first in range(0, problem.batch, lanes):
             rows = slice(first, first + lanes)
             part = problem if lanes >= problem.batch else problem.rows(rows)
@@ -158,13 +159,15 @@ class Pdhg:
                 model=model,
             )
             results.append((yield from search.run_steps(deadline, warm=state is not None)))
-            self.detail = start.origin
-            if sampled is not None:
-                self.detail = Origin.SAMPLE
+            origin = start.origin
+            if sampled is not None and sampled.was_used:
+                origin = Origin.SAMPLE
             elif model is not None and model.was_used:
-                self.detail = Origin.MODEL
+                origin = Origin.MODEL
+            origins.append(origin)
             # Free the memory for the next part.
             del search, sampled, model, engine
+        self.detail = ", ".join(dict.fromkeys(origins))
         return results[0] if len(results) == 1 else merged(results)
 
     def _kernels(

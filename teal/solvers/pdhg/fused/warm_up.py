@@ -47,7 +47,7 @@ def warm_up_kernels_for(problem: Problem, gap: float, dtype: torch.dtype) -> Non
 
 
 @functools.lru_cache(maxsize=64)
-def _widths_of(batch: int, dtype: torch.dtype) -> list[int]:
+def _widths_of(batch: int, dtype: torch.dtype) -> tuple[int, ...]:
     """Return the numbers of lanes of the parts into which a batch is split, ascending.
 
     Args:
@@ -56,7 +56,7 @@ def _widths_of(batch: int, dtype: torch.dtype) -> list[int]:
     """
     widths = lanes_of(dtype)
     sizes = {min(batch, widths[-1]), batch % widths[-1]} - {0}
-    return sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes})
+    return tuple(sorted({next(lanes for lanes in widths if lanes >= size) for size in sizes}))
 
 
 def _objective_with_same_kernels(problem: Problem) -> ObjectiveName:

@@ -79,6 +79,11 @@ class SampledStart:
         self._starter = starter if is_useful and may_start else None
         self._answers: list[sample.SampleAnswer] = []
 
+    @property
+    def was_used(self) -> bool:
+        """Whether the engine has restarted from a sample."""
+        return bool(self._answers)
+
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Restart the engine at the response of all demands to the next, larger sample's prices.
 
