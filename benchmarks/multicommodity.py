@@ -7,8 +7,9 @@ Transportation Networks for Research, and optimal.csv (instance, optimal) with p
 OUT/multicommodity.csv has a row for each problem: its size, seconds from the first path to the
 certified solution (the median of three runs, of one where it takes more than 60 s), the certified
 gap to the optimum over all paths, the cost, and the cost over the published optimum less 1.
-Then all demands are multiplied by random factors from 0.8 to 1.2: seconds from nothing, and from the
-first solution (`start`).  Reading the files is not timed.  Kernels are compiled on the first problem before any is timed.
+Then all demands are multiplied by random factors from 0.8 to 1.2: seconds from nothing, and from
+the first solution (`start`).  Reading the files is not timed.  Kernels are compiled on the first
+problem before any is timed.
 
 As in the publication of the optima, trips are divided by 2,000 (Winnipeg) and 2.4 (ChicagoSketch),
 and all nodes carry transit traffic.
@@ -88,8 +89,8 @@ def solved(
 
 
 def median_of_runs(*arguments: Any) -> tuple[float, Any]:
-    """Return the median seconds of three calls of :func:`solved`, of one if it is long, and the first
-    solution.
+    """Return the median seconds of three calls of :func:`solved`, of one if it is long, and the
+    first solution.
 
     Args:
         arguments: arguments of the call.

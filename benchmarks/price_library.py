@@ -4,11 +4,11 @@
 
 OUT/price_library.csv has a row for each network, objective and size of the library.  Of a measured
 series, `count` matrices with equal distances, all scaled by one factor, the first half is solved to
-1e-6 and fills the library; the second half is bounded by it.  The `excess` of a bound is its relative
-distance from the certified optimum (also to 1e-6), as median, 99% quantile and largest value.  For
-total_flow the same is stated of the bound of the PriceGNN that comes with Teal, and of the tighter one
-of both.  `batch_s` is the time of a bound if all matrices are bounded in one call, `single_s` in a
-call of its own; one thread, medians of repeated calls after a warm-up.
+1e-6 and fills the library; the second half is bounded by it.  The `excess` of a bound is its
+relative distance from the certified optimum (also to 1e-6), as median, 99% quantile and largest
+value.  For total_flow the same is stated of the bound of the PriceGNN that comes with Teal, and of
+the tighter one of both.  `batch_s` is the time of a bound if all matrices are bounded in one call,
+`single_s` in a call of its own; one thread, medians of repeated calls after a warm-up.
 """
 
 from __future__ import annotations

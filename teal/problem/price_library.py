@@ -150,12 +150,12 @@ class PriceLibrary:
         return num_added
 
     def _is_tighter(self, problem: Problem, bound: Tensor) -> Tensor:
-        """Return whether bounds (B,) are tighter than those of the library by a relative 1e-4."""
+        """Return whether bounds (B,) are tighter than those of the library by a relevant part."""
         gain = problem.objective.rules.sense * (self.bound(problem) - bound)
         return bound.isfinite() & (gain > _MIN_GAIN * bound.abs())
 
     def _append(self, problem: Problem, vector: Tensor, factor: Tensor) -> None:
-        """Add a price vector (E,) with its factors (D,); a full library drops the oldest in use."""
+        """Add a price vector (E,) with its factors (D,); a full library drops old ones."""
         self._num_uses += 1
         use = torch.tensor([self._num_uses])
         if not len(self):

@@ -1,5 +1,5 @@
-"""Libraries of dual prices: a hand-solved network, validity against the optima of HiGHS after changes of
-demands, capacities, paths and values, and which vectors a full library keeps."""
+"""Libraries of dual prices: a hand-solved network, validity against the optima of HiGHS after
+changes of demands, capacities, paths and values, and which vectors a full library keeps."""
 
 from __future__ import annotations
 
@@ -48,9 +48,10 @@ def other_matrices(problem: teal.Problem, seed: int, *, failed: int) -> teal.Pro
 
 
 def test_two_vectors_bound_a_hand_solved_network() -> None:
-    """Two links in series, of 4 (last: of unlimited) and 6 Gbit/s, and a demand over both and one over each.
+    """Two links in series, of 4 (last: of unlimited) and 6 Gbit/s, a demand over both and one over
+    each.
 
-    The price vectors are unit vectors of the links: with y = (1, 0), 4 + d[2]; with (0, 1), 6 + d[0].
+    The price vectors are unit vectors of the links: (1, 0) proves 4 + d[2], (0, 1) proves 6 + d[0].
     """
     topology = make_topology([(0, 1, 4.0), (1, 2, 6.0)])
     pairs = np.array([[0, 1], [0, 2], [1, 2]])
@@ -71,7 +72,8 @@ def test_two_vectors_bound_a_hand_solved_network() -> None:
 
 
 def test_bounds_of_the_largest_utilisation_in_exact_fractions() -> None:
-    """A demand of 3 Gbit/s over links of 2 and of 4 Gbit/s: prices (1, 1) prove 3 / 6 of utilisation."""
+    """A demand of 3 Gbit/s over links of 2 and of 4 Gbit/s: prices (1, 1) prove a utilisation of
+    3 / 6."""
     topology = make_topology([(0, 1, 2.0), (0, 1, 4.0)])
     paths = teal.compute_paths(topology, np.array([[0, 1]]), num_paths=2, cache=False)
     demand = np.array([[3.0], [6.0], [3.0]])

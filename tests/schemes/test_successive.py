@@ -40,7 +40,7 @@ def test_several_matrices_start_from_the_last_one_of_the_call_before() -> None:
 
 
 def test_earlier_prices_bound_what_a_limit_leaves() -> None:
-    """Without iterations the bound is that of the prices of the earlier matrix, if it is tighter."""
+    """Without iterations the bound is that of earlier prices, if it is tighter."""
     problem = random_problem(2, batch=3)
     engine = SuccessivePdhg()
     solved = engine.solve(problem, gap=1e-6)

@@ -222,7 +222,9 @@ class Master:
             yield
             # The start may have the target gap already.  Else the first master is over the columns
             # with large shares, and cheaper paths.
-            if first_round.gap <= target and self._serves_enough():
+            # Unserved demand would lower the utilisation.
+            is_complete = not self._demands.balances or self._all_served()
+            if first_round.gap <= target and is_complete:
                 if report is not None:
                     report(first_round)
                 return first_round
@@ -296,14 +298,10 @@ class Master:
         np.add.at(totals, self._demand, share)
         return totals
 
-    def _serves_enough(self) -> bool:
-        """Return whether all demand is served, if the utilisation is minimised: unserved demand
-        would lower it.
-        """
-        if not self._demands.balances:
-            return True
-        is_served = self._demand_totals(self._share) > 1 - _ROUNDING
-        return bool(is_served[self._demands.rate > 0].all())
+    def _all_served(self) -> bool:
+        """Return whether the shares of every demand sum to 1, up to rounding."""
+        totals = self._demand_totals(self._share)
+        return bool((totals[self._demands.rate > 0] > 1 - _ROUNDING).all())
 
     def _fit_capacities(self) -> None:
         """Scale each path down by its most overloaded link, where demand may be unserved."""
@@ -346,10 +344,8 @@ class Master:
             if self._add_filled_rows(self._share) or deadline.is_over:
                 break
         certified = self._certified_round(value)
-        # (D,) carried share of each demand.
-        carried_share = np.add.reduceat(np.append(self._share, 0.0), self._columns.path_ptr[:-1])
-        all_served = bool((carried_share[self._demands.rate > 0] > 1 - _ROUNDING).all())
-        return certified._replace(serves_all=all_served and self._is_feasible(self._share))
+        serves_all = self._all_served() and self._is_feasible(self._share)
+        return certified._replace(serves_all=serves_all)
 
     def raise_unserved_cost(self, factor: float) -> None:
         """Multiply the cost of unserved demand by a factor.
