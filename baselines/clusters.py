@@ -98,8 +98,8 @@ def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
 
 
 def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
-    """Return for each node a dictionary from its neighbours to the share of all capacity between
-    the two nodes.
+    """Return for each node a dictionary from its neighbours to their matrix entry, as a fraction
+    of the sum of all entries.
 
     Args:
         weight: (N, N) symmetric capacity between nodes.
@@ -114,8 +114,12 @@ def _capacity_shares(weight: sp.csr_array) -> list[dict[int, float]]:
 
 
 def _merge_neighbours(neighbours: list[dict[int, float]], i: int, j: int) -> None:
-    """Merge cluster j into cluster i: add its capacity shares with other clusters to those of i, in
-    place.
+    """Merge cluster j into cluster i, in place: add the weights of its edges to those of i.
+
+    Args:
+        neighbours: for each cluster, neighbour -> share of all capacity between the two (written).
+        i: cluster that stays.
+        j: cluster that is merged, and has no neighbours afterwards.
     """
     for k, w in neighbours[j].items():
         if k != i:

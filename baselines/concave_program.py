@@ -183,6 +183,7 @@ def _bandwidth_goal(
     assert steps is not None
     end = steps.end[0].cpu().numpy()
     level = np.broadcast_to(steps.level.cpu().numpy(), end.shape)
+    # Slopes fall from piece to piece, so that an optimum fills the pieces in order.
     piece_shares = [cvxpy.Variable(len(weight), nonneg=True) for _ in end.T]
     constraints = [
         piece_share <= width

@@ -1,4 +1,4 @@
-"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of protected flows.
+"""FFC (Liu et al., SIGCOMM 2014) by one linear program: exact results to compare Teal's with.
 
 With the reservations a[d, k] on path k of demand d, the promises (guaranteed rates) b[d], both in
 Gbit/s, the value v of a guaranteed Gbit/s, the capacities c[e], and L(d, g) the paths of d that

@@ -214,7 +214,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     total_seconds = []
     end_time = time.perf_counter()
     for matrix in matrices(problem):
-        # Time since the last matrix: computing the arrays of this one.
+        # The generator has computed the arrays of this matrix since the end of the last solve.
         begin_time = time.perf_counter()
         arrays_s = time.perf_counter() - end_time
         result = solve(matrix)
@@ -222,7 +222,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
         results.append(dataclasses.replace(result, build_s=result.build_s + arrays_s))
         units.append(matrix.unit)
         total_seconds.append(end_time - begin_time + arrays_s)
-    # Convert flows to splits, and gather prices if every matrix has them.
+    # Convert flows to Gbit/s, and then to splits; gather prices if every matrix has them.
     flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
     splits = np.divide(
         flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0

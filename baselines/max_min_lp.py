@@ -269,14 +269,15 @@ class GeometricBinner:
         demand = matrix.demand[demands]
         if not len(demand):
             return MatrixResult(np.zeros(matrix.mask.shape))
-        # Sizes of the bins, which are the differences of their ends: the largest demand times
-        # powers of the ratio.
+        # Bin b of n ends at the largest demand times ratio^(b - n + 1); its size is the difference
+        # to the end of the bin before.
         num_bins = self.bins
         sizes = np.diff(
             float(demand.max()) * self.ratio ** np.arange(1.0 - num_bins, 1.0), prepend=0.0
         )
         num_demands = len(demand)
         num_paths = len(lp.path)
+        # Columns: flow of each path, then bin by bin the rate of each demand in the bin.
         # Rows: the sum over the bins of a demand is the sum over its paths.
         bin_rows = sp.hstack(
             [-demand_incidence, sp.kron(np.ones((1, num_bins)), sp.eye_array(num_demands))],
@@ -286,6 +287,7 @@ class GeometricBinner:
             [lp.program.a_ub, sp.csr_array((lp.program.a_ub.shape[0], num_bins * num_demands))],
             format="csr",
         )
+        # Maximise: a Gbit/s in bin b has the value decay^b; each bin holds at most its size.
         cost = np.concatenate(
             [np.zeros(num_paths), -np.repeat(self.decay ** np.arange(num_bins), num_demands)]
         )

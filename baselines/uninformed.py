@@ -74,7 +74,7 @@ def make_null(spec: Spec, model: Path | None) -> Uninformed:
 
 
 def _options(spec: Spec, refill: int) -> Any:
-    """Parse the option ``refill``, whose default is given; return it in a dictionary."""
+    """Parse the options of a scheme; ``refill`` is the default number of rounds."""
     options: Any = spec.parse_options(refill=refill)
     if options["refill"] < 0:
         raise InputError(spec.text, "refill", "an integer >= 0", options["refill"])

@@ -168,7 +168,8 @@ def _guarantee_row(topology: teal.Topology, max_failed_components: int) -> dict[
         "cables": len(components),
         "states": len(states),
     }
-    # The least loss that can be guaranteed; the time includes the path-survival states.
+    # The least loss that can be guaranteed. Each time includes computing the survival states, so
+    # both blocks compute them.
     begin = time.perf_counter()
     survival_states = survival_probabilities(problem, components)
     loss = guarantee_min_loss(problem, survival_states)
@@ -179,7 +180,7 @@ def _guarantee_row(topology: teal.Topology, max_failed_components: int) -> dict[
     }
     begin = time.perf_counter()
     survival_states = survival_probabilities(problem, components)
-    # The call raises InputError if there are too many path-survival states for its program.
+    # The call raises InputError if there are too many survival states for its program.
     with contextlib.suppress(teal.InputError):
         fraction = guarantee_common_fraction(problem, survival_states, AVAILABILITY)
         row |= {

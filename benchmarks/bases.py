@@ -105,6 +105,7 @@ def one_by_one(problems: list[teal.Problem], repeats: int) -> dict[str, float]:
     before = solve(problems[0], warm_start=solve(problems[0]))
     for index, problem in enumerate(problems):
         last = before
+        # The warm start comes last, so that its result is the next warm start.
         for way, engine in engines.items():
             start = last if way == "warm_s" else None
 
@@ -116,6 +117,7 @@ def one_by_one(problems: list[teal.Problem], repeats: int) -> dict[str, float]:
                 seconds[way].append(wall_s)
                 gap = max(gap, float(before.gap.max()))
         pivots.append(before.iterations)
+    # Time of the faster cold engine over that of the warm start, for each matrix.
     cold = map(min, seconds["cold_interior_s"], seconds["cold_pdhg_s"])
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(cold, seconds["warm_s"], strict=True)]
     return {

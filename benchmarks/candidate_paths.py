@@ -130,6 +130,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     traffic = teal.load_traffic(
         published(data, traffic_name) if "/" in traffic_name else traffic_name, topology
     )
+    # Total flow needs demands that do not all fit.
     factor = scale if objective_name == "total_flow" else 1.0
     objective = teal.Objective(teal.ObjectiveName(objective_name))
     # Both sets of candidate paths.
@@ -140,6 +141,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     training = traffic.read(spread(split.train, representative_matrices(few))) * factor
     chosen, chosen_s = chosen_paths(topology, few, objective, training)
     # Problems of unseen matrices over each set, and bounds over all paths of the network.
+    # One unseen matrix if D x K paths are many.
     num_unseen = 1 if few.leaf.size > MANY_SLOTS else TESTED
     unseen = traffic.read(spread(split.test, num_unseen)) * factor
     unseen = unseen[unseen.sum(1) > 0]

@@ -165,8 +165,10 @@ def _evaluate_estimates(case: Case) -> None:
 
 
 def _evaluate_routing(case: Case) -> None:
-    """Print the largest utilisation under the true matrix, over its optimum, of splits for the
-    estimate, for the estimate with 29 past residuals added, and for the previous matrix.
+    """Print the maximum utilisation over the optimum, under the true matrix, of three splits.
+
+    They are optimised for the estimate, for 30 scenarios (the estimate, alone and with each of 29
+    past residuals), and for the previous matrix.
     """
     paths = compute_paths(case.topology, case.pairs, num_paths=4)
     estimator = _calibrated_estimator(case, case.history)
@@ -209,8 +211,8 @@ def _evaluate_routing(case: Case) -> None:
 
 
 def _evaluate_measured_flows(case: Case) -> None:
-    """Print the error of estimates if the rates of a tenth of the demands are measured, too: those
-    whose estimates had the largest residuals in the history.
+    """Print the estimation error if, besides the link counters, the rates of a tenth of the demands
+    are measured: those with the largest residuals in the history.
     """
     estimator = _calibrated_estimator(case, case.history)
     rng = np.random.default_rng(0)

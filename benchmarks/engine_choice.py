@@ -200,7 +200,7 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
         solves: function of a deadline, s, that returns a result, for each engine.
         limit_s: deadline of a call, s.
     """
-    # First calls; the second solve has a deadline by the time of the first.
+    # First calls; the second engine is stopped after a multiple of the first engine's time.
     first_s: list[float] = []
     gaps: list[float] = []
     for solve in solves:
@@ -213,6 +213,7 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
     times: list[list[float]] = [[] for _ in solves]
     for _ in range(_MAX_REPEATS):
         for index, solve in enumerate(solves):
+            # A long call is not repeated: its first time counts.  The others repeat for _REPEAT_S.
             is_long = first_s[index] > _LONG_CALL_S and times[index]
             if is_long or sum(times[index]) > _REPEAT_S:
                 continue

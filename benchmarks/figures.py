@@ -82,6 +82,8 @@ def read(name: str) -> tuple[Row, list[Row]]:
 def fill(text: str) -> str:
     """Return a page with its tables, numbers and header lines filled from the stored files.
 
+    A mark is a pair of comments around each, ``<!-- KIND: FILE | ... -->`` and ``<!-- end -->``.
+
     Args:
         text: text of the page.
 
@@ -94,7 +96,8 @@ def fill(text: str) -> str:
         """Return the opening comment, the new content and the closing comment of one mark."""
         parts = [part.strip() for part in matched["spec"].split("|")]
         if matched["kind"] == "header":
-            return f"{matched['open']}{read(parts[0])[0][parts[1]]}{matched['close']}"
+            header, _ = read(parts[0])
+            return f"{matched['open']}{header[parts[1]]}{matched['close']}"
         if len(parts) != 3:
             raise ValueError(f"{matched['spec']}: expected FILE | CONDITIONS | COLUMNS")
         rows = _selected(read(parts[0])[1], parts[1], matched["spec"])

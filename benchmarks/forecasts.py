@@ -132,13 +132,17 @@ def fitted(
 
 
 def main() -> None:
-    """Measure all hedges on both series, and write a row for each series and hedge."""
+    """Measure all hedges (allocators for the next interval) on both traffic series, and write a
+    row for each series and hedge.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--carried", type=float, default=0.85)
+    parser.add_argument(
+        "--carried", type=float, default=0.85, help="share of the demand that the optimum carries"
+    )
     parser.add_argument("--intervals", type=int, default=200)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)

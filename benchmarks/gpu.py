@@ -324,7 +324,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     torch.cuda.reset_peak_memory_stats()
     engine = CudaEngine(problem, None, torch.float32)
     batch = problem.batch
-    # Record the CUDA graphs.
+    # The first calls record the CUDA graphs of iteration and check; time replays of 20 iterations.
     engine.advance(2)
     engine.check(1)
     buffers = engine._recorded.buffers
@@ -339,7 +339,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
         "0.5",
     )
     expected = batch * bytes_needed(problem.paths, torch.float32)
-    report.add("memory", f"{name}, batch {batch}, known beforehand", expected / 2**30, "GiB")
+    report.add("memory", f"{name}, batch {batch}, estimated", expected / 2**30, "GiB")
     peak = torch.cuda.max_memory_allocated() - allocated_before
     report.add("memory", f"{name}, batch {batch}, peak of torch", peak / 2**30, "GiB")
 
@@ -521,6 +521,7 @@ class Problems:
 
     def __init__(self, data: Path) -> None:
         self._data = data
+        # Problem of each network name and number of matrices.
         self._loaded: dict[tuple[str, int], Any] = {}
 
     def get(self, name: str, batch: int = 1) -> Any:
@@ -616,7 +617,8 @@ def bulk_parts(report: Report, data: Path) -> Iterator[Part]:
         report: receives the rows.
         data: folder of the published files.
     """
-    # Name: source of the topology, and the matrices per second to reach on the GPU.
+    # Name: source of the topology, and the target on the GPU as text: "must" and the required
+    # matrices per second.
     sources = {
         "B4": ("b4", ""),
         "GEANT": (str(published(data, "sndlib/geant.xml")), "must 20000"),

@@ -254,12 +254,15 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
             for objective, gap in itertools.product(OBJECTIVES, GAPS):
                 problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
                 row: list[object] = [topology.name, topology.num_nodes, objective, load, gap]
+                # Rows, paths and Schur complement updates after presolve; entries of a path scan.
                 row += [*map(int, FirstProgram(problem).size), paths.scan_size]
+                # Interior points and PDHG, then the engine that teal.solve selects by itself.
                 for engine in ("interior", "fused"):
                     row += measured(problem, gap, engine)
                 row.append(chosen_engine(teal.solve(problem, gap=gap, deadline=_LIMIT_S)))
                 writer.writerow(row)
                 stream.flush()
+                # All columns but the sizes.
                 print(*row[:5], *row[9:], flush=True)
 
 

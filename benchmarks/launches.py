@@ -166,7 +166,7 @@ WORKS: dict[str, Callable[[], Work]] = {
 
 
 def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
-    """Prepare a work, run it until all graphs are recorded, and count one more run.
+    """Prepare a workload, run it until all graphs are recorded, and count one more run.
 
     Args:
         make: prepares the work on the stand-in for a GPU.
@@ -174,7 +174,7 @@ def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
     """
     torch.manual_seed(0)
     launch_one_by_one = patch.object(RecordedGraph, "run", lambda _, work: work())
-    # As on a GPU, which has kernels over lists of tensors.
+    # Adam uses torch's foreach kernels, as on a GPU.
     over_lists = patch.object(
         sys.modules["torch.optim.adam"],
         "_default_to_fused_or_foreach",
@@ -186,6 +186,7 @@ def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
         nullcontext() if with_graphs else launch_one_by_one,
     ):
         work = make()
+        # Each run multiplies the demands by a factor.
         for factor in _WARM_UP_FACTORS:
             work(factor)
         counts.clear()

@@ -412,6 +412,7 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
             # The central point was computed in advance, so only its iterations count; iterations of
             # PDHG are not compared.
             has_time = method != "central point"
+            # Methods named "... at once" run interior points from another start in every case.
             is_newton = "interior" in method or "at once" in method or not has_time
             # Speed-ups over the faster cold method; 0.97 allows for noise of the clock.
             yield {

@@ -188,6 +188,8 @@ def trained(
         the model in evaluation mode, and the number of optimiser steps.
     """
     with tempfile.TemporaryDirectory() as folder:
+        # Random initial weights.  COMA as published (std 1) draws one joint action per matrix,
+        # COMA* draws four.
         config = TrainConfig(
             topology="",
             traffic="",

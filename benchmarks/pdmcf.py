@@ -113,9 +113,11 @@ def value_and_bound(
     carried = flow.sum(1)
     # scipy.sparse.csgraph reads a 0 as no link.
     price = np.maximum(last.result.prices[0].double().numpy(), 1e-15)
+    # Length d of the shortest path of each pair under the prices p.
     length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
         source, target
     ]
+    # Dual bound sum W log(W / d) - sum W log(sum W / sum c p).
     total = float(pair_weight.sum())
     bound = float((pair_weight * np.log(pair_weight / length)).sum()) - total * np.log(
         total / float(topology.capacity @ price)

@@ -185,6 +185,7 @@ def write_tables(out: Path) -> None:
         for rows in by_network(read_csv(out / study / "results.csv", Row)).values():
             matrices = len({row.index for row in rows})
             for summary in summaries_of(rows):
+                # OFFLINE: neither matrix nor network is changed.
                 if summary["protocol"] == Protocol.OFFLINE.value:
                     nominal_rows.append((study, matrices, *(summary[column] for column in COLUMNS)))
                 else:

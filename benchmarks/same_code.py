@@ -182,8 +182,8 @@ def renamed_names(
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
-    """Return the tree with docstrings dropped, parallel assignments split and texts for people
-    emptied; it is changed in place.
+    """Normalise a tree in place, and return it: drop docstrings, split parallel assignments, and
+    replace messages by empty strings.
     """
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):

@@ -363,8 +363,8 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
 
 
 def main() -> None:
-    """Measure the service, then the echoes, and write the figures; with --echo or --bare-echo run
-    as that echo instead.
+    """Measure the service, then servers that answer at once (echoes), and write the figures; with
+    --echo (Ray Serve) or --bare-echo (FastAPI) run as that server instead.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -403,6 +403,7 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for replicas in (1, 2) if options.ray else (1,):
+        # At most 16 requests wait under overload, so that most are rejected.
         with service(replicas, 16 if options.overload else 256) as (address, process):
             # The overload alone is measured, with one engine.
             if options.overload:

@@ -56,6 +56,7 @@ def best_random_table(problem: teal.Problem, splits: Tensor, entries: int) -> Te
         counts = torch.zeros_like(splits[0]).scatter_add_(
             1, chosen, torch.ones(chosen.shape, dtype=splits.dtype)
         )
+        # The table's ratios, with the rates scaled to the capacities.
         candidate = admit(problem, counts[None] / entries * total, entries)
         if best is None or problem.value(candidate)[0] > problem.value(best)[0]:
             best = candidate

@@ -200,7 +200,7 @@ def _rows(
 
 
 def run_admit(config: AdmitConfig, notify: Notify) -> AdmissionReport:
-    """Select the guarantees to grant by the settings of ``teal admit``, and write the answers.
+    """Select the requested promises (bandwidth guarantees) to accept, and write the answers.
 
     Args:
         config: the settings.

@@ -211,7 +211,7 @@ def common_share_bound(
     """Return an upper bound on the common share at an availability, by weak duality.
 
     The common share is the largest fraction that every demand keeps, on average in the worst
-    1 - availability of the time.
+    1 - availability of the time: one minus the largest CVaR of a demand's loss.
 
     Take any prices y[e] >= 0 of links, weights r[d] >= 0 of demands that sum to 1, and weights
     w[d, s] >= 0 of survival states with
@@ -256,8 +256,12 @@ def common_share_bound(
     # path), to the limits by their probabilities, and to a sum of at most r[d] per demand.
     path_price = path_prices(problem, prices)
     is_path = np.isfinite(path_price)
-    path_price = np.where(is_path, np.where(is_path, path_price, 0.0) * demand[:, None], np.inf)
-    scaled_weights = _scale_to_prices(path_price, survival_states, np.maximum(weights, 0.0) / total)
+    max_path_weight = np.where(
+        is_path, np.where(is_path, path_price, 0.0) * demand[:, None], np.inf
+    )
+    scaled_weights = _scale_to_prices(
+        max_path_weight, survival_states, np.maximum(weights, 0.0) / total
+    )
     max_weights = demand_weights[:, None] * survival_states.probability / (1 - availability)
     scaled_weights = np.minimum(scaled_weights, max_weights)
     excess = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))

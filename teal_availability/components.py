@@ -213,7 +213,7 @@ def _parse_component(
         return "node", topology.node_names[row.node("node", topology)]
     group = row.text("group")
     if group not in groups:
-        raise InputError(row.where, "group", "a group of --groups", repr(group))
+        raise InputError(row.where, "group", "a group in the --groups file", repr(group))
     return "group", group
 
 

@@ -200,7 +200,8 @@ def feasible_options(
 def all_feasible_options(
     problem: Problem, survival_states: SurvivalStates, requests: Sequence[Request]
 ) -> list[ProtectionOption]:
-    """List the minimal protection options of several requests, request by request.
+    """Return the m-of-n protections that meet each request, without those that would still meet it
+    with fewer paths at the same m.
 
     Args:
         problem: the network; its demands include the node pairs of all requests.

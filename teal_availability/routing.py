@@ -143,6 +143,7 @@ class PathSplits(NamedTuple):
                 "the scheme does not split over the candidate paths",
                 "choose another scheme",
             )
+        # Indices d K + k of the P paths in the flat (D, K) array.
         slot = path_links_of(paths).slot
         split = splits.to("cpu", torch.float64).numpy().reshape(-1)[slot]
         return cls(slot // paths.num_paths, split.clip(min=0), path_link_incidence(paths))

@@ -493,7 +493,8 @@ def _demand_rows(
     class_of = [""] * len(pairs)
     if classes is not None:
         class_of = [classes.names[index] for index in classes.of_demand.tolist()]
-    # Delivered shares and times at the levels, lower bounds before upper bounds.
+    # Mean delivered share; share of the time with 100, 99 and 90% delivered; minutes lost a year.
+    # Each as lower bounds, then upper bounds.
     return [
         DemandRow(
             item.routing,
@@ -505,6 +506,7 @@ def _demand_rows(
             float(item.demand_mean.high[demand_index]),
             *_level_shares(item.demand_time.low[demand_index]),
             *_level_shares(item.demand_time.high[demand_index]),
+            # The lower bound of the loss is one minus the upper bound of the share.
             minutes_a_year(1 - float(item.demand_mean.high[demand_index])),
             minutes_a_year(1 - float(item.demand_mean.low[demand_index])),
         )

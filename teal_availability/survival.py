@@ -123,7 +123,8 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
     num_paths = paths.num_paths
     num_candidates = len(links.slot)
     component_use = paths_by_component(paths, components)
-    # Encode, for each demand and component, the set of paths that use it as bits.
+    # Path k of demand d has the slot d K + k and the bit 2^k; the bits of the paths that use a
+    # component add up to their set.
     demand, path_index = np.divmod(links.slot, num_paths)
     demand_paths = sp.csr_array(
         ((1 << path_index).astype(np.int32), (demand, np.arange(num_candidates))),
@@ -131,6 +132,7 @@ def _log_availability_by_subset(paths: PathSet, components: Components) -> Float
     )
     # (D, n) the paths of a demand that use a component, as bits.
     sets = (demand_paths @ component_use).tocoo()
+    # Sum log(1 - q) over the components, by demand and set.
     log_availability = np.bincount(
         sets.row.astype(np.int64) * (1 << num_paths) + sets.data,
         np.log1p(-components.unavailability)[sets.col],

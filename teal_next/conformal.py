@@ -69,6 +69,7 @@ class ConformalLimit:
             ValueError: an invalid state, or a state with another level.
         """
         try:
+            # Stored keys: "now" is the probability, "scores" are the ratios.
             level, probability, scores = (
                 float(state["level"]),
                 float(state["now"]),

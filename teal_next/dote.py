@@ -66,10 +66,12 @@ class Dote:
         if self._network is None:
             # All known matrices, or a sample of them that fits in memory.
             history = past.last(past.num_known, past.window_length(past.num_known))
+            # A training sample is a window of matrices and, `lead` intervals later, its target.
             if history.batch <= self._window + past.lead:
                 return recent.even_splits[0]
             self._fit(history, past.lead)
         assert self._network is not None
+        # Splits for the last matrices, as a batch of one.
         with torch.no_grad():
             return self._splits(recent, self._input(past.last(self._window).demand)[None])[0].to(
                 torch.float64

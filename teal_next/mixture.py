@@ -305,7 +305,7 @@ class Mixture:
                 )
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
             raise InputError.invalid(
-                str(file), "", "not the state of a mixture, as written by the service"
+                str(file), "", "not the state of a mixture of hedges, as written by the service"
             ) from None
         # All arrays must have an entry for each hedge, and the sums three.
         shapes = (weights.shape, losses.shape, recent.shape, sums.shape)

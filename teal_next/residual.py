@@ -89,11 +89,11 @@ class Residual:
 
 
 def make(spec: Spec, model: Path | None) -> Residual:
-    """Make the hedge of a specification such as ``residual[:window=36,fit=144]``.
+    """Make the scheme of a specification such as ``residual[:window=36,fit=144]`` (in matrices).
 
     Args:
         spec: the specification.
-        model: ignored; the hedge has no model.
+        model: ignored; this scheme has no model.
     """
     options = spec.parse_options(window=36, fit=144)
     for name in ("window", "fit"):

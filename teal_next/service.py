@@ -121,6 +121,7 @@ class NextInterval(parts.NextIntervalPart):
         begin = time.perf_counter()
         version = self.matrices.version
         traffic, first_row = self.matrices.traffic(self.name, self.pairs)
+        # The next interval follows the newest matrix: lead 1.
         past = Past(problem, traffic, 1, first_row)
         previous = self.latest
         capacity = problem.capacity[0].numpy().copy()
@@ -211,7 +212,8 @@ class NextInterval(parts.NextIntervalPart):
             queue_s: time that the request has waited, seconds.
 
         Returns:
-            the answer, and its additional fields: time of the interval, and limit of the ratio.
+            the answer, and its additional fields: time of the interval, and the conformal limit of
+            the ratio of its cost to the optimum.
         """
         problem = network.with_demand(torch.from_numpy(rates))
         # Links may have failed since the allocation.

@@ -37,7 +37,7 @@ class NextIntervalOptions(StudyOptions):
 
     @property
     def cpu_alone(self) -> str:
-        """Name of the computation that runs on CPUs only, for messages: hedges."""
+        """What runs on CPUs only, in messages."""
         return "hedges"
 
     def __post_init__(self) -> None:
@@ -51,8 +51,9 @@ class NextIntervalOptions(StudyOptions):
         )
         require(self, "lookback", "an integer >= 0", self.lookback >= 0)
         require(self, "warm_up", "an integer >= 0", self.warm_up >= 0)
+        # Objectives that are one linear program; the texts end the messages "... cannot be used".
         require_one_program(self, "for the next interval")
-        require_linear(self, "for the next interval: what arrives is measured as satisfied demand")
+        require_linear(self, "for the next interval, whose delivered traffic is satisfied demand")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

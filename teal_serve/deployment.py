@@ -248,7 +248,7 @@ def build(args: dict[str, Any]) -> Any:
         config = ServeConfig(**{"host": "0.0.0.0", **args, **paths})
     except TypeError as error:
         raise InputError.invalid(
-            "args", "", f"not options of teal serve: {error}", "see teal serve --help"
+            "args", "", f"they are not options of teal serve: {error}", "see teal serve --help"
         ) from None
     if config.state is None:
         raise InputError.invalid(

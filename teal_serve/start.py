@@ -46,6 +46,7 @@ def engine_settings(config: ServeConfig) -> dict[str, Any]:
         "max_networks": config.max_networks,
         "max_path_s": seconds(config.max_path_time),
         "max_deadline_s": seconds(config.max_deadline),
+        # Share of every demand on randomised splits.
         "vary": config.vary,
     }
 

@@ -136,13 +136,15 @@ class HistoryAllocator:
         Args:
             part: index of the part, from 0.
         """
-        # Rows of the part, and a problem of the network whose demand each batch replaces.
+        # Rows of the part, which has ``options.part`` matrices, and a problem, in which each batch
+        # replaces the demand.
         options = self._options
         first_row = part * options.part
         rows = range(first_row, min(self.num_matrices, first_row + options.part))
         solver = SuccessivePdhg()
         problem = self.instance.problem(self.instance.traffic.read([first_row]))
-        # A limit on churn refers to the previous matrix, so matrices are solved one by one.
+        # PDHG solves MAX_LANES matrices side by side.  A limit on churn refers to the previous
+        # matrix, so matrices are then solved one by one.
         batch_size = MAX_LANES if options.max_churn is None else 1
         installed_splits = None
         for begin in range(0, len(rows), batch_size):
@@ -162,9 +164,9 @@ class HistoryAllocator:
         """Solve a batch of matrices, round the splits, and compute the figures of each matrix.
 
         Args:
-            solver: PDHG solver of the part, with the warm-start state of the matrices before.
+            solver: PDHG solver of this part of the history; it starts from the matrix before.
             problem: problem of the network; its demand is replaced.
-            rows: (B) rows of the matrices in the traffic.
+            rows: indices of the B matrices in the traffic.
             installed_splits: (D, K) splits of the previous matrix, from which at most
                 ``max_churn`` of the demand may move; None for no limit.
         """
@@ -177,7 +179,7 @@ class HistoryAllocator:
         # Model whose predictions the solver starts from.
         starter: Starter | None = self._named_model
         if options.model == "auto" and (default := default_model(problem, options.gap)):
-            # Loading is no part of the solve.
+            # Load before the clock starts.
             default.warm_up_kernels(problem)
             starter = default
         # Solve; without a limit on churn, move flow to short paths (--prefer); round the splits.
@@ -205,6 +207,7 @@ class HistoryAllocator:
                 timestamp=str(traffic.timestamps[row]),
                 status=assessment.status[index].value,
                 solve_s=solve_s / len(rows),
+                # Before the splits were rounded.
                 exact_value=float(result.value[index]),
                 moved=float(churn[index]),
                 **vars(assessment.figures(index)),

@@ -163,6 +163,7 @@ def _with_prices(
         matrix, prices = _tightest(problem, prices_by_matrix, over_all_paths=config.over_all_paths)
         if len(prices_by_matrix) > 1:
             notify(f"link prices of matrix {matrix}: the tightest of {len(prices_by_matrix)}")
+        # The solve time of a given allocation is 0.
         return Allocation.of_batch(splits, prices, 0.0)
     # Prices of the last round of column generation.
     if config.over_all_paths:
@@ -183,6 +184,7 @@ def _with_prices(
     result = solve(problem, gap=config.gap, deadline=end.remaining)
     gap_percent = 100 * float(result.gap[0])
     notify(f"link prices: the solver's allocation has a certified gap of {gap_percent:.3g}%")
+    # A sequence of programs has prices of each program.
     return Allocation.of_batch(splits, result.prices, 0.0, result.program_prices)
 
 

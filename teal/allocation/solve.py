@@ -382,6 +382,7 @@ def solve_matrix(
     Raises:
         InputError: invalid user input.
     """
+    # Generate no gravity matrices after the requested one.
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     model = named_model(config.model, Objective(config.objective))
     with contextlib.ExitStack() as kernels:

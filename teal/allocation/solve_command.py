@@ -41,7 +41,8 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     if config.out:
         num_paths = _write_allocation(config.out, report, config.entries)
         notify(f"{config.out}: {num_paths:,} paths that carry traffic")
-    # An allocation of a common fraction of all demand, proved to be infeasible, has no proof.
+    # If not all demand fits (largest_share is set), the allocation serves the same fraction of
+    # every demand; `teal solve` writes no proof of that.
     if config.prove and report.largest_share is not None:
         notify(f"{config.prove}: no proof is written, since not all demand can be carried")
     elif config.prove:

@@ -740,6 +740,7 @@ def _cached_calibration(
         target_fraction: optimal total flow over total demand, in (0, 1).
         end: deadline of the computation.
     """
+    # The split follows from the number of matrices.
     key = content_key(
         _CALIBRATION_FORMAT,
         topology.content_key(),

@@ -53,6 +53,7 @@ def with_options(
             bound = signature.bind(*positional, **named_inputs, options=options_of(kind, settings))
             return function(*bound.args, **bound.kwargs)
 
+        # Show the fields of the dataclass in place of the parameter `options`.
         call.options = kind  # type: ignore[attr-defined]
         call.__signature__ = signature.replace(parameters=[*inputs, *option_parameters])  # type: ignore[attr-defined]
         return call

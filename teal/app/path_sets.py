@@ -143,11 +143,11 @@ def chosen_paths(
     """Add paths by column generation for some training matrices (``--num-paths auto``); results
     are cached on disk.
 
-    For an objective that is a sequence of programs, the paths are generated for the program that
-    its rules name.  The demands of several classes between the same nodes are added up.
+    For a sequence of programs the paths are generated for the objective ``rules.paths_for``.  The
+    demands of several classes between the same nodes are added up.
 
     Args:
-        config: the settings; without a choice of paths, ``paths`` is returned.
+        config: the settings; with a fixed number of paths, ``paths`` is returned.
         topology: the network.
         traffic: its matrices.
         paths: paths of its pairs of nodes, each pair once, to start from.

@@ -313,8 +313,9 @@ _Config = TypeVar("_Config")
 
 
 def save_settings(config: Any) -> None:
-    """Write the settings of a run, a dataclass, to ``settings.json`` in its folder ``config.out``,
-    with ``resume`` false.
+    """Write the settings of a run, a dataclass, to ``settings.json`` in its folder ``config.out``.
+
+    The field ``resume`` is stored as false.
     """
     config.out.mkdir(parents=True, exist_ok=True)
     with atomic_file(config.out / SETTINGS) as temporary:
@@ -356,8 +357,8 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
             raise InputError.invalid(
                 str(file),
                 "",
-                f"not the settings of a run of this version and command ({kind.__name__}): "
-                f"{type(error).__name__}: {error}",
+                f"another command or version of Teal wrote these settings ({kind.__name__}: "
+                f"{type(error).__name__}: {error})",
                 "start a new run with --overwrite",
             ) from None
     return None

@@ -289,8 +289,8 @@ def require_one_program(config: ProgramConfig, where: str) -> None:
         raise InputError.invalid(
             "--objective",
             "",
-            f"{config.objective} is a sequence of programs, which cannot be used {where}",
-            "use an objective that is a single program",
+            f"{config.objective} needs a sequence of linear programs, which cannot be used {where}",
+            "use an objective with a single program, such as total_flow",
         )
     if config.protect:
         raise InputError.invalid(

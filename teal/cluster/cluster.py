@@ -20,11 +20,12 @@ def connected(extra: str = "ray") -> Iterator[Any]:
     loopback address. A connection that exists already is used and stays open.
 
     Args:
-        extra: name of Teal's optional dependencies that contain Ray, for the message.
+        extra: pip extra of ``teal-te`` that installs Ray, for the message.
 
     Raises:
         InputError: Ray is not installed, or the cluster is unreachable.
     """
+    # Ray reads these security settings when it is imported.
     guard()
     try:
         import ray

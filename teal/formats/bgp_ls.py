@@ -440,8 +440,8 @@ def _flatten(value: Any) -> Iterator[str]:
 
 
 def _attribute_part(attributes: list[dict[str, Any]], part: str) -> dict[str, Any]:
-    """Return the first JSON object under the key ``part`` (``node`` or ``link``) of some link-state
-    attributes of GoBGP; {} if there is none.
+    """Return the first JSON object that a link-state attribute of GoBGP has under the key ``part``
+    (``node`` or ``link``); {} if there is none.
     """
     for attribute in attributes:
         value = _value(attribute, part)

@@ -154,6 +154,7 @@ class _Links:
         """
         # Skip links that do not connect two nodes, such as links to the host.
         ends = _ends(link.get("endpoints", []), where, field)
+        # Template variables (vars) are not read; count the links that have some.
         self.num_with_vars += _has_vars(link)
         if len(ends) != 2 or any(end in _NON_NODES and end not in kinds for end in ends):
             self.num_skipped += 1

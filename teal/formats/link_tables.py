@@ -370,8 +370,8 @@ def _unpaired_rows(records: list[LinkRecord]) -> list[str]:
 
 
 def _outlying_capacities(records: list[LinkRecord]) -> list[tuple[str, list[str]]]:
-    """Return warnings about capacities that may have another unit: pairs of the text and
-    descriptions of the rows, which may be none.
+    """Return the texts of possible warnings that capacities have another unit, each with the rows
+    that it concerns; a text without rows is no warning.
     """
     with_capacity = [record for record in records if record.capacity]
     if not with_capacity:

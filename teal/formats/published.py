@@ -229,7 +229,7 @@ def _fetch(url: str, part: Path) -> None:
             return
         status_text = f"{error.code} {error.reason}"
         raise SolverError(
-            f"{url}: the server responded with {status_text}; use another server by --mirror"
+            f"{url}: the server responded with {status_text}; select another server with --mirror"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error

@@ -217,10 +217,12 @@ def read_routers(path: Path) -> Routers:
     algorithms = [
         name for name in map(plain_heading, table.header) if _ALGORITHM_SID.fullmatch(name)
     ]
-    # One router for each row, and the last SID index in its label block.
+    # One router for each row, and the largest SID that fits its label block (SRGB).  The second
+    # argument of records() names the columns with numbers.
     routers = list[Router]()
     last_indices = list[tuple[str, int]]()
     largest_sid = _LargestSid()
+    # Arguments: columns to read, and those of them that are numeric.
     for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
         router, last_index = _parse_router(cell, algorithms, where, field)
         routers.append(router)

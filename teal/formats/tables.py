@@ -409,7 +409,8 @@ def _write_rates(
     """
     has_endpoints = _ENDPOINT in source.column_indices
     num_demands = len(layout.codes)
-    # Whether any row of a matrix has been written; NaN then marks its demands without a row.
+    # Matrices of which a row has been written.  Without endpoints, NaN marks their demands without
+    # a row so far.
     is_started = np.zeros(len(layout.timestamps), dtype=bool)
     for row_timestamps, row_codes, rate in batches:
         # Group the rows of the batch by timestamp.
@@ -424,7 +425,7 @@ def _write_rates(
                 rates.read(matrix).copy() if is_started[matrix] else np.full(num_demands, np.nan)
             )
             demands = demand[rows]
-            # Add the rates of endpoints; without endpoints, each demand has one rate.
+            # Add the rates of endpoints; without endpoints a second rate of a demand is an error.
             if has_endpoints:
                 sums = np.bincount(demands, rate[rows], minlength=num_demands)
                 matrix_rates = np.nan_to_num(matrix_rates) + sums

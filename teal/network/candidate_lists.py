@@ -123,8 +123,9 @@ class CandidateLists:
     def segments(self) -> IntArray:
         """Segments (D, K, M + 1) of each list along shortest paths, as codes.
 
-        A segment from node u to node t has the code t N + u. N^2 stands for no segment: u = t, an
-        unused stop, or a list that does not exist.  The last entry is the segment to the target.
+        A segment from node u to node t has the code t N + u (index of an N x N array).  N^2 stands
+        for no segment: u = t, an unused stop, or a list that does not exist.  The last entry is the
+        segment to the target.
         """
         num_nodes = self.dag.topology.num_nodes
         tail = self.dag.links.tail
@@ -152,7 +153,8 @@ class CandidateLists:
         for stop_index in range(self.stop.shape[2]):
             stop = self.stop[..., stop_index]
             link = self.link[..., stop_index]
-            # Shortest paths lead to the stop, or to the start of the adjacency that leads there.
+            # Shortest paths lead to the stop or, before an adjacency segment (link >= 0), to the
+            # start of its link.
             add_segment(stop_index, position, np.where(link >= 0, tail[link], stop), stop >= 0)
             position = np.where(stop >= 0, stop, position)
         # Segment from the last stop to the target.

@@ -198,7 +198,8 @@ def _meet(
     search.visited[1, target] = mark
     search.queue[0, 0] = source
     search.queue[1, 0] = target
-    # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].
+    # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].  ZERO, not 0: for a literal
+    # Numba would compile _expand once more.
     begin0 = ZERO
     end0 = ZERO + 1
     begin1 = ZERO

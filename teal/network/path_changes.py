@@ -125,6 +125,7 @@ def first_columns(paths: PathSet, num_paths: int) -> PathSet:
         paths: paths of D demands.
         num_paths: number of paths to select.
     """
+    # (D, num_paths) index of each selected path, -1 for an empty slot.
     columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :num_paths]
     return with_columns(
         paths, np.pad(columns, ((0, 0), (0, num_paths - columns.shape[1])), constant_values=-1)

@@ -164,7 +164,7 @@ def _renumber(
         level_stop = 1
         # Breadth-first numbering: the children of node i get the next numbers.
         for i in range(num_nodes + 1):
-            # First node of a level: all nodes of this level are numbered by now.
+            # At the first node of a level, all nodes of that level have numbers.
             if i == level_stop:
                 level_end[num_levels] = next_number
                 level_stop = next_number
@@ -177,7 +177,7 @@ def _renumber(
                 link[base + next_number - 1] = scan.link[base + child - 1]
                 next_number += 1
                 child = next_sibling[child]
-            # The children of the source are level 1.
+            # End of the node's children; those of the source (i = 0) are level 1.
             if i:
                 child_end[base + i - 1] = next_number
             elif num_nodes:

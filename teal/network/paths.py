@@ -302,10 +302,12 @@ def _request(
         parts = tuple(
             _request(topology, num_paths, part_method, weight, groups) for part_method in methods
         )
+    # Survive the failure of each given group, by default of each cable.
     if method is PathMethod.SURVIVABLE:
         failure_groups = make_groups(
             topology.cables() if groups is None else groups, topology.num_links
         )
+    # Share no cable and none of the given groups.  Yen's paths ignore both.
     elif method is PathMethod.DISJOINT:
         failure_groups = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
     weights = link_weights(topology, weight)
@@ -412,7 +414,7 @@ def _search(
 
 
 def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
-    """Return paths filled up to K per demand with further paths, in their order.
+    """Append the paths of ``more``, in order, to those of each demand until it has K paths.
 
     Args:
         paths: paths of D demands.

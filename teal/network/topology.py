@@ -493,12 +493,13 @@ class Topology:
         # Resolve the names of the nodes, and the suffix of parallel cables.
         a, b = (name if name in index else canonical_name(name) for name in (a, b))
         neighbour, member = (b, member) if member else self.member(self.name_of(a), b)
+        # Both must be nodes, unless b is *, which stands for all neighbours.
         for node in (a, *(() if b == "*" and b not in index else (neighbour,))):
             if node not in index:
                 raise InputError(where, "node", "a node of the topology", repr(node))
         source = index[a]
         target = index.get(neighbour, -1)
-        # All links of the node, or those between both nodes, or one of the parallel cables.
+        # All links of the node (b = *), or those between both nodes, or one of the parallel cables.
         if target < 0:
             links = np.flatnonzero((self.link_source == source) | (self.link_target == source))
         else:
@@ -551,7 +552,8 @@ class Topology:
         ]
         # Raise an error unless exactly one division fits; unknown names may fit if only one exists.
         if len(known_pairs) > 1 or not pairs:
-            actual = " or ".join(f"{a} - {b}" for a, b in known_pairs) or repr(text)
+            readings = " or ".join(f"{a} - {b}" for a, b in known_pairs)
+            actual = f"{text!r}, which may mean {readings}" if readings else repr(text)
             raise InputError(option, "", f"two node names, A{separator}B", actual)
         if not known_pairs and len(pairs) > 1:
             expected = (

@@ -168,7 +168,7 @@ class TorchPasses:
     def encode(
         self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor
     ) -> None:
-        """Set the first states g = silu(C x + bias) of the paths, their actions and splits.
+        """Set first states g = silu(C x + bias), actions (softmax logits), splits and link sums.
 
         The features x are log(1 + 10 demand / smallest capacity), log of the largest utilisation,
         value (minus 1 unless balanced), and log(hops) - 2; C are the weights.

@@ -43,7 +43,7 @@ from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kern
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
 
-# Price from which a path has a failed link.
+# A path at or above this price contains a failed link, whose price is FAILED_WEIGHT.
 _MIN_DEAD_PRICE = np.float32(FAILED_WEIGHT / 2)
 
 
@@ -175,7 +175,8 @@ def _encode(
     """Compute the first states and actions of the paths of one source in one matrix.
 
     The state is silu(C x + bias), with weights C and the features x: log(1 + 10 demand / smallest
-    capacity), log of the largest utilisation, value (minus 1 unless balanced), and log(hops) - 2.
+    capacity), log of the largest utilisation, value (minus 1 if demand may be rejected), and
+    log(hops) - 2.
 
     Args:
         first_node: first trie node of the source in ``scan.parent`` and ``scan.link``.
@@ -194,7 +195,7 @@ def _encode(
             link).
         weights: weights of the encoder: ``features`` (4, F), ``bias`` (F,), ``action`` (F,).
         clamp: largest absolute value of an action.
-        lanes: tuple of length F.
+        lanes: tuple of length F, the number of SIMD lanes of a state.
     """
     # Walk the trie from the root: price, cost, largest utilisation, bottleneck and hops of nodes.
     price[0] = 0
@@ -218,6 +219,7 @@ def _encode(
         for _ in range(scan.path_count[d]):
             node = scan.end_node[path]
             i = path - scan.path_ptr[source]
+            # A path with a failed link, which has a huge price, keeps state 0 and action -inf.
             row = fill(np.float32(0), lanes)
             action = np.float32(-np.inf)
             if price[node] < _MIN_DEAD_PRICE:
@@ -341,7 +343,8 @@ def _update(
             i = path - scan.path_ptr[source]
             action = np.float32(-np.inf)
             if price[node] < _MIN_DEAD_PRICE:
-                # Add the mean message of its links and the four features.
+                # Add the mean message of its links and the four features, again as two independent
+                # sums.
                 profit = _bounded_profit(demands.value[d] - price[node])
                 row = plus_product(
                     demand_term,
@@ -536,14 +539,15 @@ def _pass_over_block(
     batch = len(demands.rate)
     all_pairs = results.load_elasticity
     all_states = results.link_states
-    # Scratch arrays by trie node of a source: price, log of the largest utilisation, smallest
-    # capacity (encoder) or largest excess (layer), and links of the path to it; F numbers, first
-    # the sum of messages, then the sum of states; load and elasticity.
+    # Scratch arrays over the trie nodes of a source, about the path to each node.
     price = np.empty(max_slots, dtype=np.float32)
     max_log_utilisation = np.empty(max_slots, dtype=np.float32)
+    # Smallest capacity (encoder) or largest excess utilisation (layer).
     path_bound = np.empty(max_slots, dtype=np.float32)
     num_hops = np.empty(max_slots, dtype=np.float32)
+    # F numbers: the sum of messages, later the sum of states.
     node_rows = np.empty(max_slots * width, dtype=np.float32)
+    # Load and elasticity.
     node_pair = np.empty(max_slots * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
@@ -869,14 +873,16 @@ class CompiledPasses:
         batch = self._problem.batch
         packed = self._packed
         blocks = len(self._block_ptr) - 1
-        # New path states and splits, 0; ``_run`` clears the link sums.
+        # Path states and splits, 0; load and elasticity, and sums of states, of the links, which
+        # ``_run`` clears.
         self._results = PassResults(
             np.zeros((batch, packed.num_paths * width), np.float32),
             np.zeros((batch, packed.num_paths), np.float32),
             np.empty((blocks, batch, packed.num_links * 2), np.float32),
             np.empty((blocks, batch, packed.num_links * width), np.float32),
         )
-        # The encoder has no weights for earlier states, and receives no messages.
+        # Weights: none for A and B (earlier states), then C, its bias, u, the action's bias, and q.
+        # The encoder receives no messages.
         no_weights = np.zeros(0, np.float32)
         layer = Weights(
             no_weights,

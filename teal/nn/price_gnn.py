@@ -458,7 +458,7 @@ class _View:
         """Compute the softmax response of all demands to link prices, and the link loads.
 
         With the temperature T, path k of demand d gets the share w[d, k] = exp(profit[d, k] / T) /
-        (1 + sum_j exp(profit[d, j] / T)), without the 1, the rejected share, in a balanced program.
+        (1 + sum_j exp(profit[d, j] / T)).  The 1 is the reject option; balanced programs have none.
         The elasticity of a link is the sum of demand w (1 - w) / T over the paths through it.
 
         Args:
@@ -472,7 +472,8 @@ class _View:
         prices = self.prices(raw_price)
         temperature = log_temperature.exp()
         path_price = self._ops.path_sum(prices)
-        # In a balanced program prices are relative to the mean price of the cheapest paths.
+        # In a balanced program (carries_all) prices are relative to the mean price of the cheapest
+        # paths, weighted by demand.
         if self._carries_all:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
             rate = problem.routable_demand
@@ -481,6 +482,7 @@ class _View:
         profit = (
             -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
         )
+        # Softmax over the paths, and unless balanced a reject option with the logit 0.
         logits = torch.where(problem.path_mask, profit / temperature, -torch.inf)
         if self._carries_all:
             # A softmax over no path would be NaN.

@@ -265,7 +265,8 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         chunk: index of the task; its rows are ``chunk * _LINKS_PER_TASK`` and following.
         sums: (blocks, B E 2) load and elasticity of each link by block of demands, side by side.
         links: ``inverse_capacity``, ``live`` and ``cost`` (B E,), ``static`` (B E, features).
-        allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.
+        allocating_features: (B E, 2) features from the first (allocating) pass in the second
+            (bounding) one; (B E, 0) in the first.
         memory: (B E, H) flat (rows of the task are updated).
         raw_price: (B E,) arguments of the softplus (rows of the task are updated).
         round_index, num_rounds: index of the round, and number of rounds of the pass.
@@ -323,7 +324,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         _linear(
             memory_gates, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes
         )
-        # Update the memory with reset gate, update gate and candidate.
+        # Update the memory; reset gate, update gate and candidate lie side by side.
         for i in range(count):
             for column in range(columns):
                 gates = 3 * i * columns + column
@@ -389,12 +390,14 @@ def _make_rounds(
 ) -> None:
     """Run all rounds of a pass: response of the demands, then update of the links, in parallel.
 
+    The first (allocating) pass computes the splits, a second (bounding) pass the dual prices.
+
     Args:
         sharpness: (R,) 1 / temperature of each round.
         demands: demands of B matrices and ranges of sources per block.
         scan: candidate paths, as one trie per source.
         sums: (blocks, B, 2 E) load and elasticity of each link, side by side (written).
-        sums_by_row: view of ``sums`` as (blocks, B E 2).
+        sums_by_row: view of ``sums`` as (blocks, B E 2); a row is a matrix and a link.
         no_splits: (B, 0, 0) placeholder: no splits are stored.
         links: link inputs that are the same in all rounds.
         allocating_features: (B E, 2) features from the allocating pass; (B E, 0) in that pass.

@@ -135,7 +135,7 @@ def _segment_max(
         dags: DAGs towards all destinations: the reachable nodes ``order[target]``, nearest first;
             arcs of the i-th of them are links
             ``arc[target, arc_start[target, i]:arc_start[target, i + 1]]``.
-        link_value: (L, E) values of the links.
+        link_value: (L, E) L rows of link values.
         result: (L, N, N) maximum, destination first (written); minus infinity at the destination,
             infinite without a path.
         first: (L, N, N) first link with that value (written); -1 for none.
@@ -145,6 +145,7 @@ def _segment_max(
         arc_start = dags.arc_start[target]
         arc = dags.arc[target]
         for i in range(len(link_value)):
+            # Infinite without a path; minus infinity, the maximum of no links, at the destination.
             result[i, target, :] = np.inf
             first[i, target, :] = -1
             result[i, target, order[0]] = -np.inf
@@ -177,7 +178,7 @@ def _segment_load(
         begin, end: range of blocks; N destinations are divided evenly over all blocks.
         head: (E,) node where each link ends.
         dags: DAGs towards all destinations.
-        volume: (L, N, N) Gbit/s, destination first.
+        volume: (L, N, N) Gbit/s of L matrices, destination first.
         load: (blocks, L, E) Gbit/s of each block (increased).
     """
     blocks = len(load)
@@ -237,7 +238,7 @@ class SegmentPasses:
         """Sum link values along the ECMP paths of each segment: (L, E) -> (L, N, N).
 
         A segment's sum is the mean over its paths, weighted by their traffic, and infinite without
-        a path.  The result has the destination first.
+        a path.  The axes of the result are row, destination, source.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))
@@ -261,8 +262,9 @@ class SegmentPasses:
     def segment_max(self, link_value: FloatArray) -> tuple[FloatArray, IntArray]:
         """Compute the largest link value on the ECMP paths of each segment, and its link.
 
-        Link values (L, E) give two arrays (L, N, N), destination first: at the destination itself
-        minus infinity and -1, without a path infinity and -1.
+        Link values (L, E) give two arrays (L, N, N), destination first.  Where source and
+        destination are equal, the value is minus infinity; without a path it is infinite; the link
+        is then -1.
         """
         nodes = self.dag.topology.num_nodes
         result = np.empty((len(link_value), nodes, nodes))

@@ -221,6 +221,7 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
         return math.inf
     # Profit of the best path; 0 without a path.
     profit = torch.where(min_cost.isfinite(), problem.demand_value - min_cost, 0)
+    # Support function of the demand set: an unprofitable demand counts 0 if it may be shed.
     return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
 
 
@@ -239,6 +240,7 @@ def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) ->
     if prices is None or not rules.may_have_no_allocation:
         return rules.from_score(problem, score)
     # Rounding is relative to the sums in the score: costs of flows, and prices of capacity.
+    # The bound may use a multiple of the prices, up to the largest of PRICE_SCALES.
     capacity_cost = float(PRICE_SCALES.max()) * problem.capacity_value(prices.to(problem.capacity))
     rounding = _COST_ROUNDING * (score.abs() + capacity_cost.to(score))
     return (-score - rounding).clamp(min=0)

@@ -138,7 +138,7 @@ class Condition:
         return {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Accept the old names of methods, with a warning."""
+        """Accept methods of subclasses under their old names, with a DeprecationWarning."""
         super().__init_subclass__(**options)
         for old, new in _OLD_METHODS.items():
             if old in vars(cls) and new not in vars(cls):
@@ -267,7 +267,8 @@ def together(
         raise InputError.invalid(
             new.name,
             "problem",
-            f"only one condition may change columns, and {column_changing[0]} does",
+            "only one condition may change the path variables, and "
+            f"{column_changing[0]} already does",
             "remove one of the two",
         )
     return tuple(sorted((*conditions, new), key=lambda condition: not condition.changes_columns))

@@ -215,11 +215,13 @@ class Concave(ByBestColumn):
             point: (B, D, J) shares after a gradient step that includes the column values; they are
                 subtracted again, since the utility replaces them.
             live: (B, D, J) usable columns; the others get 0.
-            slope: unused; ``step`` has the ratios.
+            slope: unused; computed from ``step``.
             step: (B, D, 1) step size of each demand, or (B, D, J) of each column with limits on
                 columns.
         """
+        # Undo the gradient step of the linear values.
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
+        # Minimise |w - point|^2 / 2 - c u(sum w): the weight c of the utility u.
         max_step = step.amax(-1, keepdim=True)
         strength = self.unit_value[..., None].to(point) * max_step
         if self.max_share is None:
@@ -319,6 +321,9 @@ def _solve_total_share(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
         )
     # z - Y - a z^-alpha is increasing and concave: Newton's method from below stays below the root,
     # and converges.
+    # Start below the root.  root_at_zero is the root for Y = 0, so for Y >= 0 it and Y are lower
+    # bounds.  For Y < 0 the root z is below root_at_zero, hence z = (a / (z - Y))^(1 / alpha)
+    # >= (a / (root_at_zero - Y))^(1 / alpha).
     scale = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
     lower_bound = (strength / (scale - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (
         1 / alpha

@@ -354,7 +354,7 @@ def members(
 def growth_bound(
     problem: Problem, rate: Tensor, is_in_level: Tensor, level_rate: Tensor, prices: Tensor
 ) -> float:
-    """Return the bound on the growth theta of a level by link prices; infinite for none.
+    """Bound the factor theta by which a level can grow, by link prices; may be infinite.
 
     Args:
         problem: problem with B = 1.

@@ -79,10 +79,10 @@ class FixedProgram:
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Return whether GPU launches can be recorded for a problem.
+        """Return whether the launches of a problem can be captured in a CUDA graph.
 
-        It must be a linear program without side conditions, on a GPU with numba-cuda; the host then
-        reads no values of the program.
+        It must be a linear program without side conditions, with demands and links, on a GPU with
+        numba-cuda: the host branches on no values of such a program.
         """
         if problem.conditions or not problem.is_linear or problem.is_empty:
             return False

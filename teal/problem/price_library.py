@@ -48,12 +48,13 @@ class PriceLibrary:
 
     def __init__(self, size: int = _SIZE) -> None:
         self._size = max(1, size)
-        # (M, E) prices, (M, D) factors of the demands, and (M,) last use of each vector.
+        # For each of M price vectors: its prices (M, E), the coefficient of each demand in its dual
+        # bound (M, D), and its last use (M,), by the clock ``_num_uses``.
         self._prices = torch.zeros((0, 0), dtype=torch.float64)
         self._factor = torch.zeros((0, 0), dtype=torch.float64)
         self._last_use = torch.zeros(0, dtype=torch.int64)
         self._num_uses = 0
-        # Paths, values and demand set of the factors.
+        # Paths, path values and DemandSet.carries_all from which the coefficients were computed.
         self._paths: PathSet | None = None
         self._value: Tensor | None = None
         self._carries_all = False

@@ -381,7 +381,7 @@ class Program:
 
         Args:
             coefficient: (D, J) >= 0, coefficient of a Gbit/s on each column.
-            limit: (B,).
+            limit: (B,) right-hand side of the row.
         """
         max_coefficient = coefficient.amax() if coefficient.numel() else coefficient.new_ones(())
         unit = torch.where(max_coefficient > 0, max_coefficient, 1)

@@ -52,8 +52,8 @@ class DemandSet(Protocol):
         ...
 
     def of_best(self, best: Tensor) -> Tensor:
-        """Return the support (B, D) from the largest profit of each demand: the profit of the best
-        shares, for each Gbit/s of demand.
+        """Return the support function (B, D) of each demand's shares, from its largest profit:
+        the largest profit of feasible shares, per Gbit/s of demand.
 
         Args:
             best: (B, D) largest profit of a Gbit/s on a live column; 0 for a demand without one.
@@ -64,7 +64,7 @@ class DemandSet(Protocol):
         ...
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
-        """Return the support (B, D): max over w in W of the sum of profit[j] w[j].
+        """Return the support function (B, D): max over w in W of the sum of profit[j] w[j].
 
         Args:
             profit: (B, D, J) value less price of a Gbit/s on each column.

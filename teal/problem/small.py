@@ -334,6 +334,7 @@ def _project(
             for k in range(num_paths):
                 split_index = d * num_paths + k
                 share = splits[b, split_index]
+                # Empty slots, failed paths, NaN and negative splits get 0; infinity becomes 1.
                 is_live = first + k < end and _is_live(paths, first + k, capacity[b])
                 num_live += is_live
                 if not is_live or np.isnan(share) or share < 0:
@@ -360,6 +361,7 @@ def _project(
         for d in range(num_demands):
             first = paths.path_ptr[d]
             for k in range(paths.path_ptr[d + 1] - first):
+                # At least 1: paths are only scaled down.
                 max_utilisation = 1.0
                 for i in range(paths.link_ptr[first + k], paths.link_ptr[first + k + 1]):
                     max_utilisation = max(max_utilisation, utilisation[paths.link[i]])

@@ -479,7 +479,8 @@ def read_programs(lines, network):
 def check(network, matrix, proof, groups=None):
     """Return the sentences that the files prove; raise ValueError if a claim is not proved.
 
-    network, matrix, proof, groups: paths of the files; groups is None if there are no promises.
+    network, matrix, proof, groups: paths of the files; groups has the links of each failure group,
+    and is None unless the proof claims a promise: the flow that survives every group.
     """
     # Read the claims of the proof.
     network_data = Network(network, groups)
@@ -488,6 +489,7 @@ def check(network, matrix, proof, groups=None):
     ) as stream:
         lines = (line.rstrip("\n") for line in stream)
         scope = read_scope(lines, (network, matrix))
+        # The scope is "paths all", or "paths listed HASH".
         is_over_all_paths = scope == "paths all"
         programs = read_programs(lines, network_data)
         kinds = {program.kind for program in programs}

@@ -229,20 +229,23 @@ class Claim:
         """Yield the lines of the proof that state this claim: program, prices and multipliers.
 
         Args:
-            rounding: s; value and bound are weakened by the share 2^(1 - s), twice that of the
-                flows.
+            rounding: s; value and bound are weakened by the share 2^(1 - s), which covers the
+                factor 1 - 2^-s of the flows.
         """
         # Weaken value and bound: the rounding of the flows uses up half of this slack.
         slack = 2.0 ** (1 - rounding)
         name = self.name or "-"
+        # Minimised programs: a larger value, a smaller bound.
         if self.kind == "utilisation":
             value = self.value * (1 + slack)
             bound = max(0.0, self.bound * (1 - slack))
         elif self.kind == "cost":
             value = self.value * (1 + slack)
             bound = max(0.0, self.bound - slack * self.terms)
+            # The name of a cost is the served share of every demand, which rounding lowers.
             name = np.format_float_positional(float(self.name) * (1 - slack))
         else:
+            # Maximised programs.  The value of a level is 1 (itself), its bound the growth.
             value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - slack))
             bound = self.bound + slack * self.terms
             # A served share is at most 1.
@@ -387,8 +390,9 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         problem: problem with B = 1.
         over_all: whether the bound is to be proved over all paths of the network.
     """
-    # Protection is the only supported condition.  Linear programs are those of sequences, those
-    # that carry all demand, and those with the default value of an objective.
+    # Protection is the only supported condition.  The program is linear for a sequence, if all
+    # demand must be carried, or if the objective keeps Rules.value, the sum over paths of value
+    # times flow.
     rules = problem.objective.rules
     unsupported = [
         condition.name for condition in problem.conditions if not isinstance(condition, Protection)
@@ -398,6 +402,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         raise InputError.invalid(
             "proof", "paths", "proofs do not support segment lists", "use candidate paths"
         )
+    # Value steps are supported only if they come from bandwidth functions.
     if not is_linear or (problem.steps is not None and problem.functions is None):
         raise InputError(
             "proof", "objective", "an objective whose program is linear", problem.objective.name
@@ -406,7 +411,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
         raise InputError.invalid(
             "proof", "condition", f"proofs do not support the condition {', '.join(unsupported)}"
         )
-    # Promises (under protection) need a single program over the candidate paths.
+    # Promises (rates guaranteed under failures) need a single program over the candidate paths.
     if problem.conditions and (over_all or rules.is_sequence):
         scope = "over all paths" if over_all else f"under {problem.objective.name}"
         raise InputError.invalid("proof", "", f"promises cannot be proved {scope}")
@@ -510,6 +515,7 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
     steps = problem.steps
     assert steps is not None
     end = steps.end[0]
+    # Slope of each piece over that of the first one.
     level = steps.level.expand_as(steps.end[0])
     start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
     # (D,) carried share of each demand, and (D, C) its part in each of C pieces.

@@ -266,7 +266,7 @@ class LaunchGraph:
         self._has_run = False
 
     def run(self, work: Callable[[], object]) -> None:
-        """Run the work: directly the first time (which compiles and loads the kernels), recorded
+        """Run ``work``: directly the first time (which compiles and loads the kernels), recorded
         the second time, and replayed afterwards.
 
         After the driver has failed to record once, or with ``TEAL_CUDA_GRAPHS=0`` in the
@@ -274,10 +274,10 @@ class LaunchGraph:
 
         Args:
             work: function that launches the same kernels on the current stream in each call.  Its
-                tensors keep their memory, it does not synchronise, it keeps references to new
-                tensors that are read later, and it records no autograd graph.  The recording fixes
-                its Python scalars.  The graph keeps no reference to ``work``, since a reference
-                cycle would keep GPU memory alive.
+                tensors stay at the same addresses, it does not synchronise, it keeps a reference to
+                each new tensor that is read later, and it builds no autograd graph.  Its Python
+                scalars keep the values of the recording.  The graph keeps no reference to ``work``,
+                since a reference cycle would keep GPU memory alive.
         """
         if SIMULATED or not _can_record or self._device.type == "cpu":
             work()

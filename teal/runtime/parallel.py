@@ -454,7 +454,7 @@ class _PartitionedKernel:
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> None:
-        """Compute all parts; ``arguments`` are those after the two ends of the range."""
+        """Compute all parts; ``arguments`` are those of the function after ``begin, end``."""
         # A thread for every 500,000 operations, up to one per part.
         count = self._count(arguments[self._counted])
         # Infinite outside a block of threads_for, where the number of operations is unknown.

@@ -38,7 +38,7 @@ class MaxMin:
     gap: float = 5e-3
 
     def solve(self, problem: Problem) -> Allocation:
-        """Return the allocation of all matrices; each gets an equal part of the time.
+        """Return the allocation of all matrices; the solve time is divided equally among them.
 
         Raises:
             InputError: an objective that must carry all demand, or ``by=demand`` under max_min.
@@ -54,10 +54,12 @@ class MaxMin:
         begin = time.perf_counter()
         # Weights (B, D), at least a tiny positive number; None for equal ones.
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
+        # Iteration over link levels, or water-filling, which is slower and certified.
         if self.form == "levels":
             tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
         else:
             tasks = max_min.tasks(problem, self.gap, weight=weight)
+        # Solve the programs one after the other; each has its own dual prices.
         result = complete(run_tasks(tasks, pipeline.solving))
         return Allocation.of_batch(
             result.splits, None, time.perf_counter() - begin, result.program_prices

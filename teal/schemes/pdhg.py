@@ -47,7 +47,7 @@ class Pdhg:
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: SolveResult | None) -> Allocation:
-        """Return the allocation of all matrices, solved from the result of other matrices.
+        """Return the allocation of all matrices, warm-started from the result of other matrices.
 
         Args:
             problem: B matrices.
@@ -63,9 +63,12 @@ class Pdhg:
                 raise InputError(
                     "pdhg", "form=residual", "the objective priority", problem.objective.name
                 )
+            # One program per class, on the capacity that the higher classes leave.  No prices:
+            # those of one class certify nothing about the whole.
             tasks = residual_tasks(problem, self.gap)
             residual = complete(run_tasks(tasks, pipeline.solving, max_iterations=self.iterations))
             return Allocation.of_batch(residual.splits, None, time.perf_counter() - begin)
+        # All classes together.  Program prices: one set for each program of a sequence.
         result = self.search(problem, start)
         return Allocation.of_batch(
             result.splits, result.prices, time.perf_counter() - begin, result.program_prices

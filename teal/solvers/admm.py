@@ -222,7 +222,7 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
         scale: rho, h, eta and m.
         state: splits (B, D, K), y (B, E) and u (B, D).
     """
-    # Multipliers.
+    # Multipliers y and u, and the shed share s (from the old u).
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
     link_dual = next_link_dual(
         problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual
@@ -233,7 +233,7 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     if not problem.demand_set.carries_all:
         demand_dual = demand_dual.clamp(min=0)
         slack = (1 - split_sum - state.demand_dual).clamp(min=0)
-    # Splits: a K x K problem per demand.
+    # Splits: the K x K system (diag(h) + eta 1 1') x = rhs of each demand, with x >= 0.
     scaled_value = problem.path_value / scale.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     target = (1 - slack - demand_dual)[..., None]

@@ -329,9 +329,9 @@ def _select_paths(
     min_share: float,
     max_paths: int,
 ) -> tuple[BoolArray, int]:
-    """Return (D, K) whether each path is kept, and the number of demands that lose a used path.
+    """Return (D, K) whether each path is kept, and the number of demands that lose a path in use.
 
-    Each demand keeps its ``max_paths`` highest-ranked paths.  Initial paths rank before added paths
+    Each demand keeps its ``max_paths`` best paths.  Initial paths rank before added paths
     with a share of at least ``min_share``; both groups are ordered by largest share.  If the
     initial set alone has ``max_paths`` paths, all are ordered by largest share.
 
@@ -349,7 +349,7 @@ def _select_paths(
     rank = np.where(
         is_initial, largest_shares + initial_bonus, np.where(is_used, largest_shares, -1)
     )
-    # Number of paths with a higher rank.
+    # Rank of each path by falling score, from 0.
     position = np.argsort(np.argsort(-rank, axis=1, kind="stable"), axis=1)
     is_kept = (rank >= 0) & (position < max_paths)
     return is_kept, int((is_used & ~is_kept).any(1).sum())

@@ -560,8 +560,9 @@ def _add_for_matrix(
 ) -> PathSet:
     """Add the best missing path of each demand with sufficient reduced profit to a path set.
 
-    The pricing problem is a shortest path at the dual prices plus link costs.  The path enters if
-    its reduced profit exceeds 10% of the target gap over the number of demands:
+    The pricing problem is a shortest path at the dual prices plus link costs, whose sum is the cost
+    of a path.  With the value of a Gbit/s of the demand, the path enters if its reduced profit
+    exceeds 10% of the target gap over the number of demands:
 
         demand * (min(cost of the cheapest candidate path, value) - cost of the path).
 
@@ -579,7 +580,8 @@ def _add_for_matrix(
     value = problem.demand_value
     path_cost = problem.ops.path_sum(prices + problem.link_cost)
     cheapest_candidate = problem.cheapest_path_cost(path_cost, unroutable=np.inf)[0].cpu().numpy()
-    # Shortest path of each demand, with ties broken by the number of links.
+    # Shortest path of each demand; a tiny weight per link breaks ties by the number of links.
+    # It is 1 where all prices are 0.
     finite_weights = link_weight[np.isfinite(link_weight)]
     tie_weight = _TIE_WEIGHT * float(finite_weights.max(initial=0.0)) or 1.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
@@ -590,12 +592,15 @@ def _add_for_matrix(
         num_nodes, tail, head, link_weight + tie_weight, sources, topology.no_transit
     )
     shortest_cost = distance[source_row, pairs[:, 1]]
-    # (D,) reduced profit over the best candidate path.  Where all demand is carried, the bound is
-    # relative to the sum of capacity times price, so that demands are divided by this sum.
+    # (D,) cost below which a new path has a positive reduced profit: that of the cheapest candidate
+    # path, or the value of the demand if that is lower.
     demand = problem.demand[0].cpu().numpy()
     max_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
+    # Under a utility, the marginal value is the cost of the cheapest candidate path.
     if problem.utility is not None:
         max_cost = cheapest_candidate
+    # Where all demand must be carried it has no value, and the gap is relative to the dual value
+    # sum_e capacity[e] price[e]: divide by it.
     if problem.demand_set.carries_all:
         max_cost = np.where(problem.routable[0].cpu().numpy(), cheapest_candidate, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)

@@ -238,15 +238,15 @@ def _choose_by_time(
     if best_s <= pdhg_s:
         last_start = None if start.state is None else Start(start.state)
         turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), last_start)]
-        # The warm start may certify the target gap.  Of a single matrix interior points find this
-        # out themselves if they start from it.
+        # Certify the warm start first, as it may meet the target gap already; not for one small
+        # matrix, or one that interior points start from it: they find this out themselves.
         is_one_small = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
         starts_there = problem.batch == 1 and best_start == "warm"
         if start.state is not None and not is_one_small and not starts_there:
             turns.insert(0, Turn(WarmStart(), start))
         return Choice(tuple(turns), predicted_s, "shortest predicted time")
-    # PDHG may need many times the iterations that are predicted: after the time of interior points
-    # these continue.
+    # PDHG may need many times its predicted iterations: limit it to the predicted time of interior
+    # points, which then continue.
     is_warm = start.state is not None
     pdhg_factor = cost_model.calibration_factor("pdhg", first.features(limits.gap), is_warm=is_warm)
     max_iterations = cost_model.pdhg_iterations_within(problem, best_s / pdhg_factor)

@@ -174,8 +174,8 @@ def _solve_matrix(
 ) -> Steps[SolveResult]:
     """Solve one matrix by the exact penalty method.
 
-    Each round solves with unserved demand at a price; the price rises until all demand is served,
-    or until max_link_utilisation proves that the network cannot carry it.
+    Each round may shed demand at a price per Gbit/s; the price rises until all demand is served, or
+    until max_link_utilisation proves that the network cannot carry it.
 
     Args:
         problem: one matrix, float64.
@@ -198,6 +198,7 @@ def _solve_matrix(
     served_bounds: LargestShare | None = None
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
+        # The computation may pause here.
         yield
         # Solve at the present price, and evaluate the splits scaled to serve all demand.
         served_splits, iterations = _solve_at_shedding_price(
@@ -360,11 +361,11 @@ def make_result(
 def infeasible_result(result: SolveResult, share: LargestShare) -> SolveResult:
     """Return the result of an infeasible matrix, with infinite value, bound and gap.
 
-    Splits and prices are those of the largest common served fraction.
+    Splits and prices are those of the maximum concurrent flow.
 
     Args:
         result: result of one matrix with unserved demand.
-        share: its largest common served fraction.
+        share: its maximum concurrent flow.
     """
     infinite = torch.full_like(result.value, torch.inf)
     splits = share.splits.to(result.splits)

@@ -1,9 +1,9 @@
-"""Projection of arbitrary splits to a feasible allocation, and a model's figures without repair.
+"""Projection of arbitrary splits to a feasible allocation, and a model's figures without refill.
 
 :func:`project` scales flows down to the capacities and refills unused capacity.  :func:`cut_only`
 measures a model alone: its splits scaled down, without refill, and the gap at its own prices;
-repair would hide the model's quality (on small networks random weights come close to the optimum
-after it).
+refill would hide the model's quality (with it, random weights come close to the optimum on small
+networks).
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ def share_of_value(problem: Problem, value: Tensor) -> Tensor:
         problem: B matrices.
         value: (B,) objective value.
     """
+    # A minimum, such as max_link_utilisation; then max_concurrent_flow; then the sums of value.
     if problem.objective.rules.sense < 0:
         return 1 / value.clamp(min=1e-30)
     if problem.objective.rules.balances:

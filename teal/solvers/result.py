@@ -288,9 +288,9 @@ class SolveResult(WithLines):
 
     @property
     def turns(self) -> tuple[str, ...]:
-        """The turns of the engines: name, iterations, start, and selected columns.
+        """A text for each run of an engine: its name, iterations, start, and selected columns.
 
-        Turns of the same kind, which a sequence of programs has, are one text.
+        Runs of an engine that differ in the iterations only are summed up in one text.
         """
         turns = [stage for stage in self.trace if stage.is_turn]
         kinds: dict[tuple[str, str, int], list[int]] = {}
@@ -300,6 +300,7 @@ class SolveResult(WithLines):
         texts = []
         for (engine, detail, matrices), iterations in kinds.items():
             parts = [f"{engine}: {sum(iterations)} iterations"]
+            # A sequence of programs has several runs of a kind.
             if len(iterations) > 1:
                 parts.append(f"{len(iterations)} turns")
             if detail:

@@ -276,7 +276,8 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
     ).argmax(-1)
     is_idle = (served_share[:, 0] <= 0) & mask.any(-1)
     weight[is_idle] = torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * entries
-    # Tables of the first search, in the order of the fields.
+    # Tables of the first search: demands, path values, link prices, end nodes of live paths and
+    # trie, then the entry counts, rates and residual capacities that the search changes.
     first_rate = problem.demand[0] * served_share[:, 0]
     trie = problem.paths.trie
     tables = _Tables(
@@ -322,10 +323,12 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
         entries: number of entries of a demand's table.
     """
     rounded = admit(problem, splits, entries)
+    # The local search supports one linear program, where demand may be shed, on the CPU.
     is_plain = problem.classes is None and problem.is_linear and not problem.conditions
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
     if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded
+    # Prices of the LP relaxation: the program without tables, to a wide gap.
     coarse = pipeline.solve(
         problem.to(torch.float64), gap=_PRICE_GAP, max_iterations=_MAX_PRICE_ITERATIONS
     )

@@ -82,6 +82,6 @@ class ExportConfig(TopologyFileConfig):
             raise InputError.invalid(
                 "--interfaces",
                 "",
-                "allocations and segment lists use no interfaces",
+                "only --metrics and --flex-algo use a table of interfaces",
                 "drop --interfaces",
             )

@@ -729,7 +729,7 @@ def check(
         raise InputError.invalid(
             "--traffic",
             "timestamps",
-            f"no matrix has a time of the counters, {stamps[0]} to {stamps[-1]}",
+            f"no matrix has a timestamp of the counters, which span {stamps[0]} to {stamps[-1]}",
         )
     return run
 

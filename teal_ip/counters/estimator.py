@@ -403,7 +403,8 @@ class Estimator:
         self._residuals: FloatArray | None = None
         # Half widths of the intervals, and mean demands (D,), as shares of the total traffic.
         self._widths = self._mean = np.zeros(len(pairs))
-        # Weight of a demand's own quantile (the pooled one has the rest), and the drift factor u.
+        # Interval widths: weight of the quantile of a demand's own residuals (the quantile pooled
+        # over all demands has the rest), and drift factor u (see the module).
         self._demand_weight = 1.0
         self._drift_factor = 0.0
         # Dispersion of the history over its mean total traffic; 0 without a history.

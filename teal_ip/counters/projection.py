@@ -88,6 +88,7 @@ def _compute_curvature(col_ptr, counter, measurement, weight, hessian) -> None: 
         for i in range(col_ptr[d], col_ptr[d + 1]):
             scaled_entry = weight[d] * measurement[i]
             hessian_row = hessian[counter[i]]
+            # Rows ascend within a column, so counter[j] <= counter[i]: the lower triangle.
             for j in range(col_ptr[d], i + 1):
                 hessian_row[counter[j]] += scaled_entry * measurement[j]
 

@@ -217,7 +217,7 @@ class _RouterBalance(NamedTuple):
 
     @classmethod
     def of(cls, topology: Topology) -> _RouterBalance:
-        """Return the balances of all routers of a network."""
+        """Return the values in the flow conservation of every router of a network."""
         # Row 0 has the routers where links start, then those of ingress and egress; row 1 has the
         # routers where links end.
         num_nodes = topology.num_nodes
@@ -228,11 +228,14 @@ class _RouterBalance(NamedTuple):
         router[1, :num_links] = topology.link_target
         router[0, num_links : num_links + num_nodes] = np.arange(num_nodes)
         router[0, num_links + num_nodes :] = np.arange(num_nodes)
+        # Links that end at a router and its ingress enter it (+1); links that start there and its
+        # egress leave it (-1).
         sign = np.zeros((2, count))
         sign[0, :num_links] = -1
         sign[1, :num_links] = 1
         sign[0, num_links : num_links + num_nodes] = 1
         sign[0, num_links + num_nodes :] = -1
+        # Count the values of each router.
         num_values = np.zeros(num_nodes)
         for side in (0, 1):
             has_router = router[side] >= 0
@@ -367,8 +370,8 @@ def repaired_values(
     """Return the counters of an interval, repaired for the estimate of its matrix.
 
     Links whose two counters disagree are predicted, by a traffic matrix that explains the links
-    whose counters agree and, without past traffic, ingress and egress.  The vote on each value
-    counts the prediction like a further counter.
+    whose counters agree and, without past traffic, ingress and egress.  In the
+    weighted vote (:func:`repair`) this prediction is one more source of each value.
 
     Args:
         estimator: estimator with prior and routing; it is not changed.
@@ -429,6 +432,8 @@ def repaired_values(
     is_off = np.abs(values[num_links:] - predicted) > _BLAME_THRESHOLD * np.maximum(
         predicted, 10 * min_value
     )
+    # Ingress and egress of these routers: the prediction where it differs, else the counter; of
+    # other routers the outcome of the vote.
     blamed_external = np.where(has_reliable_links, is_off, repaired_counters.blamed_external)
     new_values[num_links:] = np.where(
         has_reliable_links, np.where(is_off, predicted, values[num_links:]), new_values[num_links:]

@@ -433,8 +433,8 @@ class Counting:
             """Send network, if it is new or has new paths, and interval to the worker; return its
             estimate.
             """
-            # A new worker does not know the network: send it with its history.  Later send new
-            # paths.
+            # A new worker does not know the network: send it with its measured matrices, newly read
+            # from disk.  Later send its paths when they have changed.
             process = self._running_worker()
             if process.growing_paths.get(key) is None:
                 matrices.refresh()

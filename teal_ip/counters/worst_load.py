@@ -75,7 +75,7 @@ def worst_load(
     """
     if (near is None) != (ball is None):
         raise InputError.invalid(
-            "worst_load", "ball", "near and ball are given together only", "give both, or neither"
+            "worst_load", "ball", "near and ball must be given together", "give both, or neither"
         )
     # Traffic is divided by the largest counter.
     num_demands = shares.shape[1]

@@ -272,6 +272,8 @@ def anneal(  # type: ignore[no-untyped-def]
 ):
     """Run moves of simulated annealing over IGP metrics; update the state and the incumbent.
 
+    The score is the log of the 10-norm of the link utilisations (:func:`norm_score`).
+
     S scenarios (sets of failed links, the first empty), M matrices, N nodes, E links.
 
     Args:
@@ -316,6 +318,7 @@ def anneal(  # type: ignore[no-untyped-def]
     # (S, M, E) loads after the move.
     trial_load = load.copy()
     current_score, _ = norm_score(load, inverse_capacity)
+    # A view of the metrics without failure, which accepted moves change.
     current_metric = metric[0]
     for _ in range(num_moves):
         # Propose a move.

@@ -91,9 +91,9 @@ def expand_capacity(
 ) -> tuple[Upgrade, Cuts]:
     """Find the cheapest expansion, in any amounts, to a certified gap, by Benders decomposition.
 
-    A round tests all scenarios at the master's optimum, enlarged by a quarter of the target gap.
-    The most violated ones are then tested alone, and cut, until they fit.  The smallest expansion
-    that carries the tested loads within the limit is an incumbent.
+    The most violated scenarios are tested alone, and their cuts added to the master, until they
+    fit.  Then all scenarios are tested at its optimum, enlarged by a quarter of the target gap; the
+    smallest expansion that carries these loads within the limit is an incumbent.
 
     Args:
         scenarios: matrices under failures that must fit.
@@ -120,6 +120,7 @@ def expand_capacity(
     num_rounds = 0
     # Smallest gap of the solver when all scenarios are tested: a small part of the target gap.
     finest_gap = max(_MIN_GAP, gap / 300)
+    # The first cuts are of the most violated scenarios, by the splits without failure.
     most_violated = tester.worst(master.point, _FIRST_FOCUS, time_limit)
     while True:
         # Test the most violated scenarios alone, and cut.
@@ -291,7 +292,7 @@ def expand_in_modules(
     size, price = np.array(sizes).T
     tester = Tester(scenarios)
     all_rows = np.arange(scenarios.num_scenarios)
-    # Cost of a module of each size on each cable (C J,).
+    # (C J,) cost of a module of each of J sizes on each of C cables.
     unit_cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     no_modules = np.zeros((scenarios.num_cables, len(size)), dtype=np.int64)
     incumbent = _Incumbent(no_modules, np.zeros(len(all_rows)))
@@ -304,6 +305,7 @@ def expand_in_modules(
         master_s = remaining_s / 2 if math.isfinite(time_limit.remaining_s) else remaining_s
         modules, new_bound = cheapest_modules(scenarios, cuts, size, price, master_s)
         bound = max(bound, new_bound)
+        # Gbit/s of the modules on each cable (C,).
         point = (modules * size).sum(1)
         # Test all scenarios; the modules are an incumbent if all fit.
         tested = tester.test(point, all_rows, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
@@ -335,6 +337,7 @@ def expand_in_modules(
         num_rounds,
         len(cuts),
         time.perf_counter() - begin,
+        # Whether the target gap is reached, up to rounding.
         incumbent.is_within(max(gap, 1e-6), min(bound, incumbent.cost)),
         modules=modules,
     )

@@ -224,9 +224,10 @@ def _cost_by_growth(plan: UpgradePlan) -> Chart:
     return Chart(
         "cost_by_growth",
         "Cost against growth",
-        "Cost of the cheapest expansion in any amounts, for other growth factors of all demands.  "
+        "Cost of the cheapest expansion with continuous capacities (no modules), for other growth "
+        "factors of all demands.  "
         "The difference of the curves is the cost of protection against failures.",
-        "factor of demands",
+        "growth factor of the demands",
         "cost",
         tuple(curves),
     )

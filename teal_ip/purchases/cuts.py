@@ -57,9 +57,7 @@ class Cuts:
         return len(self.needed)
 
     def rhs(self, growth: float = 1.0) -> FloatArray:
-        """Return the right-hand sides (n,), growth * needed - existing, with all demands multiplied
-        by a factor.
-        """
+        """Return right-hand sides (n,), growth * needed - existing, for demands times growth."""
         return growth * self.needed - self.existing
 
     def add(self, more: Cuts) -> None:

@@ -587,6 +587,7 @@ def expand_for_hose(
             and not end.is_over
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
+            # A worse matrix is written into `worst`.
             limit = _prove_limits(
                 network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
             )

@@ -41,13 +41,12 @@ _ROUNDING = 1e-9
 
 
 def igp_loads(task: UpgradeTask, scenarios: Scenarios, built: FloatArray) -> FloatArray:
-    """Return the link loads (S, E), Gbit/s, on the IGP's shortest paths, converged after each
-    failure.
+    """Return the link loads (S, E), Gbit/s, on the IGP's shortest paths after it has converged.
 
     Args:
         task: supplies the network and its failures.
         scenarios: every matrix without failure, and under each of the task's failures in turn.
-        built: (C,) above 0 for the new cables that exist.
+        built: (C,) above 0 for each candidate cable that is built.
     """
     is_built = (built > 0)[scenarios.cable]
     return _route(task, _dag(task), scenarios, task.failures, is_built)[0]

@@ -69,7 +69,7 @@ class Offer:
 
 
 def offer(config: UpgradeOptions, topology: Topology) -> Offer:
-    """Return the network with its candidate cables, costs and limits.
+    """Return the cables that can be expanded, existing and candidate, with their costs and limits.
 
     Args:
         config: the settings.
@@ -403,6 +403,7 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
         config.program, num_paths=1 if is_igp else config.num_paths
     )
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
+    # The latest matrices are held back for --replay.
     first_traffic = all_traffic.part(0, planned_matrices(all_traffic, config))
     instance = instance_of(network, first_traffic, program_config, notify, deadline)
     network_offer = offer(config, instance.topology)
@@ -410,14 +411,15 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
     if network_offer.candidates:
         paths = _with_candidate_paths(config, instance.paths, network_offer.topology)
         instance = dataclasses.replace(instance, topology=network_offer.topology, paths=paths)
-    # Matrices to plan for; calibration scales all of them.
+    # Matrices to plan for, evenly spaced over the traffic; calibration scales all of them.
     num_matrices = instance.traffic.num_matrices
     rows = _planned_rows(config, num_matrices)
     planned_traffic = _calibrated(config, all_traffic, instance.traffic)
     instance = dataclasses.replace(instance, traffic=planned_traffic)
     matrices = planned_traffic.read(rows)
     failures = failures_of(config, network_offer.topology)
-    # Add surviving paths here, once, and not for each block of matrices.
+    # Add a path to each demand whose candidate paths all fail together: here, once, and not for
+    # each block of matrices.
     instance = instance.surviving([failure.links for failure in failures], notify)
     return UpgradeTask(
         config,

@@ -78,7 +78,7 @@ def schedule(
     notify: Callable[[str], None] | None = None,
     cuts: Cuts | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
-    """Plan the expansion of each period over optimal splits.
+    """Plan the expansion of each period, with the best splits in each scenario.
 
     Args:
         scenarios: matrices under failures, with today's demands.
@@ -103,7 +103,9 @@ def schedule(
         upgrade = expand_in_modules(last_scenarios, cuts, sizes, deadline=deadline)
     size = np.array([amount for amount, _ in sizes]) if sizes else None
     price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
+    # Expansion of the following period, an upper bound on that of each earlier one.
     next_expansion = upgrade.bought if upgrade.modules is None else upgrade.modules
+    # The last period has the whole expansion.
     period_by_growth = {
         largest_growths[-1]: Period(
             largest_growths[-1],
@@ -268,7 +270,7 @@ def _plan_period(
     unit_size = np.ones(1) if size is None else size
     unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
     upper_bounds = next_expansion.reshape(scenarios.num_cables, -1)
-    # Cut until no scenario is proven not to fit.
+    # Cutting planes: add the violated Benders cuts and solve again, until no cut is violated.
     for _ in range(_MAX_ROUNDS):
         chosen = (
             upper_bounds
@@ -284,7 +286,8 @@ def _plan_period(
     needed = np.minimum(
         np.maximum(scenarios.needed(tested.load), point), (upper_bounds * unit_size).sum(1)
     )
-    # Splits within the solver's gap may need more than the cuts: enlarge, up to the next period.
+    # The splits of the test are optimal within the solver's gap only, and may need more than the
+    # cuts require: enlarge, up to the expansion of the next period.
     if size is None:
         point = needed
         chosen = needed[:, None]

@@ -308,10 +308,11 @@ def _expand(
 
     Returns:
         the expansion, its cuts, its scenarios (with added paths), and, with modules, the expansion
-        in any amounts, else None.
+        of the continuous relaxation (any amounts), else None.
     """
     config = task.config
     if config.routing == "ecmp":
+        # No cuts: shortest-path routing is searched by enumeration, not by Benders decomposition.
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         upgrade = expand_for_igp(task, scenarios, config.sizes, task.failures)
         continuous = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None

@@ -239,12 +239,14 @@ class Tester:
         loads = problem.loads(solution.splits)
         load[block] = loads.numpy()
         utilisation[block] = problem.utilisation_of(loads).amax(1).numpy()
-        # Cuts of the dual prices, which are 0 on links without capacity.
+        # Dual prices, 0 on links without capacity, and their Benders cuts: the capacity must be
+        # worth at least the cost of all demands on cheapest paths.
         prices = torch.where(
             problem.capacity > 0, solution.prices.clamp(min=0).nan_to_num(), 0.0
         ).numpy()
         needed = cheapest_cost(problem, prices)
         new_cuts = make_cuts(scenarios, rows[block], prices, needed)
+        # Scenarios whose cut the expansion violates do not fit; keep these cuts.
         is_violated = new_cuts.lacking(added_capacity) > 0
         violated[block[np.isin(rows[block], new_cuts.row[is_violated])]] = True
         cuts.add(new_cuts.select(np.flatnonzero(is_violated)))

@@ -255,7 +255,7 @@ class _KktProgram:
         """Return the constraints of the integer program.
 
         With x_d Gbit/s and pi_d the path price of demand d, y_e link prices, a_i duals of the
-        limits l of sums R x, X, P and A largest values, and z_d and v_i binary:
+        hose limits R x <= l, big-M constants X and A, and z_d and v_i binary:
 
             pi_d <= sum over e in p of y_e      for each live path p of demand d
             R x <= l,   R'a >= pi               x is in the hose, and a is feasible for its dual

@@ -92,7 +92,7 @@ def read_prometheus(path: Path) -> Any:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError.invalid(
-            str(path), "", f"not readable as JSON of a Prometheus range query ({error})"
+            str(path), "", f"not readable as JSON response of a Prometheus range query ({error})"
         ) from None
     rows = list(_response_rows(document, str(path)))
     if not rows:

@@ -176,7 +176,7 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
         raise InputError.invalid(
             "--growth-per-year",
             "fit",
-            f"the history has {len(day_index)} full days in a span of {span}",
+            f"only {len(day_index)} full days in {span} days of history, too few for a fit",
             f"use traffic of at least {_MIN_DAYS} days, or give a number such as 0.3",
         )
     # Mean total traffic of each of these days.
@@ -194,7 +194,8 @@ def _daily_means(traffic: TrafficMatrices) -> tuple[Int64Array, FloatArray, int]
 def _interval_half_width(
     residual: FloatArray, centred: FloatArray, degrees_of_freedom: int
 ) -> float:
-    """Return the half width of the confidence interval of a slope, with autocorrelated residuals.
+    """Return the half width of the 90% confidence interval of a slope, with autocorrelated
+    residuals.
 
     It is t_q sqrt(f s^2 / sum(centred^2)), with the residual variance s^2, the inflation
     f = (1 + rho) / (1 - rho) by the lag-1 autocorrelation rho, and the 95% quantile t_q of
@@ -208,7 +209,7 @@ def _interval_half_width(
     residual_square = float(residual @ residual)
     num_days = len(residual)
     variance = residual_square / degrees_of_freedom / float(centred @ centred)
-    # Lag-1 autocorrelation, corrected for its bias.
+    # Lag-1 autocorrelation r, corrected for its bias: E[r] = rho - (2 + 4 rho) / n.
     rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
     # The inflation also reduces the number of independent days, and so the degrees of freedom.

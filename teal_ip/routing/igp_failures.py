@@ -147,7 +147,8 @@ def reroute(  # type: ignore[no-untyped-def]
         lost: (M,) Gbit/s; the demand of nodes that lose their path is added.
         scratch: scratch arrays of :func:`new_reroute_scratch`.
     """
-    # The arrays of the named tuples.
+    # The arrays of the named tuples.  The next hops of the node order[t, i] are the links
+    # arc[t, arc_start[t, i]:arc_start[t, i + 1]], with its traffic shares split.
     distance, order, reached, arc_start, arc, split = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
     node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
@@ -162,7 +163,8 @@ def reroute(  # type: ignore[no-untyped-def]
                 first_position = min(first_position, node_position[t, tail[e]])
         if first_position == nodes:
             continue
-        # Classify the nodes, and compute the new distances of affected ones.
+        # Classify the nodes up to the last one that loses a next hop, and compute the new distances
+        # of affected ones.
         last_position, num_affected = _classify_nodes(
             t, first_position, order, reached, arc_start, arc, head, is_failed, node_kind, affected
         )

@@ -73,7 +73,7 @@ class Tunnels:
                 "no path with a rate above 0 between nodes that have traffic",
                 "use the allocation of this network and traffic",
             )
-        # Split ratios: rate over the sum of the demand's rates; incidence matrix of tunnels and
+        # Split ratios are rates over the total of the demand; the incidence matrix is tunnels by
         # links.
         tunnel_demand = np.array([demand for demand, _ in rates])
         rate = np.array(list(rates.values()))

@@ -392,11 +392,11 @@ def _add_cheapest(
     cost: FloatArray,
     demand_prices: FloatArray,
 ) -> int:
-    """Add the columns that save most at given prices; return the number of new columns.
+    """Add the columns with the largest savings (reduced costs); return the number of new columns.
 
-    Saving of demand d with target t and source s:
+    Saving of demand d with target t and source s, whose shortest paths have the price(s to t):
 
-        demand[d] (price(s to t) - cost[d])               if theta is minimised
+        demand[d] (price(s to t) - cost[d])               if the largest utilisation is minimised
         demand[d] (1 - cost[d]) - demand_prices[d]        if the flow is maximised
 
     Args:

@@ -264,6 +264,7 @@ def solve_two_segments(
     problem = SegmentProblem.of(
         dag, pairs, demand, balances=config.objective == "max_link_utilisation"
     )
+    # Demand without a path (``reaches`` has the target first).
     unroutable = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
     if unroutable > 0:
         notify(f"{unroutable:.6g} Gbit/s of demand has no path and is excluded")
@@ -272,7 +273,7 @@ def solve_two_segments(
         if config.igp_alone
         else _solve(problem, config, deadline, notify)
     )
-    # Few policies, then one list per demand, with a time limit of their own without --deadline.
+    # Limit the policies, then select one list per demand; without --deadline in at most _EXTRA_S.
     extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
     routing, max_utilisation = _with_few_policies(problem, split_result, config, extra_deadline)
     if config.one_list:

@@ -423,7 +423,7 @@ class _IntegerModel:
         self._fixed_rows = self._policy_constraints(policy_index)
 
     def _set_objective(self, num_policies: int) -> None:
-        """Set costs, integrality and upper bounds of the V variables.
+        """Set costs, integrality and upper bounds of the V variables: shares, policies and theta.
 
         The cost is theta, or the number of policies.
         """
@@ -438,7 +438,8 @@ class _IntegerModel:
         self._policy_counts = np.concatenate(
             [np.zeros(self._num_columns), np.ones(num_policies), [0.0]]
         )
-        # (V,) 1 for integer variables: all shares, which makes policies integers, or all policies.
+        # (V,) 1 for integer variables: with one list per demand its shares, whose sum bounds the
+        # policy from below; otherwise the policies.
         self._is_integer = (
             np.concatenate([np.ones(self._num_columns), np.zeros(num_policies + 1)])
             if self._one_list

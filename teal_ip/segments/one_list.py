@@ -142,10 +142,10 @@ def _improve(  # type: ignore[no-untyped-def]
     """Make up to ``max_moves`` moves of local search for one midpoint per demand; return their
     number.
 
-    With utilisation u[e] = load[e] / c[e] and U = max u, the objective is sum_e (u[e] / U)^p.  One
-    move reroutes one demand that crosses the most utilised link to its cheapest midpoint under the
-    prices (u[e] / U)^(p - 1) / c[e], the gradient of the objective up to a factor.  Of the demands
-    that are tried, the move that lowers the objective most is made.
+    With utilisation u[e] = load[e] / c[e], and U = max u before the move, the objective is
+    sum_e (u[e] / U)^p.  One move reroutes one demand that crosses the most utilised link to its
+    cheapest midpoint under the prices (u[e] / U)^(p - 1) / c[e], the gradient of the objective up
+    to a factor.  Of the demands that are tried, the move that lowers the objective most is made.
 
     Args:
         head: (E,) node where each link ends.
@@ -160,8 +160,8 @@ def _improve(  # type: ignore[no-untyped-def]
         max_moves: largest number of moves.
     """
     nodes, links, demands = dags.distance.shape[1], len(load), len(demand)
-    # (N, N), destination first: share of each segment's traffic on the most utilised link, and
-    # price of each segment.
+    # (N, N), at [destination, source]: share of the segment's traffic on the most utilised link,
+    # and price of the segment.
     busiest_share = np.empty((nodes, nodes))
     segment_price = np.empty((nodes, nodes))
     # (E,) link prices, and 1 for the most utilised link, else 0.

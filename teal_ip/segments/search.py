@@ -183,9 +183,7 @@ class _Search:
         self._reset_averages()
 
     def _reset_averages(self) -> None:
-        """Start new averages of the iterates, and store the current point as that of the last
-        restart.
-        """
+        """Reset the averages of the iterates, and make the current point the restart point."""
         self.share_total = np.zeros_like(self.share)
         self.y_total = np.zeros_like(self.y)
         self.num_averaged = 0
@@ -514,8 +512,8 @@ def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
 def feasible(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
     """Return split ratios that overload no link, and that use residual capacity.
 
-    Flow is admitted in rounds.  Each round divides the flow of a list that is not yet admitted by
-    the largest ratio of load to residual capacity of its links (if above 1), and admits the result.
+    Flow is admitted in rounds.  Each round admits the remaining flow of each segment list, divided
+    by the largest ratio of load to residual capacity of its links if that is above 1.
 
     Args:
         problem: two-segment program whose flow is maximised.

@@ -116,7 +116,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         _check("flex_algo", "cannot be combined with --ucmp", is_valid, "drop one of them")
 
     def _check_few(self) -> None:
-        """Raise InputError for options of few policies and one list that do not fit the others."""
+        """Raise InputError for limits on policies that do not fit the other options."""
         # Each of these options needs the objective max_link_utilisation and lists of one midpoint.
         is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
         is_two = self.max_segments == 2 and not self.adjacency
@@ -147,6 +147,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
             is_single = not (getattr(self, first) and getattr(self, second))
             problem = f"cannot be combined with --{first.replace('_', '-')}"
             _check(second, problem, is_single, "drop one of them")
+        # Parse the share, to raise InputError for invalid text.
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
 

@@ -109,7 +109,8 @@ class Step:
 
     def section(self) -> Section:
         """Return the section of the page: findings, table, and the command with more detail."""
-        # A step without a command is the input, whose section says "files" and "as read".
+        # The page prints "TRAFFIC: FACTS" below the title: here "COMMAND: has more detail", or
+        # "files: as read" for the input, which no command made.
         facts = "has more detail" + (f"; its results are in {self.page}" if self.page else "")
         headings, *lines = self.lines or [()]
         columns = [Column(heading, itemgetter(column)) for column, heading in enumerate(headings)]
@@ -460,7 +461,7 @@ def purchases_step(plan: UpgradePlan, options: SurveyOptions, growth: float) -> 
 
 
 def failures_text(options: SurveyOptions) -> str:
-    """Return the text for the failures of the options: every cable, and groups if there are any."""
+    """Describe the failures to examine: each cable, and each group if groups are given."""
     return "each single cable" + (" and each group" if options.groups is not None else "")
 
 

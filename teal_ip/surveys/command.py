@@ -85,6 +85,7 @@ class Survey:
         self._topology = topology_of(config)
         for note in self._topology.notes:
             notify(note)
+        # The network with the IGP metrics and failed links of the settings, and its shortest paths.
         self._installed, self._dag = load_igp(config, self._topology, notify)
         # Traffic is read before anything slow, so that an error is reported at once.
         self._traffic = self._matrices(config.traffic)
@@ -103,12 +104,13 @@ class Survey:
         )
         if not config.resume:
             remove_files(config.out, FILES)
-        # Write the input to OUT, where the commands with more detail read it.
+        # Write the input to OUT for the commands that analyse one question in more detail.
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
         if self._traffic is not None:
             self._save(TRAFFIC, self._traffic.scaled(config.growth))
         if history is not None:
             self._save(HISTORY, history)
+        # Restore the finished steps of an interrupted run.
         self.steps: dict[str, Step] = {
             entry["name"]: Step.from_json(entry["step"]) for entry in self._journal.entries("step")
         }

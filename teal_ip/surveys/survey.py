@@ -69,16 +69,16 @@ class SurveyReport:
 
     @property
     def metrics(self) -> MetricsReport | None:
-        """Few metric changes that reduce the largest utilisation most; None if the search
-        failed.
+        """Small set of metric changes that reduces the largest utilisation most; None if the
+        search failed.
         """
         report: MetricsReport | None = self.results_by_analysis["metrics"].report
         return report
 
     @property
     def policies(self) -> StaticReport | None:
-        """Few segment routing policies that reduce the largest utilisation most; None if the search
-        failed.
+        """Small set of segment routing policies that reduces the largest utilisation most; None
+        if the search failed.
         """
         report: StaticReport | None = self.results_by_analysis["policies"].report
         return report

@@ -238,7 +238,7 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
     Returns:
         option -> data of the condition, or the InputError why the network does not support it.
     """
-    # Sets of links that fail together, by the word that requests protection against them.
+    # Groups of links that fail together, by the value of the option that protects against them.
     inputs_by_word = {"cables": network.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
     for name, condition_type in OFFERS.items():
@@ -246,6 +246,7 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
             prepared[name] = condition_type.prepare(
                 network.ops, network.topology.num_links, inputs_by_word
             )
+        # Stored here, and raised for a request that names the condition.
         except InputError as error:
             prepared[name] = error
     return prepared

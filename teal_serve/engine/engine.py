@@ -518,7 +518,7 @@ class AllocationEngine:
         measurements: MeasurementHistory,
         end: float,
     ) -> CountedMatrix:
-        """Estimate the matrix of an interval from its counters, or check the sent matrix by them.
+        """Estimate the matrix of an interval from its counters, or check a sent one against them.
 
         Args:
             request: request with the counters.

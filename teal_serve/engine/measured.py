@@ -277,7 +277,7 @@ class MeasurementHistory:
         self.matrices = MeasuredMatrices(folder, len(pairs))
 
     def info(self) -> dict[str, Any]:
-        """Return number and times of the matrices, fields of ``responses.MeasuredInfo``."""
+        """Return the fields of ``responses.MeasuredInfo``: number and times of the matrices."""
         times = self.matrices.times
         return {
             "matrices": len(times),

@@ -360,7 +360,7 @@ class BatchResult:
 
     @functools.cached_property
     def assessment(self) -> Assessment:
-        """Validator's verdict and certified figures of the batch; cached for all its requests."""
+        """Validated status, value, bound and gap of each matrix; cached for all its requests."""
         return assess(
             self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices)
         )
@@ -709,8 +709,8 @@ class NetworkState:
             starter: model of the service; None for none.
             start: solver state to continue from; None for the last allocation of the network.
         """
-        # Get the solver with the warm-start state of this program from the LRU cache; its arrays
-        # are padded if paths were added.
+        # Get the solver with the warm-start state of this task, whatever its side conditions, from
+        # the LRU cache; its arrays are padded if paths were added.
         problem = self.problem(job.task, job.rates)
         program_key = job.task.network
         engines = self.shared.engines

@@ -122,6 +122,7 @@ class PathGrowth:
             if await self._extend_paths(name, entry, with_connecting_paths):
                 return
             await asyncio.sleep(pause_s)
+            # A newer link change has replaced the array of capacities, and has its own retries.
             if entry.is_gone.is_set() or self._reconnected_capacity.get(entry) is not capacity:
                 return
 

@@ -158,7 +158,9 @@ class Registry:
         self._max_networks = max_networks
         self._max_path_s = max_path_s
         self._kernels = kernels
+        # Entries by name of the network.
         self._networks: dict[str, RegistryEntry] = {}
+        # The time of a path search is estimated for one network at a time.
         self._estimate_lock = asyncio.Lock()
         # Running retries to store link changes, by name of the network.
         self._save_tasks: dict[str, asyncio.Task[None]] = {}

@@ -218,8 +218,8 @@ def solve_slice(
 
     Args:
         network_state: network of the chunks.
-        batch: chunks of one kind.
-        starter: current model; None for none.
+        batch: chunks that share one run: same network, program and gap.
+        starter: model that predicts starting splits and prices; None for none.
         slack: seconds until the queued requests must start to meet their deadlines. If another
             slice of this batch would take longer, the batch ends with its incumbent.
         has_new_request: returns whether a request has arrived during the slice; the slice then
@@ -228,7 +228,7 @@ def solve_slice(
     Returns:
         answer of each chunk; None if the chunk continues in another slice.
     """
-    # Continue the interruptible solve of the batch; restart it if capacities have changed.
+    # Continue the interruptible solve that the chunks share; restart it if capacities have changed.
     begin_time = time.perf_counter()
     run = batch[0].run
     if run is None or not np.array_equal(batch[0].capacity, network_state.capacity):  # type: ignore[arg-type]
@@ -257,12 +257,15 @@ def solve_slice(
     # and finish); it stays 0, for unknown, if the run ended by itself after some iterations.
     setup_s = 0.0
     if not run.advance(slice_s, should_pause):
+        # The run of an abandoned batch is not finished; its chunks leave the queue later.
         if is_abandoned() or may_pause():
             network_state.service_times.record_overrun(time.perf_counter() - begin_time, slice_s)
             return [None] * len(batch)
+        # Expire its deadline: the run returns its incumbent.
         finish_begin = time.perf_counter()
         run.finish()
         setup_s = run.first_step_s + time.perf_counter() - finish_begin
+    # A run without iterations is all set-up and finish.
     elif not run.result.iterations:
         setup_s = run.seconds
     # Answer the chunks, and update the service-time estimates.

@@ -275,9 +275,9 @@ class Store:
 
         Args:
             name: name of the network.
-            generation: registration to which the paths belong.
+            generation: identifier of the registration to which the paths belong.
             paths: previous paths of each demand, followed by the new ones.
-            expected_version: number of path additions of the previous path set.
+            expected_version: version of the path set that is extended: how often paths were added.
 
         Returns:
             whether the path set was stored; False if the stored version is not the expected one.

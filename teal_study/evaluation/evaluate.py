@@ -645,13 +645,14 @@ class Evaluation:
         return CaseResult(case.key, tuple(rows), usable_utilisations(problem, results))
 
     def _replay(self, problem: Problem, case: Case, rows: Sequence[Row]) -> None:
-        """Advance the online timelines of all schemes by a case of an earlier part of the run.
+        """Advance the online timelines of all schemes by a case that was run before a resume.
 
         Args:
             problem: problem of the case.
             case: the case.
             rows: its stored rows.
         """
+        # The online protocol (interval_s > 0) follows from the solve times of the offline rows.
         if self.interval_s and case.protocol is Protocol.OFFLINE:
             for row in rows:
                 if row.protocol == case.protocol and row.scheme in self._runners:

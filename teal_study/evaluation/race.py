@@ -111,7 +111,7 @@ def race(
     targets: Sequence[float] = TARGETS,
     notify: Callable[[str], None] = lambda _: None,
 ) -> list[RaceRun]:
-    """Run every scheme in every situation of every matrix, and return the metrics of all runs.
+    """Run every scheme in each of :data:`SITUATIONS` of every matrix, and return all metrics.
 
     A scheme that raises SolverError is reported to ``notify`` and excluded from further runs.
 
@@ -122,7 +122,7 @@ def race(
             last one.
         seed: seed of flash crowds and failures.
         targets: certified gaps to which PDHG runs.
-        notify: called with failures.
+        notify: called with the error of each scheme that raises one.
     """
     running: dict[str, Scheme] = dict(schemes)
     runs: list[RaceRun] = []

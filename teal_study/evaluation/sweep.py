@@ -396,7 +396,8 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
         summary = summary_of[settings, "cut"]
         return "-" if settings == _START else f"{summary.kept_start} of {summary.runs}"
 
-    # One row for each combination of settings, one column for each metric.
+    # One row for each combination of settings, one column for each metric.  Cut only: the
+    # model's splits, cut to fit the capacities without repair.  Own gap: by the model's own prices.
     columns = (
         Column("settings", str),
         Column("kept the start", kept_text),

@@ -326,6 +326,7 @@ class Quality:
 
     def of_row(self, row: Row) -> float:
         """Return the quality of a row: satisfied demand in %, or the value of the objective."""
+        # Only objectives with a metric of their own have a label.
         return row.value if self.objective.rules.measure_label else 100 * row.satisfied_demand
 
 
@@ -475,7 +476,7 @@ def _class_column(name: str) -> Column:
     """
 
     def satisfied(summary: Summary) -> float:
-        """Return the satisfied demand of the class under a scheme; NaN without this class."""
+        """Return the satisfied demand of this class under a scheme; NaN if the network lacks it."""
         return next(
             (
                 class_summary.satisfied_demand

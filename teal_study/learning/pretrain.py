@@ -276,6 +276,7 @@ class Pretrainer:
 
     def save(self, out: Path) -> None:
         """Save the checkpoint with the averaged weights, and the state for a resume."""
+        # The checkpoint: the averaged weights, for inference.
         self.task.save(
             out,
             self.average,
@@ -285,6 +286,7 @@ class Pretrainer:
             step=self.step,
             train_s=round(self.elapsed_s, 1),
         )
+        # The state for a resume: current and averaged weights, and the optimiser's moments.
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("average", self.average.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())

@@ -199,7 +199,7 @@ def max_batch_size(config: TrainOptions, problem: Problem) -> int:
 def _card_entry(
     config: TrainOptions, problem: Problem, traffic: TrafficMatrices, split: Split
 ) -> dict[str, Any]:
-    """Return the ``training`` entry of a model's card: data, effective settings, and versions."""
+    """Return the ``training`` entry of a model's card: resolved settings, data, versions."""
     names = (
         "calibrate",
         "objective",
@@ -212,7 +212,7 @@ def _card_entry(
         "select",
         "validate_every",
     )
-    settings = {name.rstrip("_"): getattr(config, name) for name in names}
+    settings = {name: getattr(config, name) for name in names}
     return settings | {
         "topology": problem.topology.name,
         "topology_key": problem.topology.content_key(),
@@ -300,15 +300,15 @@ class Trainer:
         self.model.to(problem.demand.device).train()
         self.state = TrainState()
         self._budget = Budget(self.budget_s, config.max_steps)
-        # Score of the checkpoint on disk; a validation after the last step may exceed the state's
-        # best.
+        # Score of the checkpoint on disk.  It may exceed ``state.best``, which leaves out the
+        # validation after the last step.
         self._saved_score = Score(-math.inf, math.inf)
         # (V, 2) scores of the initial model, which better weights must beat significantly; empty
         # for random initial weights, and before the first validation.
         self._start_scores = torch.empty(0, 2, dtype=torch.float64)
-        # Sampled demands of a matrix (0: all), changes to the matrices of a step, rows of a
-        # validation, and matrices that are processed at once.
+        # Number of demands that are sampled from each matrix; 0 for all.
         self._sample = sample_size(config, problem)
+        # Data augmentation, rows of the validation matrices, and size of a micro-batch.
         self._augmentation = Augmentation(config.augment, self._sample)
         self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
@@ -321,6 +321,7 @@ class Trainer:
             -1,
             self.split.train,
         )
+        # Reads the batch of the next step during the current one.
         self._ahead = ReadAhead(self._read)
         self.start_anew()
 

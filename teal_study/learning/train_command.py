@@ -119,7 +119,7 @@ def _clear(options: TrainOptions) -> None:
 
 
 def _report(config: TrainOptions, instance: Instance, state: TrainState) -> TrainReport:
-    """Measure the gain of a finished run; write it to the card and to ``run.json``.
+    """Measure the gain of a finished run; write it to the model card and to ``run.json``.
 
     Args:
         config: settings.
@@ -134,7 +134,8 @@ def _report(config: TrainOptions, instance: Instance, state: TrainState) -> Trai
     gain = None
     # Without a card no validation had a finite score.
     if (config.out / MODEL_CARD).is_file():
-        # The weights on disk may be those after the last step, which the state does not count.
+        # The state omits the validation after the last step: take the step of the saved weights
+        # from the model card; 0 stands for the initial weights.
         card = json.loads((config.out / MODEL_CARD).read_text(encoding="utf-8"))
         state = dataclasses.replace(state, best_step=card["step"])
         part, rows = gain_rows(config, problem, instance.split)

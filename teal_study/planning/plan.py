@@ -311,9 +311,10 @@ class _SolvedBlock:
             rows: indices of the matrices.
             target: target gap to the bound over all paths.
         """
+        # Path slots of these matrices: their number times D K (``leaf`` is (D, K)).
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MAX_SLOTS:
             return self
-        # Start from the paths that earlier column generation added.
+        # Start from the paths of the latest column generation; its problem is ``extended[-1][1]``.
         known_paths = self.extended[-1][1].paths if self.extended else self.problem.paths
         part = _select_rows(self.problem.with_paths(known_paths), rows)
         last = complete(generating_columns(part, target=target, max_rounds=_MAX_ROUNDS))

@@ -46,7 +46,7 @@ class PlanOptions(ProgramFileConfig):
             raise InputError.invalid(
                 "--pairs",
                 "",
-                "pairs are ranked by the losses of single cables, which are not among --failures",
+                "pairs are ranked by the traffic that single cables lose: --failures needs cables",
                 "add --failures cables",
             )
         require(self, "limit", "an integer >= 0", self.limit >= 0)

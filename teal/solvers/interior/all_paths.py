@@ -208,11 +208,12 @@ def generating_columns(
             if last_round.gap <= target or not last_round.serves_all or deadline.is_over:
                 break
     paths, splits = add_columns(problem.paths, last_round.columns, last_round.share)
-    # Under least_cost the bound is on the value of serving all demand less its cost; without that
-    # value it becomes minus a lower bound on the cost.
+    # Under least_cost the master's bound is on (value of all demand - cost), at the raised cost of
+    # unserved demand; subtract this value to bound minus the cost.
     full_value = 0.0
     if demands.serves_all:
         full_value = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)
+    # In order: paths, splits, prices, bound, iterations, and whether the target was reached.
     return AllPathsSolution(
         paths,
         splits,

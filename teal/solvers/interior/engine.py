@@ -276,6 +276,7 @@ def _solve_batch(
         splits (B, D, K), dual prices (B, E), iterations (B,), and columns (B, 2): those at the end
         of the search, and all of the program.
     """
+    # Prices lie on a simplex where the largest utilisation is minimised: then no demand is shed.
     mask = problem.ops.mask
     sheds = not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
@@ -285,9 +286,10 @@ def _solve_batch(
         feasible_splits = project(problem, state.splits.to(torch.float64), refill=0)
         splits[:] = feasible_splits.reshape(problem.batch, -1).numpy()
         prices[:] = state.prices.numpy()
-    # Gap of the kernel: small networks are solved further than asked, since an iteration is cheap.
     iterations = np.zeros(problem.batch, np.int64)
+    # Columns selected, and all columns, of each matrix.
     columns = np.zeros((problem.batch, 2), np.int64)
+    # Gap of the kernel: small networks are solved further than asked, since an iteration is cheap.
     if problem.paths.scan_size <= SMALL_SCAN and type(problem.demand_set) in (
         AtMostOne,
         ExactlyOne,
@@ -317,14 +319,23 @@ def _solve_batch(
                 on_threads=not is_parallel_by_matrix,
             )
             return
-        # False: solutions that shed demand count, too.
+        # A solution may shed demand.
+        must_serve_all = False
         iterations[b] = solve_one(
-            program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
+            program,
+            sheds,
+            must_serve_all,
+            kernel_gap,
+            max_iterations,
+            splits[b],
+            prices[b],
+            start,
+            stop,
         )
 
     if first is not None and problem.batch == 1:
-        # The program is built already: demands outside it have the splits of the presolve, the
-        # others those of the warm start.
+        # The program is built already.  Demands that the presolve removed get its splits; the slots
+        # of the program keep those of the warm start.
         program, fixed_splits = first.presolved
         block_slots = program.slot[program.slot >= 0]
         block_splits = splits[0, block_slots]
@@ -422,13 +433,14 @@ def warm_up(*, is_large: bool = False) -> None:
 
 @functools.cache
 def _warm_up_selection(*, is_large: bool) -> None:
-    """Compile or load the kernels of a search over selected columns.
+    """Compile or load the kernels of column selection (:mod:`teal.solvers.interior.selection`).
 
     Args:
         is_large: load the kernels of programs that run on all threads, instead of the others.
     """
     from teal.solvers.pdhg.fused.warm_up import three_nodes
 
+    # Any small program compiles the kernels; splits and prices are scratch.
     problem = three_nodes()
     program, splits = FirstProgram(problem).presolved
     prices = np.zeros(problem.capacity.shape[1])
@@ -449,8 +461,9 @@ def warm_up_for(num_columns: int, *, may_select: bool) -> None:
     """Compile or load the kernels that a program of at most ``num_columns`` columns may call.
 
     Args:
-        num_columns: number of path slots.
-        may_select: whether a linear value is maximised, so that a search may select columns.
+        num_columns: D K, the largest possible number of columns.
+        may_select: whether a linear value is maximised, so that a search may start from a
+            subset of the columns.
     """
     is_large = may_be_large(num_columns)
     warm_up()

@@ -220,14 +220,14 @@ class Master:
         if self._last_round is None and self._start is not None:
             first_round = self._certified_start(self._start)
             yield
-            # The start may have the target gap already.  Else the first master is over the columns
-            # with large shares, and cheaper paths.
-            # Unserved demand would lower the utilisation.
+            # The start may have the target gap already.  A utilisation counts only if all demand is
+            # served, since unserved demand would lower it.
             is_complete = not self._demands.balances or self._all_served()
             if first_round.gap <= target and is_complete:
                 if report is not None:
                     report(first_round)
                 return first_round
+            # Else the first master is over the columns with large shares, and cheaper paths.
             self._keep_large_shares()
             self._exchange_columns(False)
         elif self._last_round is None:
@@ -250,8 +250,8 @@ class Master:
             is_out_of_budget = deadline.is_over or index == max_rounds - 1
             last_round = self._last_round = self._certified_round(value)
             gap = last_round.gap
-            # Links filled by the solution get rows; overloaded links without a row make it
-            # infeasible.
+            # Nearly full links get capacity rows in the next master; an overloaded link without a
+            # row makes this solution infeasible.
             is_feasible = self._add_filled_rows(last_round.share)
             # A larger gap than before means that dropped columns are missing: drop no more.
             self._may_drop_columns &= gap <= previous_gap
@@ -264,7 +264,7 @@ class Master:
                 )
             if report is not None:
                 report(last_round)
-            # Without a new path, a master solved to its smallest gap would not change any more.
+            # Stop without a new path if the master had its smallest gap: nothing would change.
             is_final_target = master_gap <= _TARGET_FACTOR * target
             if is_last or (is_final_target and is_feasible and not last_round.added):
                 break
@@ -310,10 +310,10 @@ class Master:
             self._share /= path_maxima(self._columns, np.maximum(utilisation, 1.0))
 
     def _keep_large_shares(self) -> None:
-        """Drop the columns with small shares, and scale up the others of the demand.
+        """Drop the columns with small shares, and scale up the other columns of the same demand.
 
-        An interior solution spreads flow over all paths of equal cost; a master over a part of them
-        is solved sooner.  Demands without any share keep all their columns.
+        An interior-point solution spreads flow over all paths of equal cost; the master problem
+        over fewer paths is solved sooner.  Demands without flow keep all their columns.
         """
         count = np.diff(self._columns.path_ptr)
         demand = self._demand
@@ -323,10 +323,12 @@ class Master:
         total = self._demand_totals(self._share)
         kept_total = self._demand_totals(np.where(is_kept, self._share, 0.0))
         scale = np.divide(total, kept_total, out=np.ones(len(count)), where=kept_total > 0)
+        # Drop columns and add none.
         no_columns = np.zeros(len(count) + 1, np.int64), np.zeros(0, np.int32)
         self._columns, self._share = replace_columns(
             self._columns, self._share * scale[demand], is_kept, *no_columns
         )
+        # The scaled shares may overload links: make them feasible, and compute their gap.
         self._fit_capacities()
         self._last_round = self._round(self._value(self._column_value()))
 
@@ -529,7 +531,8 @@ class Master:
         return unit_values - path_sums(columns, demands.cost)
 
     def _value(self, column_value: FloatArray) -> float:
-        """Return the value less cost of the shares, or minus the largest link utilisation.
+        """Return the objective of the shares: value less cost; where the largest utilisation is
+        minimised, minus this utilisation.
 
         Args:
             column_value: (P,) value of a Gbit/s on each column.

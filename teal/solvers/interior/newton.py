@@ -182,7 +182,8 @@ def accumulate_schur(
     # (n,) these sums in the order of the block's rows, packed at the front.
     block_sum = np.empty(rows)
     for g in range(first_block, end_block):
-        # delta starts with the term of the unserved share s: s / (z_s + s * curvature).
+        # delta starts with the term of the unserved share s with dual z_s, s / (z_s + s *
+        # curvature); the curvature is that of a concave utility, 0 for a linear one.
         squared_rate = program.rate[g] * program.rate[g]
         delta = (
             point.unserved[g] / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
@@ -200,6 +201,7 @@ def accumulate_schur(
             update_factor = squared_rate * scaling[q]
             begin = program.row_ptr[q]
             end = program.row_ptr[q + 1]
+            # Without coefficients (empty array) all of them are 1.
             if len(coefficient) > 0:
                 for i in range(begin, end):
                     row = schur[program.row[i]]
@@ -215,6 +217,7 @@ def accumulate_schur(
                         row[program.row[j]] += update_factor
         # Rank-one update -v v' / delta over the rows of the block, which ascend.
         block_delta[g] = delta
+        # The sums are v / rate: rate^2 is part of the factor.
         factor = squared_rate / delta
         first_row = program.block_row_ptr[g]
         num_block_rows = program.block_row_ptr[g + 1] - program.block_row_ptr[g]

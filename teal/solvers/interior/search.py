@@ -306,8 +306,9 @@ def _dual_bound(
     """Return the Lagrangian dual bound of link prices.
 
     With shedding it is an upper bound on the value: c' y plus the sum over blocks of the largest
-    profit max(0, value - A' y), with the link capacities c.  Without shedding it is a lower bound
-    on the largest utilisation: the sum over blocks of the smallest A' y, divided by c' y.
+    profit max(0, value - A' y), with the capacities c and the loads A of the columns.  Without
+    shedding it is a lower bound on the largest utilisation: the sum over blocks of the smallest
+    A' y, divided by c' y.
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
@@ -341,7 +342,9 @@ def _dual_bound(
                 best_profit = max(best_profit, program.column_value[q] - path_price[q])
             profit += best_profit
     if sheds:
+        # Demands outside the blocks, and the constant of stepped values, add to the bound.
         return capacity_term + profit + program.fixed_value + program.step_offset
+    # Without shedding column values are 0: -profit is the sum of the cheapest path prices.
     return -profit / capacity_term
 
 
@@ -676,7 +679,8 @@ def solve(
         program: presolved program of one matrix.
         sheds: whether demand may be shed: the value is maximised; else all demand is served and the
             largest link utilisation is minimised.
-        must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
+        must_serve_all: with ``sheds``, whether incumbents must serve all demand all the same: only
+            iterates scaled to serve all count, and bounds may rely on it.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
         splits: (D K,) share of its demand on each path k of demand d: feasible splits of a warm
@@ -689,7 +693,7 @@ def solve(
     Returns:
         number of iterations.
     """
-    # Without demand, or without a link that can bind, the solution is explicit.
+    # Without demand, or without a link that can bind, the solution has a closed form.
     if len(program.rate) == 0 or len(program.capacity) == 0:
         fill(0.0, prices)
         _write_unconstrained_shares(program, splits)
@@ -702,6 +706,7 @@ def solve(
     while not is_done:
         if iterations >= max_iterations or stop[0]:
             break
+        # iterate returns whether the Newton step made progress.
         if iterate(program, sheds, point, work):
             iterations += 1
         elif is_warm:
@@ -992,7 +997,8 @@ class ThreadedNewton:
         # The lower triangle of S in row order is the upper one of LAPACK's column order.
         _, info = dpotrf(work.schur.T, lower=0, overwrite_a=1, clean=0)
         if info:
-            # S is numerically singular: the kernel drops dependent rows.
+            # S is numerically singular, and LAPACK has overwritten it: assemble it again for a
+            # factorisation that drops dependent rows.
             self._assemble_schur(point, work)
             _cholesky_kernel(work.schur)
         return bool(_predict_and_correct_kernel(self._program, self._sheds, point, work))

@@ -242,7 +242,7 @@ class DenseEngine:
             is_best_prices: (B,) bool, matrices with new incumbent prices.
         """
         new_prices = self._prices(self._last_step().dual)
-        # Prices of the trivial bound.
+        # The first call stores the splits of the check; prices of 0 prove the trivial bound.
         zero_prices = torch.zeros_like(new_prices)
         splits, incumbent_prices = (
             (self._checked_splits, zero_prices) if self._incumbent is None else self._incumbent

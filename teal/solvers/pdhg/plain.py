@@ -36,7 +36,8 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
 
     Args:
         problem: B matrices.
-        scale: scale S of the objective (B, 1), and h (B, D, 1 or K) and m (B, E) of the step sizes.
+        scale: scale S of the objective (B, 1); ``inverse_capacity_sum`` h (B, D, 1 or K) and
+            ``full_path_utilisation`` m (B, E), to which step sizes are inversely proportional.
         point: iterate z: splits w (B, D, K) and dual variables y (B, E).
         primal_weight: (B,) omega, the factor of dual step sizes.
     """
@@ -47,7 +48,8 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     unprojected = point.splits + (scaled_value - scaled_price) * primal_step
-    # Step sizes of each path, where they differ.
+    # For the projection: the metric diag(1 / slope), None for one step size per demand; and the
+    # change of a split by a value per Gbit/s.
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
     unit_step = primal_step / scale.objective_scale[..., None]
     splits = problem.demand_set.project(unprojected, problem.path_mask, slope, unit_step)

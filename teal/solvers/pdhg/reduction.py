@@ -166,8 +166,8 @@ class Reduction:
 
         Args:
             reduced: result of the presolved program.
-            target_gap: target gap; a gap that the original program does not reach is reported as
-                lost to rounding.
+            target_gap: target gap; a matrix that reaches it in the presolved program only is
+                reported as stopped by rounding (``Stop.ROUNDING``).
         """
         # Includes programs whose demand and capacity are all usable.
         if self.problem is self.original:
@@ -265,8 +265,11 @@ def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def _power_of_two_unit(largest: Tensor) -> Tensor:
-    """Return the smallest power of two above each entry; 1 for 0 and for ordinary magnitudes."""
+    """Return the unit by which quantities are divided, without rounding: the smallest power of two
+    above the largest of them; 1 if that is 0 or within _ORDINARY_MAGNITUDES.
+    """
     min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
+    # x = m 2^exponent with 0.5 <= m < 1; the clamp keeps 2^exponent finite and normal.
     exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
     is_ordinary = ((largest >= min_magnitude) & (largest <= max_magnitude)) | (largest <= 0)
     return torch.where(

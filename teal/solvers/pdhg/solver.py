@@ -122,7 +122,7 @@ class Pdhg:
             limits: target and limits.
 
         Raises:
-            InputError: the form does not support the program.
+            InputError: no kernels of the requested form support the program.
         """
         dtype = iteration_dtype(problem, limits.gap, self._dtype)
         # ``lanes``: number of matrices that the kernels solve at once.

@@ -346,6 +346,7 @@ class ClassRows:
         program = self._program(class_index)
         prices = finite_prices(prices)
         amount = self._amounts(class_index) * program.routable[:, None]
+        # Without prices the bound is the demand of the class.
         if not bool(prices.any()):
             return amount[:, -1].sum(1)
         # Cost of the cheapest path of each row at these prices, the same for all classes.

@@ -229,8 +229,8 @@ def tasks(
     Args:
         problem: B matrices under priority.
         gap: target gap of every class: (bound - value) / bound.
-        knows_value_steps: whether the solver accepts piecewise constant marginal values, so that
-            the classes of a pair share a row.
+        knows_value_steps: whether the solver accepts piecewise linear concave values, so that the
+            classes of a node pair become one demand.
         start: warm start, splits and prices; None for a cold start.
     """
     # HiGHS may finish small problems on the CPU.
@@ -245,8 +245,8 @@ def tasks(
     best_figures = figures
     for remaining_programs in range(sequence.num_classes + _MAX_RESOLVES, -1, -1):
         max_gap = float(figures.gap.max())
-        # Update the incumbent; it may be better than the last result, since a larger r reduces the
-        # accuracy of lower classes.
+        # Update the incumbent; it may be better than the last result, since a larger ratio r of the
+        # values of successive classes reduces the accuracy of lower classes.
         if max_gap < float(best_figures.gap.max()):
             splits = sequence.splits
             prices = sequence.prices

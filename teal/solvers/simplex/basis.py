@@ -168,13 +168,14 @@ def ftran(program: Program, basis: Basis, column: int, out: FloatArray) -> None:
 
 @summing_kernel
 def update_basis(basis: Basis, position: int, column: int, entering: FloatArray) -> None:
-    """Replace the column of W at a position; update the inverse and the norms of its rows.
+    """Replace a column of the working basis W; update its inverse, and the squared norms of the
+    rows of the inverse.
 
     Args:
         basis: the basis (written).
         position: position of the leaving column.
         column: the entering column.
-        entering: (n,) u of the entering column (:func:`ftran`).
+        entering: (n,) u, the entering column in terms of W (:func:`ftran`).
     """
     num_rows = len(entering)
     leaving = basis.column[position]
@@ -323,10 +324,10 @@ def crash(
 
 @inner_kernel
 def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> FloatArray:
-    """Return (n,) the prices of rows that have one: the higher, the sooner their slacks leave.
+    """Return (n,) the price of each row; slacks leave the basis in descending order, not at 0.
 
-    A vertex has as many flows beside its keys as rows with a price.  The small prices of other
-    points are inexact, and count as 0.
+    At a vertex as many paths outside the keys carry flow as rows have a price.  With many more, the
+    start is not a vertex, so that its small prices are inexact and count as 0.
 
     Args:
         program: the program.

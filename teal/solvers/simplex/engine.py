@@ -100,7 +100,7 @@ class DualSimplex:
 
         Args:
             problem: B matrices of a program that :func:`accepts` allows.
-            start: start of the search; a model is not asked.
+            start: warm start; its model is not used.
             limits: target and limits; ``max_iterations`` counts the pivots of a matrix.
 
         Raises:
@@ -115,11 +115,13 @@ class DualSimplex:
                 "use engine auto",
             )
         exact = problem if problem.demand.dtype == torch.float64 else problem.to(torch.float64)
+        # Allow a pause before the pivots, which only the deadline interrupts.
         yield
         stop = np.zeros(1, np.bool_)
         max_pivots = min(limits.max_iterations, _MAX_PIVOTS_PER_ROW * exact.capacity.shape[1])
         with ends_at(limits.deadline, stop):
             splits, prices, pivots = _solve_batch(exact, start.state, limits, max_pivots, stop)
+        # Without a warm start interior points give the first basis.
         self.detail = Origin.INTERIOR if start.state is None else start.origin
         result = certified_result(
             exact,

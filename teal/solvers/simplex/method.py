@@ -118,7 +118,8 @@ def optimise(
     _set_tolerances(program, work)
     pivots = 0
     for _ in range(_MAX_ATTEMPTS):
-        # A dual feasible start: the best keys at the prices of the basis, then shifted costs.
+        # Dual feasible start: the best key column of each block (generalized upper bounding) at the
+        # prices of the basis, then shifted costs.
         _copy_costs(program, work)
         _compute_prices(program, basis, work)
         _choose_keys(program, basis, work, dual_tolerance)
@@ -136,7 +137,8 @@ def optimise(
             pivots += count
         if status == _LIMIT:
             return pivots, False
-        # The basis is optimal if its flows are feasible after they are computed anew.
+        # The basis is optimal if its flows are feasible after they are computed anew; otherwise the
+        # next attempt starts from it.
         _compute_flows(program, basis, work)
         if status == _FAILED or _flows_have_drifted(program, basis, work):
             refactorise(program, basis, work.entering)
@@ -181,12 +183,12 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
 
 @inner_kernel
 def _set_tolerances(program: Program, work: Work) -> None:
-    """Set the primal feasibility tolerances."""
+    """Set the primal feasibility tolerances: of each block's flows, then of each slack, Gbit/s."""
     num_blocks = len(program.demand)
     largest = 0.0
     for r in range(len(program.capacity)):
         largest = max(largest, program.capacity[r])
-    # Nothing is more exact than the sums that it comes from.
+    # No tolerance is below the rounding error of a flow.
     least = _ROUNDING * largest
     for g in range(num_blocks):
         work.tolerance[g] = max(_PRIMAL_TOLERANCE * program.demand[g], least)
@@ -598,13 +600,17 @@ def _primal_simplex(
 
 @inner_kernel
 def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float]:
-    """Return the nonbasic column of the largest reduced cost, and this cost (Dantzig's rule)."""
+    """Return the nonbasic column of the largest reduced cost, and this cost (Dantzig's rule).
+
+    The multiplier of a block makes the reduced cost of its key 0.
+    """
     num_paths = len(program.link_ptr) - 1
     num_blocks = len(program.demand)
     best = -1
     best_cost = -np.inf
     for r in range(len(work.price)):
         slack = num_paths + num_blocks + r
+        # Slack of a link.
         reduced_cost = work.cost[slack] - work.price[r]
         if reduced_cost > best_cost and basis.position[slack] == NONBASIC:
             best = slack
@@ -612,6 +618,7 @@ def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float
     for g in range(num_blocks):
         key = basis.key[g]
         multiplier = work.cost[key] - (work.path_price[key] if key < num_paths else 0.0)
+        # Unserved flow of the block, then its paths.
         unserved = num_paths + g
         reduced_cost = work.cost[unserved] - multiplier
         if reduced_cost > best_cost and basis.position[unserved] == NONBASIC:

@@ -409,8 +409,9 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     z_0 = (w_0, y_0) is Halpern's anchor, omega the primal weight, n the number of iterations since
     the restart, and S the scale of the objective.
     Error ||T(z) - z||^2 = omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega, in the
-    norms of the step sizes.  Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to
-    >= 0.  Restarts and the primal weight follow PDLP.
+    norms sum demand h w^2 and sum m y^2, with load and load' those of w and w' over capacity.
+    Average y <- (n + 1) / (n + 2) (2 y' - y) + y_0 / (n + 2), clamped to >= 0.  Restarts and the
+    primal weight follow PDLP.
 
     Args:
         arrays: a LinkArrays: dual variables and loads, control state and prices (written); sums
@@ -452,6 +453,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         i = first_entry + e
         y = dual[STEPPED * stride + i]
         current = dual[CURRENT * stride + i]
+        # m, the weight of the link in the norm of y.
         full_path_utilisation = dual[FULL * stride + i]
         step = y - current
         anchor_step = y - dual[ANCHOR * stride + i]
@@ -552,8 +554,9 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     iteration.
 
     y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity, w and w' the
-    splits before and after the primal step, and the step size omega / m; in a balanced program
-    without the 1 and the max, before the projection onto the simplex.
+    splits before and after the primal step, omega the primal weight and m the utilisation of the
+    link if every path carried all of its demand.  In a balanced program without the 1 and the max,
+    before the projection onto the simplex.
 
     Args:
         arrays: a LinkArrays: node flows (B, T), dual variables and loads (10, B, E), control state
@@ -614,4 +617,5 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     cuda.threadfence()
     if thread == 0:
         arrays.arrived[b] = 0
+    # Norms, primal weight, restart and Halpern average of the matrix.
     _complete(arrays, b, batch, num_links, sources, on_simplex, partial)

@@ -103,11 +103,13 @@ class Buffers:
         num_demands, num_paths = paths.leaf.shape
         num_links = paths.num_links
         float64 = torch.float64
+        # Splits of the iterate z, the Halpern anchor z_0 and the step T(z); prices; program data.
         self.splits = torch.zeros(3, batch, num_demands, num_paths, dtype=dtype, device=device)
         self.price = torch.zeros(batch, num_links, dtype=dtype, device=device)
         self.demand = torch.zeros(batch, num_demands, dtype=dtype, device=device)
         self.inverse_capacity_sum = torch.ones(h_rows, num_demands, dtype=dtype, device=device)
         self.demand_value = torch.ones(values, dtype=dtype, device=device)
+        # Dual variables and loads of links; state of the restarts.  :mod:`kernels` names the rows.
         self.dual = torch.ones(kernels.DUAL_ROWS, batch, num_links, dtype=float64, device=device)
         self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=float64, device=device)
         # Work arrays of the kernels: (B, T) flow through each trie node, (3, B, sources) sums over
@@ -122,7 +124,7 @@ class Buffers:
         self._shared_bytes = layout.shared_bytes
         self._blocks = max(1, min(batch * backend.sources, layout.max_blocks))
         self._link_blocks = -(-num_links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
-        # Arguments of the first launch.
+        # Arguments of the first launch, step_sources; tensors in the order of SourceArrays.
         source_tensors = (
             *self.splits,
             self.price,
@@ -142,7 +144,7 @@ class Buffers:
             batch,
             carries_all,
         )
-        # Arguments of the second launch.
+        # Arguments of the second launch, step_links.
         link_arrays = kernels.LinkArrays(
             node_flow=cuda.array(flow),
             dual=cuda.array(self.dual),

@@ -450,6 +450,7 @@ def project_round(
                 i + 1,
                 larger(load(path_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
             )
+            # where_above(a, b, b, a) is min(a, b).
             upstream_unused = load(path_unused, parent_row, lanes)
             link_unused = load(unused, e, lanes)
             store(

@@ -404,8 +404,8 @@ class FusedEngine:
     def _prices(self) -> FloatArray:
         """Return the (E * L,) link prices of the last PDHG step.
 
-        With its dual variables y and the scale S of the objective, they are S y / capacity, value
-        per Gbit/s; in a balanced program y / capacity, 1/(Gbit/s).
+        With dual variables y and the scale S of the objective: S y / capacity, value per Gbit/s;
+        where the maximum utilisation is minimised, y / capacity, 1/(Gbit/s).
         """
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._on_simplex else prices * self._per_link(self._scale)

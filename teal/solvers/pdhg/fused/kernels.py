@@ -678,7 +678,7 @@ def iterate(
 ) -> int:
     """Run at most ``num_iterations`` PDHG iterations of L matrices; return the number done.
 
-    T(z) of the last iteration, the result of its PDHG step, is in ``primal.stepped`` and
+    T(z), the result of the last PDHG step from the iterate z, is in ``primal.stepped`` and
     ``dual.stepped``.  Under a utility the loop ends before a matrix restarts, so that the caller
     can update its step sizes.
 
@@ -698,8 +698,9 @@ def iterate(
         dual: dual variables and loads (E, L) of iterate, anchor and T(z) (written).
         control: (L,) primal weight, iterations and fixed-point errors of each matrix (written).
         scratch: link prices (E, L), Halpern weights (4, L), loads and sums per block (written).
-        lanes: tuple of length L.
+        lanes: tuple of length L, the number of matrices side by side in SIMD lanes.
     """
+    # The compiled function has no annotations; this one has them.
     num_done: int = _iterate(
         num_iterations,
         scan,

@@ -175,7 +175,7 @@ class Passes(Protocol):
         ...
 
     def keep(self, lanes: list[int]) -> None:
-        """Make the flows of the last certificate or projection the incumbent of some matrices.
+        """Store the flows of the last certify() or project_round() as incumbents of some matrices.
 
         Args:
             lanes: indices of the matrices; the first call stores all matrices.
@@ -260,6 +260,7 @@ class PathPasses:
         self.incumbent_buffer = incumbent_buffer
         self._curve = curve
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
+        # Numbers of lanes L, blocks of sources, and demands D.
         width = len(lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(packed.scan.path_count)
@@ -278,15 +279,16 @@ class PathPasses:
             inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, dtype),
         )
         self._iteration_value = demand_value.astype(dtype)
-        # (P, L) splits, and requests and flows of the projection in Gbit/s.
+        # (P, L) splits; for the projection, flows and requested additional flows, Gbit/s.
         self._primal = Primal(*(arrays(name, self._num_entries, dtype) for name in Primal._fields))
         self._requests = arrays("requests", self._num_entries, np.float64)
+        # Flows of the last check: the buffer that does not hold the incumbent.
         self._flows = arrays(
             "flows1" if incumbent_buffer == 0 else "flows0", self._num_entries, np.float64
         )
         self._scratch: Scratch | None = None
-        # Step sizes under a utility: (D, L) h of the first iteration, and its divisor r; None until
-        # the first restart.
+        # Under a utility the step sizes change: (D, L) h at first, the largest sum of 1 / capacity
+        # along a path, and the divisor r of h since then; None until the first restart.
         self._initial_inverse_capacity_sum: FloatArray | None = None
         self._share_scale: FloatArray | None = None
 
@@ -415,12 +417,12 @@ class PathPasses:
         sums = np.zeros(
             (len(self._block_ptr) - 1, 2 * self._num_links if is_summing else 0), np.float32
         )
-        # Largest number of paths and value steps of a source's demands.
+        # Scratch size: paths plus value steps of all demands of a source, at most.
         max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(
             initial=0
         )
-        # Demands have no value where all must be carried.  (0, 0): two SIMD lanes, for load and
-        # elasticity.
+        # Where all demand must be carried, its value is 0 and it may not be rejected.  The tuple
+        # (0, 0) stands for two SIMD lanes, load and elasticity.
         with threads_for(self._operations):
             sample.respond(
                 scan,
@@ -494,7 +496,8 @@ class PathPasses:
         """Scale the step sizes of the matrices that restart by the served shares of their demands.
 
         A demand's step size is inversely proportional to h, in the first iteration h_1, the largest
-        sum of 1 / capacity along a path: h <- h_1 / r with r <- sqrt(r share).  A link's step size
+        sum of 1 / capacity along a path: h <- h_1 / r, where r, at first 1, follows the served
+        share: r <- sqrt(r share).  A link's step size
         is inversely proportional to m <- sum of demand r / capacity over the paths through it.
 
         Args:
@@ -502,6 +505,7 @@ class PathPasses:
             restarts: (L,) above 0 for the matrices that restart.
         """
         h = self._demands.inverse_capacity_sum
+        # First restart: r = 1, and h is h_1.
         if self._share_scale is None:
             self._initial_inverse_capacity_sum = h.copy()
             self._share_scale = np.ones_like(h)
@@ -518,6 +522,7 @@ class PathPasses:
             self._block_loads,
             self._lanes,
         )
+        # m of each link.
         load = self._block_loads.sum(0) * program.inverse_capacity
         program.full_path_utilisation[:] = np.where(load > 0, load, NO_UTILISATION)
 

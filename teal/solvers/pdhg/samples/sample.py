@@ -329,10 +329,10 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
 
     Demand d with the value v[d] of a Gbit/s sends the share w[d, k] = exp(q (v[d] - price(d, k))) /
     (u + sum_j exp(q (v[d] - price(d, j)))) over path k, with price(d, k) the price of the path, and
-    u = 1 if demand may be rejected and u = 0 otherwise.  Under
-    piecewise constant marginal values, w[d, k] is the sum over the value steps, each with its own u
-    and weighted by its width.  Under a concave utility, u = 0 and the splits are scaled to the
-    optimal share at the price of the cheapest path.  All exponents are relative to the largest
+    u = 1 if demand may be rejected and u = 0 otherwise.  Under piecewise constant marginal values,
+    w[d, k] is the sum over the value steps, each with its own u and weighted by its part of the
+    demand.  Under a concave utility, u = 0 and the splits are scaled to the optimal share at the
+    price of the cheapest path.  All exponents are relative to the largest
     exponent of the demand.
 
     Args:
@@ -411,6 +411,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 exponent = (
                     sharpness * value * np.float32(demand_value.drop[drop_row, c]) - max_exponent
                 )
+                # Capped within float32: at the cap the paths get no flow in this step.
                 weight[offset + c] = min(exponent, _MAX_EXPONENT)
             offset += num_paths + num_steps
             path += num_paths

@@ -74,6 +74,8 @@ class SampledStart:
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
+        # A model replaces iterations where its accuracy suffices and the sample is not tiny, and
+        # under the objectives that it supports: demand may be rejected, and values are linear.
         is_useful = gap >= _MIN_STARTER_GAP and self._size >= _MIN_STARTER_SHARE * self._num_demands
         may_start = not problem.demand_set.carries_all and problem.utility is None
         self._starter = starter if is_useful and may_start else None

@@ -59,6 +59,8 @@ class DroppedFlowEngine(PlainEngine):
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: SolveState | None) -> None:
+        # Saddle point: min over splits x, max over link prices y and scenario weights q, with
+        # 0 <= y_s[e] <= q[s] <= limit[s] and sum q = 1.
         # Demand of each scenario: (S, D) and its sum (S,), Gbit/s.
         problem = problem.to(torch.float64)
         DenseEngine.__init__(self, problem, torch.ones(1, 1))
@@ -70,12 +72,13 @@ class DroppedFlowEngine(PlainEngine):
         # Inverse step sizes: sums of the magnitudes of a variable's coefficients.  For the splits,
         # (1, D, 1), they are equal for all paths of a demand, so that the prox is the Euclidean
         # projection.
+        # A split has one coefficient of a y for each link of its path, and one of q.
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
         limited_demand = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
         self._path_size = (
             limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
         ).clamp(min=_MIN_DIVISOR)
-        # For y and q, (S, E + 1): the sums over the limit of the scenario.
+        # For y and q, (S, E + 1): the same sums, divided by the limit of the scenario.
         full_path_load = problem.with_demand(demand).loads(
             mask.to(demand).expand(problem.batch, -1, -1)
         )
@@ -93,7 +96,9 @@ class DroppedFlowEngine(PlainEngine):
             positive = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
             splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
             prices = state.prices.to(prices).clamp(min=0)
+            # Feasible weights are at least the prices of their scenario.
             weights = weights.maximum(prices.amax(1))
+        # Unit step sizes: the Euclidean projection.
         start = Point(
             splits,
             self._feasible(
@@ -268,8 +273,8 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 
         (q - q'[s])^2 / (2 step_q) + sum over e of max(0, y'[e] - q)^2 / (2 step_e) + t q
 
-    over [0, limit[s]], with the step sizes step_q of q and step_e of y'[e]; t is found by
-    bisection, q by bisection on the derivative, which increases.
+    over [0, limit[s]], with the step sizes step_q of q[s] (last column of ``step``) and step_e of
+    y'[e]; t is found by bisection, q by bisection on the derivative, which increases.
 
     Args:
         dual: (S, E + 1) y' and, in the last column, q' (written).
@@ -296,6 +301,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
                 low = middle
             else:
                 high = middle
+        # Write q at the multiplier found: high, where the sum is at most 1.
         _scenario_weights(high, dual, step, limits, weights)
     # Clamp y to [0, q].
     for s in range(num_scenarios):

@@ -124,9 +124,9 @@ def step(
         w'[d, :] = Proj(w[d, :] - mean price / (omega h[d])),   w <- halpern . (w', w, w_0),
 
     where w, w_0 and w' are the splits of the iterate, of Halpern's anchor and of the step, omega is
-    the primal weight, and the mean price of a path is sum_s D_s[d] price_s / sum_s D_s[d] over the
-    scenarios s, with demands D_s; the projection is onto {w >= 0, sum = 1}.  P paths, E links,
-    scenarios in G groups of L lanes.
+    the primal weight, h[d] the largest sum of 1/c along a path, and the mean price of a path is
+    sum_s D_s[d] price_s / sum_s D_s[d] over the scenarios s, with demands D_s; the projection is
+    onto {w >= 0, sum = 1}.  P paths, E links, scenarios in G groups of L lanes.
 
     Args:
         begin, end: range of blocks of this call.
@@ -168,6 +168,7 @@ def step(
                 if rows.total[d] > 0:
                     # Gradient step and projection onto the simplex.
                     primal_step = inverse_weight / rows.inverse_capacity_sum[d]
+                    # Weight of the demand in the norm of the splits: demand times h.
                     metric_weight = rows.total[d] * rows.inverse_capacity_sum[d]
                     lowest_price = np.inf
                     for k in range(num_paths):
@@ -179,7 +180,7 @@ def step(
                         lowest_price = min(lowest_price, mean_price)
                         unprojected[k] = current[path + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest_price
-                    # In one lane: the splits are shared by all scenarios.
+                    # Lanes (0,): a single value, since all scenarios share the splits.
                     shift = simplex_shift(unprojected, num_paths, 1.0, (0,))
                     # Halpern average, flows and distances.
                     for k in range(path, path + num_paths):

@@ -262,7 +262,7 @@ class ScenarioPasses:
             scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
-        """Compute the primal step of some sources, and the link loads of its splits.
+        """Compute the primal step of the sources in some blocks, and the link loads of its splits.
 
         Args:
             block_ptr: (blocks + 1,) first source of each block.
@@ -270,6 +270,8 @@ class ScenarioPasses:
         """
         scratch = self._scratch
         with threads_for(self._operations):
+            # Inputs: paths, demands, splits of z, z_0 and T(z), link prices, Halpern's weights and
+            # 1 / primal weight; outputs: T(z), and loads and sums for each block.
             scenario_kernels.step(
                 self._scan,
                 block_ptr,
@@ -336,10 +338,10 @@ class ScenarioPasses:
             self._has_incumbent = True
 
     def recall(self) -> FloatArray:
-        """Raise an error: there are no projected flows to reload.
+        """Raise an error: flows are not projected onto the capacities, so none are reloaded.
 
         Raises:
-            NotImplementedError: always; flows may exceed the capacities.
+            NotImplementedError: always; all demand is served, possibly above the capacities.
         """
         raise NotImplementedError
 

@@ -132,7 +132,8 @@ class ShardedProblem:
             )
             for part in parts
         ]
-        # Create the backend, which computes missing paths, and the program without demands.
+        # The backend computes missing paths and holds the demands; the problem here has capacities
+        # and costs only.
         arguments = topology, self._search, shards, self.objective.rules.carries_all
         self.backend: ShardBackend = (
             backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
