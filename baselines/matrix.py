@@ -212,16 +212,16 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     results = []
     units = []
     total_seconds = []
-    end_time = time.perf_counter()
+    last_end_time = time.perf_counter()
     for matrix in matrices(problem):
         # The generator has computed the arrays of this matrix since the end of the last solve.
         begin_time = time.perf_counter()
-        arrays_s = time.perf_counter() - end_time
+        arrays_s = time.perf_counter() - last_end_time
         result = solve(matrix)
-        end_time = time.perf_counter()
+        last_end_time = time.perf_counter()
         results.append(dataclasses.replace(result, build_s=result.build_s + arrays_s))
         units.append(matrix.unit)
-        total_seconds.append(end_time - begin_time + arrays_s)
+        total_seconds.append(last_end_time - begin_time + arrays_s)
     # Convert flows to Gbit/s, and then to splits; gather prices if every matrix has them.
     flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
     splits = np.divide(

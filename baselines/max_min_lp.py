@@ -82,16 +82,16 @@ class ExactMaxMin:
         """
         levels.append([])
         lp = path_program(matrix, matrix.routable, matrix.capacity)
-        demand_incidence, demands = _demand_incidence(lp, matrix)
-        demand = matrix.demand[demands]
+        demand_incidence, demand_index = _demand_incidence(lp, matrix)
+        demand = matrix.demand[demand_index]
         level_program = _LevelProgram(
             lp,
             demand_incidence,
             demand,
-            np.ones(len(demand)) if weight is None else weight[demands],
+            np.ones(len(demand)) if weight is None else weight[demand_index],
         )
         # Rates of the demands whose rate is fixed; the others are open.
-        rate = np.zeros(len(demands))
+        rate = np.zeros(len(demand_index))
         is_open = demand > 0
         flow = np.zeros(matrix.mask.shape)
         status = Status.OPTIMAL
@@ -265,14 +265,14 @@ class GeometricBinner:
         the bins.
         """
         lp = path_program(matrix, matrix.routable, matrix.capacity)
-        demand_incidence, demands = _demand_incidence(lp, matrix)
-        demand = matrix.demand[demands]
+        demand_incidence, demand_index = _demand_incidence(lp, matrix)
+        demand = matrix.demand[demand_index]
         if not len(demand):
             return MatrixResult(np.zeros(matrix.mask.shape))
         # Bin b of n ends at the largest demand times ratio^(b - n + 1); its size is the difference
         # to the end of the bin before.
         num_bins = self.bins
-        sizes = np.diff(
+        bin_size = np.diff(
             float(demand.max()) * self.ratio ** np.arange(1.0 - num_bins, 1.0), prepend=0.0
         )
         num_demands = len(demand)
@@ -291,7 +291,7 @@ class GeometricBinner:
         cost = np.concatenate(
             [np.zeros(num_paths), -np.repeat(self.decay ** np.arange(num_bins), num_demands)]
         )
-        upper = np.concatenate([np.full(num_paths, np.inf), np.repeat(sizes, num_demands)])
+        upper = np.concatenate([np.full(num_paths, np.inf), np.repeat(bin_size, num_demands)])
         program = LinearProgram(cost, a_ub, lp.program.b_ub, bin_rows, np.zeros(num_demands), upper)
         solution = solve_program(program, self.settings)
         return MatrixResult(

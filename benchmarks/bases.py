@@ -98,30 +98,30 @@ def one_by_one(problems: list[teal.Problem], repeats: int) -> dict[str, float]:
         problems: problems of one matrix each, in time order.
         repeats: number of calls for each matrix.
     """
-    engines = {"cold_interior_s": "interior", "cold_pdhg_s": "fused", "warm_s": "auto"}
-    seconds: dict[str, list[float]] = {way: [] for way in engines}
+    engine_by_column = {"cold_interior_s": "interior", "cold_pdhg_s": "fused", "warm_s": "auto"}
+    seconds: dict[str, list[float]] = {column: [] for column in engine_by_column}
     pivots = []
     gap = 0.0
-    before = solve(problems[0], warm_start=solve(problems[0]))
+    result = solve(problems[0], warm_start=solve(problems[0]))
     for index, problem in enumerate(problems):
-        last = before
+        previous = result
         # The warm start comes last, so that its result is the next warm start.
-        for way, engine in engines.items():
-            start = last if way == "warm_s" else None
+        for column, engine in engine_by_column.items():
+            start = previous if column == "warm_s" else None
 
             def call(problem: Any = problem, engine: str = engine, start: Any = start) -> Any:
                 return solve(problem, engine=engine, warm_start=start)
 
-            wall_s, before = timed(call, repeats)
+            wall_s, result = timed(call, repeats)
             if index > 0:
-                seconds[way].append(wall_s)
-                gap = max(gap, float(before.gap.max()))
-        pivots.append(before.iterations)
+                seconds[column].append(wall_s)
+                gap = max(gap, float(result.gap.max()))
+        pivots.append(result.iterations)
     # Time of the faster cold engine over that of the warm start, for each matrix.
     cold = map(min, seconds["cold_interior_s"], seconds["cold_pdhg_s"])
     ratios = [cold_s / warm_s for cold_s, warm_s in zip(cold, seconds["warm_s"], strict=True)]
     return {
-        **{way: statistics.median(seconds[way]) for way in engines},
+        **{column: statistics.median(seconds[column]) for column in engine_by_column},
         "pivots": statistics.median(pivots[1:]),
         "not_slower": sum(ratio >= NOT_SLOWER for ratio in ratios) / len(ratios),
         "worst": min(ratios),

@@ -46,8 +46,8 @@ NETWORKS = {
     "kdl": ("topologies/Kdl.json", "gravity:seed=0,count=3,load=6", 1.0),
     "asn": ("topologies/ASN2k.json", "gravity:seed=0,count=1,load=6", 1.0),
 }
-TESTED = 10  # largest number of unseen matrices of a network
-MANY_SLOTS = 1_000_000  # with more path slots (D x K), one unseen matrix is tested to save time
+MAX_UNSEEN = 10  # largest number of unseen matrices of a network
+MANY_PATHS = 1_000_000  # with more path slots (D x K), one unseen matrix is tested to save time
 TIMED = 5  # timed solves over each path set
 
 
@@ -81,37 +81,40 @@ def main() -> None:
 
 
 def chosen_paths(
-    topology: teal.Topology, few: teal.PathSet, objective: teal.Objective, matrices: FloatArray
+    topology: teal.Topology,
+    edge_disjoint: teal.PathSet,
+    objective: teal.Objective,
+    matrices: FloatArray,
 ) -> tuple[teal.PathSet, float]:
     """Return the paths chosen for training matrices, and the time of the choice, s.
 
     Args:
         topology: network.
-        few: four paths a demand, to which paths are added.
+        edge_disjoint: four paths a demand, to which paths are added.
         objective: objective of the choice.
         matrices: training matrices, (T, D) Gbit/s.
     """
-    problem = teal.Problem.create(topology, few, objective, matrices[matrices.sum(1) > 0])
+    problem = teal.Problem.create(topology, edge_disjoint, objective, matrices[matrices.sum(1) > 0])
     teal.solve(problem, gap=0.01)  # compile before the clock starts
     begin = time.perf_counter()
     chosen = teal.choose_paths(
-        topology, problem.demand.numpy(), paths=few, objective=objective, cache=False
+        topology, problem.demand.numpy(), paths=edge_disjoint, objective=objective, cache=False
     )
     return chosen.paths, time.perf_counter() - begin
 
 
-def solve_time_ratio(chosen: teal.Problem, few: teal.Problem) -> float:
+def solve_time_ratio(chosen: teal.Problem, edge_disjoint: teal.Problem) -> float:
     """Return the median time of a solve of the first matrix over chosen paths, divided by the
     median time over four paths; the two are timed in turn.
     """
     chosen_s: list[float] = []
-    few_s: list[float] = []
+    edge_disjoint_s: list[float] = []
     for _ in range(TIMED):
-        for problem, times in ((few, few_s), (chosen, chosen_s)):
+        for problem, times in ((edge_disjoint, edge_disjoint_s), (chosen, chosen_s)):
             begin = time.perf_counter()
             teal.solve(problem.row(0), gap=0.01)
             times.append(time.perf_counter() - begin)
-    return statistics.median(chosen_s) / statistics.median(few_s)
+    return statistics.median(chosen_s) / statistics.median(edge_disjoint_s)
 
 
 def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> None:
@@ -135,17 +138,17 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     objective = teal.Objective(teal.ObjectiveName(objective_name))
     # Both sets of candidate paths.
     begin = time.perf_counter()
-    few = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
-    few_s = time.perf_counter() - begin
+    edge_disjoint = teal.compute_paths(topology, traffic.pairs, num_paths=4, cache=False)
+    edge_disjoint_s = time.perf_counter() - begin
     split = traffic.split()
-    training = traffic.read(spread(split.train, representative_matrices(few))) * factor
-    chosen, chosen_s = chosen_paths(topology, few, objective, training)
+    training = traffic.read(spread(split.train, representative_matrices(edge_disjoint))) * factor
+    chosen, chosen_s = chosen_paths(topology, edge_disjoint, objective, training)
     # Problems of unseen matrices over each set, and bounds over all paths of the network.
     # One unseen matrix if D x K paths are many.
-    num_unseen = 1 if few.leaf.size > MANY_SLOTS else TESTED
+    num_unseen = 1 if edge_disjoint.leaf.size > MANY_PATHS else MAX_UNSEEN
     unseen = traffic.read(spread(split.test, num_unseen)) * factor
     unseen = unseen[unseen.sum(1) > 0]
-    few_problem = teal.Problem.create(topology, few, objective, unseen)
+    edge_disjoint_problem = teal.Problem.create(topology, edge_disjoint, objective, unseen)
     chosen_problem = teal.Problem.create(topology, chosen, objective, unseen)
     bounds = torch.cat(
         [
@@ -158,23 +161,23 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
         f"{100 * loss.mean():.2f}%, {100 * loss.max():.2f}%"
         for loss in (
             relative_losses(problem, teal.solve(problem, gap=3e-4).value, bounds)
-            for problem in (few_problem, chosen_problem)
+            for problem in (edge_disjoint_problem, chosen_problem)
         )
     )
-    counts = f"{int(few.mask.sum()):,} / {int(chosen.mask.sum()):,}"
-    ratio = solve_time_ratio(chosen_problem, few_problem)
+    counts = f"{int(edge_disjoint.mask.sum()):,} / {int(chosen.mask.sum()):,}"
+    ratio = solve_time_ratio(chosen_problem, edge_disjoint_problem)
     print(
-        f"| {name} | {objective_name} | {len(unseen)} | {few_s:.2g} / {chosen_s:.2g} s | {counts} "
+        f"| {name} | {objective_name} | {len(unseen)} | {edge_disjoint_s:.2g} / {chosen_s:.2g} s | {counts} "
         f"| {losses} | {ratio:.2f} x |",
         flush=True,
     )
     for scheme in schemes:
-        few_share, chosen_share = (
+        edge_disjoint_share, chosen_share = (
             100 - 100 * relative_losses(problem, scheme_values(scheme, problem), bounds).mean()
-            for problem in (few_problem, chosen_problem)
+            for problem in (edge_disjoint_problem, chosen_problem)
         )
         print(
-            f"|  | `{scheme}`, of all paths |  |  |  | {few_share:.2f}% | {chosen_share:.2f}% |  |",
+            f"|  | `{scheme}`, of all paths |  |  |  | {edge_disjoint_share:.2f}% | {chosen_share:.2f}% |  |",
             flush=True,
         )
 

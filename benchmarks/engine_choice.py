@@ -115,7 +115,7 @@ _MAX_UTILITY_SCAN = 30_000
 _REPEAT_S = 0.25  # repeated calls of an engine end after these seconds
 _MAX_REPEATS = 7
 _LONG_CALL_S = 1.0  # a call that takes longer is not repeated
-_SLOWER = 4.0  # an engine is stopped after this multiple of the time of the other
+_MAX_TIME_RATIO = 4.0  # an engine is stopped after this multiple of the time of the other
 _MAX_ITERATIONS = 1_000_000
 ENGINES = ("interior", "fused")
 
@@ -204,7 +204,9 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
     first_s: list[float] = []
     gaps: list[float] = []
     for solve in solves:
-        deadline = limit_s if not first_s else min(limit_s, _SLOWER * first_s[0] + _REPEAT_S)
+        deadline = (
+            limit_s if not first_s else min(limit_s, _MAX_TIME_RATIO * first_s[0] + _REPEAT_S)
+        )
         begin = time.perf_counter()
         result = solve(deadline)
         first_s.append(time.perf_counter() - begin)
@@ -214,8 +216,8 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
     for _ in range(_MAX_REPEATS):
         for index, solve in enumerate(solves):
             # A long call is not repeated: its first time counts.  The others repeat for _REPEAT_S.
-            is_long = first_s[index] > _LONG_CALL_S and times[index]
-            if is_long or sum(times[index]) > _REPEAT_S:
+            is_recorded = first_s[index] > _LONG_CALL_S and times[index]
+            if is_recorded or sum(times[index]) > _REPEAT_S:
                 continue
             if first_s[index] > _LONG_CALL_S:
                 times[index].append(first_s[index])
@@ -223,7 +225,10 @@ def _timed_in_turn(solves: list[Any], limit_s: float) -> list[tuple[float, float
             begin = time.perf_counter()
             solve(limit_s)
             times[index].append(time.perf_counter() - begin)
-    return [(statistics.median(part), gap) for part, gap in zip(times, gaps, strict=True)]
+    return [
+        (statistics.median(engine_times), gap)
+        for engine_times, gap in zip(times, gaps, strict=True)
+    ]
 
 
 def _measure_network(

@@ -102,9 +102,9 @@ def fill(text: str) -> str:
             raise ValueError(f"{matched['spec']}: expected FILE | CONDITIONS | COLUMNS")
         rows = _selected(read(parts[0])[1], parts[1], matched["spec"])
         columns = [_column(column.strip(), matched["spec"]) for column in _split(parts[2])]
-        cells = [[_text(row.get(name, ""), form) for name, form, _ in columns] for row in rows]
-        columns_of_rows = {name for row in rows for name in row}
-        missing = [name for name, _, _ in columns if rows and name not in columns_of_rows]
+        cells = [[_cell(row.get(name, ""), form) for name, form, _ in columns] for row in rows]
+        present_columns = {name for row in rows for name in row}
+        missing = [name for name, _, _ in columns if rows and name not in present_columns]
         if missing or not rows:
             raise ValueError(
                 f"{matched['spec']}: {'no column ' + missing[0] if missing else 'no row'}"
@@ -163,7 +163,7 @@ def _selected(rows: list[Row], conditions: str, spec: str) -> list[Row]:
     return rows
 
 
-def _text(value: str, form: str) -> str:
+def _cell(value: str, form: str) -> str:
     """Return a stored value as the text of a cell, in one of the formats of the
     module docstring.
 
@@ -177,7 +177,7 @@ def _text(value: str, form: str) -> str:
         return value or "-"
     # A time limit: no decimals.
     if value.startswith(">"):
-        bound = re.sub(r"\.0+(?!\d)", "", _text(value[1:], form))
+        bound = re.sub(r"\.0+(?!\d)", "", _cell(value[1:], form))
         return f"> {bound}"
     try:
         number = float(value)

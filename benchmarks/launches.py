@@ -48,7 +48,7 @@ _SWITCH_S = 1e-4  # switch interval of Python's threads: the simulator's wait fo
 # Factors of the demand in the runs that record all graphs, and in the run that is counted.
 _WARM_UP_FACTORS = (1.0, 1.1, 1.2, 1.3)
 _COUNTED_FACTOR = 1.25
-Work = Callable[[float], object]  # takes a factor of the demand
+Workload = Callable[[float], object]  # takes a factor of the demand
 
 
 class Counts(NamedTuple):
@@ -83,7 +83,7 @@ def network(failed: int = 0) -> Problem:
     )
 
 
-def cold_solve(failed: int = 0) -> Work:
+def cold_solve(failed: int = 0) -> Workload:
     """Return a function that scales all demands by its argument, and solves cold to a gap of 1%.
 
     Args:
@@ -93,7 +93,7 @@ def cold_solve(failed: int = 0) -> Work:
     return lambda factor: pipeline.solve(problem.with_demand(factor * problem.demand), gap=GAP)
 
 
-def warm_solve() -> Work:
+def warm_solve() -> Workload:
     """Return a function that scales all demands by its argument, and solves from the result for
     other demands.
     """
@@ -104,7 +104,7 @@ def warm_solve() -> Work:
     )
 
 
-def scheme_teal() -> Work:
+def scheme_teal() -> Workload:
     """Return a solve by the scheme teal (FlowGNN, ADMM, projection, bounds), as a function of the
     factor of the demand.
     """
@@ -114,7 +114,7 @@ def scheme_teal() -> Work:
     return lambda factor: scheme.solve(problem.with_demand(factor * problem.demand))
 
 
-def pass_of_price_gnn() -> Work:
+def pass_of_price_gnn() -> Workload:
     """Return PriceGNN's computation of starting splits and prices, as a function of the factor of
     the demand.
     """
@@ -123,7 +123,7 @@ def pass_of_price_gnn() -> Work:
     return lambda factor: scheme.start(problem.with_demand(factor * problem.demand))
 
 
-def training_step(learner: str) -> Work:
+def training_step(learner: str) -> Workload:
     """Return an optimiser step of the training of a small FlowGNN: gradients, clipping, and Adam.
 
     Args:
@@ -154,7 +154,7 @@ def training_step(learner: str) -> Work:
 
 
 # Each work to count: its name, and the function that prepares it.
-WORKS: dict[str, Callable[[], Work]] = {
+WORKLOADS: dict[str, Callable[[], Workload]] = {
     "solve from nothing": cold_solve,
     "solve from an earlier result": warm_solve,
     "solve with a failed link": lambda: cold_solve(failed=1),
@@ -165,7 +165,7 @@ WORKS: dict[str, Callable[[], Work]] = {
 }
 
 
-def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
+def counted(make: Callable[[], Workload], *, with_graphs: bool) -> Counts:
     """Prepare a workload, run it until all graphs are recorded, and count one more run.
 
     Args:
@@ -173,24 +173,24 @@ def counted(make: Callable[[], Work], *, with_graphs: bool) -> Counts:
         with_graphs: whether graphs are replayed; otherwise their kernels are launched one by one.
     """
     torch.manual_seed(0)
-    launch_one_by_one = patch.object(RecordedGraph, "run", lambda _, work: work())
+    launch_one_by_one = patch.object(RecordedGraph, "run", lambda _, workload: workload())
     # Adam uses torch's foreach kernels, as on a GPU.
-    over_lists = patch.object(
+    foreach_adam = patch.object(
         sys.modules["torch.optim.adam"],
         "_default_to_fused_or_foreach",
         lambda *_, **__: (False, True),
     )
     with (
         stand_in_gpu(has_kernels=True) as counts,
-        over_lists,
+        foreach_adam,
         nullcontext() if with_graphs else launch_one_by_one,
     ):
-        work = make()
+        workload = make()
         # Each run multiplies the demands by a factor.
         for factor in _WARM_UP_FACTORS:
-            work(factor)
+            workload(factor)
         counts.clear()
-        work(_COUNTED_FACTOR)
+        workload(_COUNTED_FACTOR)
         return _counts(counts)
 
 
@@ -211,7 +211,7 @@ def main() -> None:
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("work", "launches without graphs", *Counts._fields))
-        for name, make in progress_bar(list(WORKS.items()), desc="works"):
+        for name, make in progress_bar(list(WORKLOADS.items()), desc="works"):
             alone = counted(make, with_graphs=False)
             writer.writerow((name, alone.launches, *counted(make, with_graphs=True)))
             file.flush()

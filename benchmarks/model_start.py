@@ -395,40 +395,40 @@ def summary_rows(rows: list[Row]) -> Iterator[Row]:
     for name, members in groups.items():
         for target, method in itertools.product(TARGETS, METHODS):
             # Cases in which the method was measured to this gap.
-            selected_rows = [
+            measured_rows = [
                 row for row in members if row["target"] == target and f"{method} s" in row
             ]
-            if not selected_rows:
+            if not measured_rows:
                 continue
             speedups = [
                 min(number(row, value, "s") for value in COLD_METHODS) / number(row, method, "s")
-                for row in selected_rows
+                for row in measured_rows
             ]
             relative_iterations = [
                 number(row, method, "n") / number(row, "interior", "n")
-                for row in selected_rows
+                for row in measured_rows
                 if number(row, "interior", "n")
             ]
             # The central point was computed in advance, so only its iterations count; iterations of
             # PDHG are not compared.
             has_time = method != "central point"
             # Methods named "... at once" run interior points from another start in every case.
-            is_newton = "interior" in method or "at once" in method or not has_time
+            is_interior_point = "interior" in method or "at once" in method or not has_time
             # Speed-ups over the faster cold method; 0.97 allows for noise of the clock.
             yield {
                 "cases": name,
                 "target": target,
                 "way": method,
-                "count": len(selected_rows),
+                "count": len(measured_rows),
                 "median": statistics.median(speedups) if has_time else "",
                 "worst": min(speedups) if has_time else "",
                 "not_slower": statistics.mean(value >= 0.97 for value in speedups)
                 if has_time
                 else "",
                 "iterations": statistics.median(relative_iterations)
-                if is_newton and relative_iterations
+                if is_interior_point and relative_iterations
                 else "",
-                "seconds": statistics.median(number(row, method, "s") for row in selected_rows),
+                "seconds": statistics.median(number(row, method, "s") for row in measured_rows),
             }
 
 

@@ -205,7 +205,7 @@ def trained(
         torch.manual_seed(seed)
         model = _model(variant, problem)
         trainer.task.model = model.train()  # type: ignore[misc]
-        trainer.start_anew()
+        trainer.reset_optimiser()
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             trainer.one_step()

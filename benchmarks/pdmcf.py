@@ -85,7 +85,7 @@ def _log_uniform(
 
 
 def value_and_bound(
-    topology: Topology, weight: FloatArray, problem: Problem, last: OverAllPaths
+    topology: Topology, weight: FloatArray, problem: Problem, solution: OverAllPaths
 ) -> tuple[float, float, float]:
     """Compute value and bound from the final flows and prices, as in the module docstring.
 
@@ -93,7 +93,7 @@ def value_and_bound(
         topology: the network.
         weight: weights of all pairs, (N, N).
         problem: problem of the instance, of one matrix.
-        last: result of column generation: paths, splits and prices.
+        solution: result of column generation: paths, splits and prices.
 
     Returns:
         value and bound in nats, and the largest flow of a pair in Gbit/s.
@@ -101,27 +101,27 @@ def value_and_bound(
     Raises:
         AssertionError: a link carries more than its capacity.
     """
-    problem = problem.with_paths(last.paths)
+    problem = problem.with_paths(solution.paths)
     # Feasible flows (D, K), and the loads of the links.
-    flow = project(problem, last.result.splits)[0].numpy() * problem.demand[0].numpy()[:, None]
+    flow = project(problem, solution.result.splits)[0].numpy() * problem.demand[0].numpy()[:, None]
     load = np.zeros(topology.num_links)
     for demand, k in zip(*np.nonzero(flow), strict=True):
-        load[last.paths.links_of(demand, k)] += flow[demand, k]
+        load[solution.paths.links_of(demand, k)] += flow[demand, k]
     assert (load <= topology.capacity * (1 + 1e-9)).all()
-    source, target = last.paths.pairs.T
+    source, target = solution.paths.pairs.T
     pair_weight = weight[source, target]
     carried = flow.sum(1)
     # scipy.sparse.csgraph reads a 0 as no link.
-    price = np.maximum(last.result.prices[0].double().numpy(), 1e-15)
+    price = np.maximum(solution.result.prices[0].double().numpy(), 1e-15)
     # Length d of the shortest path of each pair under the prices p.
-    length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
+    shortest_length = dijkstra(csr_array((price, (topology.link_source, topology.link_target))))[
         source, target
     ]
     # Dual bound sum W log(W / d) - sum W log(sum W / sum c p).
-    total = float(pair_weight.sum())
-    bound = float((pair_weight * np.log(pair_weight / length)).sum()) - total * np.log(
-        total / float(topology.capacity @ price)
-    )
+    total_weight = float(pair_weight.sum())
+    bound = float(
+        (pair_weight * np.log(pair_weight / shortest_length)).sum()
+    ) - total_weight * np.log(total_weight / float(topology.capacity @ price))
     return float((pair_weight * np.log(carried)).sum()), bound, float(carried.max())
 
 
@@ -145,10 +145,10 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         np.full((1, len(pairs)), _RATE),
         weight=weight[*pairs.T],
     )
-    last = generate_columns(problem, target=_TARGET_GAP)
+    solution = generate_columns(problem, target=_TARGET_GAP)
     seconds = time.process_time() - begin
     # Value, bound and gap from the flows and prices alone.
-    value, bound, max_flow = value_and_bound(topology, weight, problem, last)
+    value, bound, max_flow = value_and_bound(topology, weight, problem, solution)
     gap = (bound - value) / float(weight[*pairs.T].sum())
     return [
         nodes,
@@ -156,8 +156,8 @@ def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
         seed,
         len(pairs),
         topology.num_links,
-        int(last.paths.mask.sum()),
-        last.result.iterations,
+        int(solution.paths.mask.sum()),
+        solution.result.iterations,
         f"{seconds:.2f}",
         f"{value:.1f}",
         f"{bound:.1f}",

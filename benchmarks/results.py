@@ -189,9 +189,9 @@ def write_tables(out: Path) -> None:
                 if summary["protocol"] == Protocol.OFFLINE.value:
                     nominal_rows.append((study, matrices, *(summary[column] for column in COLUMNS)))
                 else:
-                    level = f"{summary['protocol']} {summary['level']}"
+                    measure = f"{summary['protocol']} {summary['measure']}"
                     changed_rows.append(
-                        (study, summary["scheme"], level, summary["satisfied_demand"])
+                        (study, summary["scheme"], measure, summary["satisfied_demand"])
                     )
     for name, table in (("results.csv", nominal_rows), ("results-changed.csv", changed_rows)):
         with (out / name).open("w", newline="", encoding="utf-8") as stream:

@@ -239,7 +239,7 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> list[di
     return rows
 
 
-def solvers(file: Path, address: str) -> None:
+def measure_solvers(file: Path, address: str) -> None:
     """Print, for each solver of the service, the median time end to end, the median time in the
     engine, and the certified gap of requests of one matrix.
 
@@ -413,7 +413,7 @@ def main() -> None:
             url = f"{address}/v1/networks/geant/allocations"
             rows += measure(name, url, bodies, options.seconds)
             for file in options.large if replicas == 1 else ():
-                solvers(file, address)
+                measure_solvers(file, address)
     # The echoes, for comparison.
     rows += measure_echo("--bare-echo", "echo", bodies, options.seconds)
     if options.ray:

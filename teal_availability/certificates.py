@@ -245,13 +245,13 @@ def common_share_bound(
     guaranteed_share = (
         np.full(len(demand), np.nan) if guaranteed_share is None else guaranteed_share
     )
-    is_upper = ~np.isnan(guaranteed_share)
-    total = float(demand_weights[~is_upper].sum())
-    if total <= 0:
+    is_higher_class = ~np.isnan(guaranteed_share)
+    common_weight = float(demand_weights[~is_higher_class].sum())
+    if common_weight <= 0:
         return 1.0
     # Normalise: the demand weights of the common share sum to 1.
-    prices = np.maximum(prices, 0.0) / total
-    demand_weights = demand_weights / total
+    prices = np.maximum(prices, 0.0) / common_weight
+    demand_weights = demand_weights / common_weight
     # Scale the weights of survival states to the demand times the path prices (infinite without a
     # path), to the limits by their probabilities, and to a sum of at most r[d] per demand.
     path_price = path_prices(problem, prices)
@@ -260,16 +260,16 @@ def common_share_bound(
         is_path, np.where(is_path, path_price, 0.0) * demand[:, None], np.inf
     )
     scaled_weights = _scale_to_prices(
-        max_path_weight, survival_states, np.maximum(weights, 0.0) / total
+        max_path_weight, survival_states, np.maximum(weights, 0.0) / common_weight
     )
     max_weights = demand_weights[:, None] * survival_states.probability / (1 - availability)
     scaled_weights = np.minimum(scaled_weights, max_weights)
-    excess = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))
+    scale_down = np.maximum(1.0, scaled_weights.sum(1) / np.maximum(demand_weights, 1e-300))
     # Dual objective: capacities at their prices, and the demand weights that exceed the state
     # weights, less the guaranteed shares.
-    slack = np.maximum(0.0, demand_weights - (scaled_weights / excess[:, None]).sum(1))
-    upper_value = float(demand_weights[is_upper] @ guaranteed_share[is_upper])
-    bound = float(capacity_of(problem) @ prices) + float(slack.sum()) - upper_value
+    slack = np.maximum(0.0, demand_weights - (scaled_weights / scale_down[:, None]).sum(1))
+    guaranteed_value = float(demand_weights[is_higher_class] @ guaranteed_share[is_higher_class])
+    bound = float(capacity_of(problem) @ prices) + float(slack.sum()) - guaranteed_value
     return min(1.0, max(0.0, bound))
 
 

@@ -497,20 +497,20 @@ def _demand_rows(
     # Each as lower bounds, then upper bounds.
     return [
         DemandRow(
-            item.routing,
+            availability.routing,
             class_of[demand_index],
             names[source],
             names[target],
             rate,
-            float(item.demand_mean.low[demand_index]),
-            float(item.demand_mean.high[demand_index]),
-            *_level_shares(item.demand_time.low[demand_index]),
-            *_level_shares(item.demand_time.high[demand_index]),
+            float(availability.demand_mean.low[demand_index]),
+            float(availability.demand_mean.high[demand_index]),
+            *_level_shares(availability.demand_time.low[demand_index]),
+            *_level_shares(availability.demand_time.high[demand_index]),
             # The lower bound of the loss is one minus the upper bound of the share.
-            minutes_a_year(1 - float(item.demand_mean.high[demand_index])),
-            minutes_a_year(1 - float(item.demand_mean.low[demand_index])),
+            minutes_a_year(1 - float(availability.demand_mean.high[demand_index])),
+            minutes_a_year(1 - float(availability.demand_mean.low[demand_index])),
         )
-        for item in measured
+        for availability in measured
         for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))
     ]
 

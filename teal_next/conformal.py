@@ -47,12 +47,12 @@ class ConformalLimit:
     @property
     def limit(self) -> float:
         """Upper limit of the ratio in the next interval; infinite while too few are known."""
-        num_scores = len(self._scores)
-        rank = math.ceil((num_scores + 1) * self._probability)
-        if rank > num_scores:
+        num_ratios = len(self._scores)
+        rank = math.ceil((num_ratios + 1) * self._probability)
+        if rank > num_ratios:
             # The quantile is above all n ratios: return the largest one if n would suffice for the
             # target probability, else no limit.
-            return max(self._scores) if num_scores >= 1 / (1 - self._level) else math.inf
+            return max(self._scores) if num_ratios >= 1 / (1 - self._level) else math.inf
         return float(np.sort(list(self._scores))[max(rank, 1) - 1])
 
     def state(self) -> dict[str, Any]:
@@ -70,20 +70,20 @@ class ConformalLimit:
         """
         try:
             # Stored keys: "now" is the probability, "scores" are the ratios.
-            level, probability, scores = (
+            level, probability, ratios = (
                 float(state["level"]),
                 float(state["now"]),
                 [float(score) for score in state["scores"]],
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"invalid state of a conformal limit: {error}") from None
-        if level != self._level or not 0 <= probability <= 1 or not all(map(math.isfinite, scores)):
+        if level != self._level or not 0 <= probability <= 1 or not all(map(math.isfinite, ratios)):
             raise ValueError(
                 f"state of a conformal limit with level {level} and probability {probability}: "
                 f"expected level {self._level}, a probability in [0, 1], and finite ratios"
             )
         self._probability = probability
-        self._scores = deque(scores, maxlen=_KEPT_RATIOS)
+        self._scores = deque(ratios, maxlen=_KEPT_RATIOS)
 
     def observe(self, score: float) -> None:
         """Add the measured ratio of an interval, and adapt the probability.

@@ -42,8 +42,8 @@ LIMIT_PROBABILITY = 0.95
 _OPTIMUM_GAP = 1e-3
 _MAX_LIMIT_BYTES = 1 << 20
 # File names of the stored state.
-_MIXTURE = "mixture.npz"
-_LIMIT = "limit.json"
+_MIXTURE_FILE = "mixture.npz"
+_LIMIT_FILE = "limit.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,11 +82,11 @@ class NextInterval(parts.NextIntervalPart):
 
     def __init__(self, name: str, pairs: Any, folder: Path, varied: float = 0.0) -> None:
         super().__init__(name, pairs, folder)
-        self._varied = varied
-        self._hedge: Mixture | None = None
+        self._random_share = varied
+        self._mixture: Mixture | None = None
         # Time of the last interval that was compared with its optimum.
         self._observed: np.datetime64 | None = None
-        self._limit = ConformalLimit(LIMIT_PROBABILITY)
+        self._ratio_limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
         # Realised over optimal utilisation in the last allocated interval.
         self.realised: float | None = None
@@ -94,9 +94,9 @@ class NextInterval(parts.NextIntervalPart):
     @override
     def clear(self) -> None:
         super().clear()
-        self._hedge = self._observed = None
+        self._mixture = self._observed = None
         self.latest = self.realised = None
-        self._limit = ConformalLimit(LIMIT_PROBABILITY)
+        self._ratio_limit = ConformalLimit(LIMIT_PROBABILITY)
 
     @override
     def is_current(self, capacity: FloatArray) -> bool:
@@ -128,10 +128,10 @@ class NextInterval(parts.NextIntervalPart):
         # Restart the mixture if capacities or the number of paths have changed: the hedges store
         # splits for the previous ones.
         if previous is not None and not np.array_equal(previous.capacity, capacity):
-            self._hedge = None
+            self._mixture = None
         if previous is not None and previous.splits.shape[1] != problem.paths.num_paths:
-            self._hedge = None
-        hedge = self._hedge or self._restored_hedge(past)
+            self._mixture = None
+        mixture = self._mixture or self._restored_mixture(past)
         # Compare the last allocation with the optimum, once its matrix is measured.
         is_measured = previous is not None and previous.time in traffic.timestamps
         if previous is not None and is_measured and previous.time != self._observed:
@@ -140,26 +140,33 @@ class NextInterval(parts.NextIntervalPart):
             self._observe(past.matrix(row), _over_live_paths(problem, previous.splits))
             self._observed = previous.time
         # Allocate for the next interval; optionally mix in random, nearly optimal splits.
-        splits = hedge.allocate(past)
-        if self._varied:
+        splits = mixture.allocate(past)
+        if self._random_share:
             random_splits = vary(past.last(1), share=1.0, seed=past.traffic_row)
-            splits = (1 - self._varied) * splits.to(random_splits) + self._varied * random_splits
+            splits = (1 - self._random_share) * splits.to(
+                random_splits
+            ) + self._random_share * random_splits
         # Repair the splits: live paths only, and a path for demands without traffic so far.
         is_new = torch.from_numpy(~self.matrices.had_traffic())
         splits = _with_new_demands(problem, _over_live_paths(problem, splits), is_new)
         self.latest = NextAllocation(
-            version, past.target, capacity, splits, self._limit.limit, time.perf_counter() - begin
+            version,
+            past.target,
+            capacity,
+            splits,
+            self._ratio_limit.limit,
+            time.perf_counter() - begin,
         )
         # Store nothing if the network was deleted meanwhile.
         if not self.matrices.folder.is_dir():
             return self.latest
         # Store the state for a restart.
-        hedge.save(self.matrices.folder / _MIXTURE)
-        with atomic_file(self.matrices.folder / _LIMIT) as temporary:
-            temporary.write_text(json.dumps(self._limit.state()), encoding="utf-8")
+        mixture.save(self.matrices.folder / _MIXTURE_FILE)
+        with atomic_file(self.matrices.folder / _LIMIT_FILE) as temporary:
+            temporary.write_text(json.dumps(self._ratio_limit.state()), encoding="utf-8")
         return self.latest
 
-    def _restored_hedge(self, past: Past) -> Mixture:
+    def _restored_mixture(self, past: Past) -> Mixture:
         """Return a new mixture with the stored weights and losses, if there are any.
 
         A stored state that is damaged or of other hedges is ignored, with a warning.
@@ -167,21 +174,23 @@ class NextInterval(parts.NextIntervalPart):
         Args:
             past: network, and the matrices measured so far.
         """
-        hedge = make_hedge("mixture")
-        assert isinstance(hedge, Mixture)
-        hedge.begin(past)
+        mixture = make_hedge("mixture")
+        assert isinstance(mixture, Mixture)
+        mixture.begin(past)
         folder = self.matrices.folder
-        if (folder / _MIXTURE).exists():
+        if (folder / _MIXTURE_FILE).exists():
             try:
-                hedge.restore(folder / _MIXTURE)
-                self._limit.restore(json.loads(small_text(folder / _LIMIT, _MAX_LIMIT_BYTES)))
+                mixture.restore(folder / _MIXTURE_FILE)
+                self._ratio_limit.restore(
+                    json.loads(small_text(folder / _LIMIT_FILE, _MAX_LIMIT_BYTES))
+                )
             except (InputError, OSError, ValueError, RecursionError) as error:
                 LOG.warning(
                     "stored state of the mixture is not usable, restarted without it",
                     extra={"teal": {"network": self.name, "error": str(error)[:200]}},
                 )
-        self._hedge = hedge
-        return hedge
+        self._mixture = mixture
+        return mixture
 
     def _observe(self, problem: Problem | None, splits: Tensor) -> None:
         """Record the ratio of realised to optimal utilisation in a measured interval.
@@ -196,7 +205,7 @@ class NextInterval(parts.NextIntervalPart):
         optimal = realised(problem, optimum.splits[0])
         ratio = realised(problem, splits) / optimal if optimal > 0 else math.nan
         if math.isfinite(ratio):
-            self._limit.observe(ratio)
+            self._ratio_limit.observe(ratio)
             self.realised = ratio
 
     @override

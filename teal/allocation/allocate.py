@@ -177,15 +177,15 @@ class HistoryAllocator:
         if installed_splits is not None and options.max_churn is not None:
             problem = problem.with_churn_limit(installed_splits, options.max_churn)
         # Model whose predictions the solver starts from.
-        starter: Starter | None = self._named_model
+        predictor: Starter | None = self._named_model
         if options.model == "auto" and (default := default_model(problem, options.gap)):
             # Load before the clock starts.
             default.warm_up_kernels(problem)
-            starter = default
+            predictor = default
         # Solve; without a limit on churn, move flow to short paths (--prefer); round the splits.
         begin = time.perf_counter()
         result = solver.solve(
-            problem, gap=options.gap, max_iterations=options.max_iterations, starter=starter
+            problem, gap=options.gap, max_iterations=options.max_iterations, starter=predictor
         )
         preferred_splits = (
             result.splits

@@ -143,7 +143,7 @@ def _with_prices(
     problem: Problem,
     splits: Tensor,
     notify: Callable[[str], None],
-    end: Deadline,
+    deadline: Deadline,
 ) -> Allocation:
     """Return the allocation with link prices that prove a bound.
 
@@ -155,7 +155,7 @@ def _with_prices(
         problem: problem of the matrix, B = 1.
         splits: (1, D, K) splits to certify.
         notify: prints one line of text.
-        end: deadline of the search for prices.
+        deadline: deadline of the search for prices.
     """
     # Given prices: those of the tightest bound.
     if config.prices is not None:
@@ -172,7 +172,7 @@ def _with_prices(
                 problem,
                 target=config.gap,
                 max_rounds=_MAX_ROUNDS,
-                deadline=end,
+                deadline=deadline,
             )
         )
         notify(
@@ -181,7 +181,7 @@ def _with_prices(
         )
         return Allocation.of_batch(splits, last_round.result.prices, 0.0)
     # Prices of a solve over the candidate paths.
-    result = solve(problem, gap=config.gap, deadline=end.remaining)
+    result = solve(problem, gap=config.gap, deadline=deadline.remaining)
     gap_percent = 100 * float(result.gap[0])
     notify(f"link prices: the solver's allocation has a certified gap of {gap_percent:.3g}%")
     # A sequence of programs has prices of each program.

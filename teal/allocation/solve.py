@@ -385,7 +385,7 @@ def solve_matrix(
     # Generate no gravity matrices after the requested one.
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     model = named_model(config.model, Objective(config.objective))
-    with contextlib.ExitStack() as kernels:
+    with contextlib.ExitStack() as kernel_context:
         # Column generation always compiles the kernels if the objective may be infeasible.
         rules = Objective(config.objective).rules
         needs_kernels = config.over_all_paths and rules.may_have_no_allocation
@@ -396,7 +396,7 @@ def solve_matrix(
             if needs_kernels:
                 compile_first(num_pairs)
                 return
-            kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
+            kernel_context.enter_context(kernels_for_one_solve(num_pairs, compile_first))
             if is_interpreting():
                 notify(
                     "the kernels are not compiled on this machine yet: HiGHS solves this small "

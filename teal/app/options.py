@@ -25,7 +25,7 @@ _Report = TypeVar("_Report")
 
 
 def with_options(
-    kind: Callable[_P, _Options],
+    options_class: Callable[_P, _Options],
 ) -> Callable[
     [Callable[[Any, Any, _Options], _Report]], Callable[Concatenate[Any, Any, _P], _Report]
 ]:
@@ -33,7 +33,7 @@ def with_options(
     with the names of a dataclass's fields.
 
     Args:
-        kind: dataclass of the options.
+        options_class: dataclass of the options.
     """
 
     # The decorated function takes network and traffic, and keyword arguments for the options.
@@ -41,53 +41,62 @@ def with_options(
         function: Callable[[Any, Any, _Options], _Report],
     ) -> Callable[Concatenate[Any, Any, _P], _Report]:
         signature = inspect.signature(function)
-        option_parameters = inspect.signature(kind).parameters.values()
+        option_parameters = inspect.signature(options_class).parameters.values()
         # The other parameters: network and traffic.
-        names = [name for name in signature.parameters if name != "options"]
-        inputs = [signature.parameters[name] for name in names]
+        input_names = [name for name in signature.parameters if name != "options"]
+        input_parameters = [signature.parameters[name] for name in input_names]
 
         @functools.wraps(function)
         def call(*positional: Any, **settings: Any) -> _Report:
             # Network and traffic may be keyword arguments, too.
-            named_inputs = {name: settings.pop(name) for name in names if name in settings}
-            bound = signature.bind(*positional, **named_inputs, options=options_of(kind, settings))
+            named_inputs = {name: settings.pop(name) for name in input_names if name in settings}
+            bound = signature.bind(
+                *positional, **named_inputs, options=options_of(options_class, settings)
+            )
             return function(*bound.args, **bound.kwargs)
 
         # Show the fields of the dataclass in place of the parameter `options`.
-        call.options = kind  # type: ignore[attr-defined]
-        call.__signature__ = signature.replace(parameters=[*inputs, *option_parameters])  # type: ignore[attr-defined]
+        call.options = options_class  # type: ignore[attr-defined]
+        call.__signature__ = signature.replace(parameters=[*input_parameters, *option_parameters])  # type: ignore[attr-defined]
         return call
 
     return decorate
 
 
-def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Options:
+def options_of(options_class: Callable[..., _Options], settings: dict[str, Any]) -> _Options:
     """Build the options of a function from keyword arguments, after checking and converting them.
 
     Args:
-        kind: dataclass of the options; those in its ``TRAFFIC_OPTIONS`` may be traffic matrices.
+        options_class: dataclass of the options; those in its ``TRAFFIC_OPTIONS`` may be traffic matrices.
         settings: values by name.
 
     Raises:
         InputError: an unknown name, an invalid value, or a missing required option.
     """
     # Convert each value to the type of its field, which may be given by an old name.
-    hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    hints = get_type_hints(options_class)
+    names = [field.name for field in dataclasses.fields(options_class)]  # type: ignore[arg-type]
     values = dict[str, Any]()
     for typed_name, value in settings.items():
         name = typed_name
         if name not in names:
-            name = _renamed(kind, name)
+            name = _renamed(options_class, name)
         if name not in names:
             suggestion = did_you_mean(name, names)
             expected = "one of " + ", ".join(sorted(names))
-            raise InputError(kind.__name__, name, expected, f"{name}={value!r}{suggestion}")
+            raise InputError(
+                options_class.__name__, name, expected, f"{name}={value!r}{suggestion}"
+            )
         if name in values:
             raise InputError.invalid(
-                kind.__name__, name, "given by its old and its new name", "use the new name alone"
+                options_class.__name__,
+                name,
+                "given by its old and its new name",
+                "use the new name alone",
             )
-        if name in getattr(kind, "TRAFFIC_OPTIONS", ()) and isinstance(value, TrafficMatrices):
+        if name in getattr(options_class, "TRAFFIC_OPTIONS", ()) and isinstance(
+            value, TrafficMatrices
+        ):
             values[name] = value
             continue
         try:
@@ -98,20 +107,20 @@ def options_of(kind: Callable[..., _Options], settings: dict[str, Any]) -> _Opti
             option = f"--{name.replace('_', '-')}"
             raise InputError(option, "", error.expected, error.actual) from None
     # Options without a default must be given.
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+    for field in dataclasses.fields(options_class):  # type: ignore[arg-type]
         is_required = field.default is field.default_factory is dataclasses.MISSING
         if is_required and field.name not in values:
             raise InputError.invalid(
                 f"--{field.name.replace('_', '-')}", "", "this option is required"
             )
-    return kind(**values)
+    return options_class(**values)
 
 
-def _renamed(kind: Callable[..., Any], name: str) -> str:
+def _renamed(options_class: Callable[..., Any], name: str) -> str:
     """Return the present name of an option, with a warning if ``name`` is its old one."""
-    new_name = new_option(kind, name) if isinstance(kind, type) else None
+    new_name = new_option(options_class, name) if isinstance(options_class, type) else None
     if new_name is None:
         return name
-    message = f"{kind.__name__}: option {name} is deprecated: use {new_name}"
+    message = f"{options_class.__name__}: option {name} is deprecated: use {new_name}"
     warnings.warn(message, DeprecationWarning, stacklevel=2)
     return new_name

@@ -214,29 +214,29 @@ def read_routers(path: Path) -> Routers:
     table = read_cells(path)
     where = table.where
     is_used_column = _used_columns(table)
-    algorithms = [
+    sid_columns = [
         name for name in map(plain_heading, table.header) if _ALGORITHM_SID.fullmatch(name)
     ]
     # One router for each row, and the largest SID that fits its label block (SRGB).  The second
     # argument of records() names the columns with numbers.
     routers = list[Router]()
-    last_indices = list[tuple[str, int]]()
+    max_sids = list[tuple[str, int]]()
     largest_sid = _LargestSid()
     # Arguments: columns to read, and those of them that are numeric.
-    for field, cell in table.records((*_COLUMNS, *algorithms), ("sid", "srgb", *algorithms)):
-        router, last_index = _parse_router(cell, algorithms, where, field)
+    for field, cell in table.records((*_COLUMNS, *sid_columns), ("sid", "srgb", *sid_columns)):
+        router, max_sid = _parse_router(cell, sid_columns, where, field)
         routers.append(router)
-        last_indices.append((f"{field}: srgb", last_index))
+        max_sids.append((f"{field}: srgb", max_sid))
         largest_sid = largest_sid.updated(router, field)
     if not routers:
         raise InputError.invalid(where, "", "the table has no rows", "add a row for each router")
     # Every router needs a label for the SIDs of all routers in its own block.
-    for field, last_index in last_indices:
-        if largest_sid.sid > last_index:
+    for field, max_sid in max_sids:
+        if largest_sid.sid > max_sid:
             raise InputError.invalid(
                 where,
                 field,
-                f"the block has labels for SIDs up to {last_index:,}, but a router has SID "
+                f"the block has labels for SIDs up to {max_sid:,}, but a router has SID "
                 f"{largest_sid.sid:,} ({largest_sid.field})",
                 "enlarge the block",
             )
@@ -303,13 +303,13 @@ def _used_columns(table: CellTable) -> list[bool]:
 
 
 def _parse_router(
-    cell: dict[str, str], algorithms: list[str], where: str, field: str
+    cell: dict[str, str], sid_columns: list[str], where: str, field: str
 ) -> tuple[Router, int]:
     """Parse the router of a table row.
 
     Args:
         cell: text of each column, by its name; "" for an empty cell.
-        algorithms: names of the columns ``sid_128`` to ``sid_255`` that the table has.
+        sid_columns: names of the columns ``sid_128`` to ``sid_255`` that the table has.
         where: name of the file, for messages.
         field: the row, for messages.
 
@@ -330,7 +330,7 @@ def _parse_router(
     sid = _parse_integer(cell.get("sid", ""), where, f"{field}: sid")
     first_label, last_label = _parse_srgb(cell.get("srgb", ""), where, f"{field}: srgb")
     algorithm_sids = list[tuple[int, int]]()
-    for column in algorithms:
+    for column in sid_columns:
         index = _parse_integer(cell[column], where, f"{field}: {column}")
         if index is not None:
             algorithm_sids.append((int(column.removeprefix("sid_")), index))

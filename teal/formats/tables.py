@@ -321,10 +321,10 @@ def _read(
     num_pairs = topology.num_nodes**2
     codes = rank[distinct_codes // num_pairs] * num_pairs + distinct_codes % num_pairs
     # (D,) position among the sorted demands of each entry of distinct_codes.
-    column_of_code = np.empty(len(codes), dtype=np.int64)
-    column_of_code[np.argsort(codes)] = np.arange(len(codes))
+    demand_of_code = np.empty(len(codes), dtype=np.int64)
+    demand_of_code[np.argsort(codes)] = np.arange(len(codes))
     codes.sort()
-    layout = _Layout(timestamps, distinct_codes, column_of_code)
+    layout = _Layout(timestamps, distinct_codes, demand_of_code)
 
     # Second pass: write the rates (T, D), a row for each timestamp.
     def write_rates(rates: RateFile | RateArray) -> None:
@@ -381,13 +381,13 @@ class _Layout:
         timestamps: (T,) seconds since 1970 of each row, ascending.
         codes: (D,) demand codes (class * N + source) * N + target, ascending; classes are numbered
             in the order of their first row in the table.
-        column_of_code: (D,) column of each entry of ``codes``; columns are ordered by the priority
+        demand_of_code: (D,) column of each entry of ``codes``; columns are ordered by the priority
             of the class, source and target.
     """
 
     timestamps: Int64Array
     codes: Int64Array
-    column_of_code: Int64Array
+    demand_of_code: Int64Array
 
 
 def _write_rates(
@@ -412,27 +412,27 @@ def _write_rates(
     # Matrices of which a row has been written.  Without endpoints, NaN marks their demands without
     # a row so far.
     is_started = np.zeros(len(layout.timestamps), dtype=bool)
-    for row_timestamps, row_codes, rate in batches:
+    for row_timestamps, row_codes, row_rates in batches:
         # Group the rows of the batch by timestamp.
         order = np.argsort(row_timestamps, kind="stable")
         batch_timestamps, starts = np.unique(row_timestamps[order], return_index=True)
         # Demand of each row of the batch.
-        demand = layout.column_of_code[np.searchsorted(layout.codes, row_codes)]
+        row_demands = layout.demand_of_code[np.searchsorted(layout.codes, row_codes)]
         for timestamp, rows in zip(batch_timestamps, np.split(order, starts[1:]), strict=True):
             # (D,) rates of the matrix so far: an earlier batch may have begun it.
             matrix = int(np.searchsorted(layout.timestamps, timestamp))
             matrix_rates = (
                 rates.read(matrix).copy() if is_started[matrix] else np.full(num_demands, np.nan)
             )
-            demands = demand[rows]
+            demands = row_demands[rows]
             # Add the rates of endpoints; without endpoints a second rate of a demand is an error.
             if has_endpoints:
-                sums = np.bincount(demands, rate[rows], minlength=num_demands)
+                sums = np.bincount(demands, row_rates[rows], minlength=num_demands)
                 matrix_rates = np.nan_to_num(matrix_rates) + sums
             elif np.isfinite(matrix_rates[demands]).any() or len(np.unique(demands)) < len(demands):
                 raise _repeated_pair(source, int(timestamp))
             else:
-                matrix_rates[demands] = rate[rows]
+                matrix_rates[demands] = row_rates[rows]
             rates.write(matrix, matrix_rates[None])
             is_started[matrix] = True
     # Demands without a row have rate 0.

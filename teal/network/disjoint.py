@@ -110,7 +110,7 @@ def grow_tree(
 
 
 @inner_kernel
-def _expand(
+def _expand_level(
     begin: int,
     end: int,
     ptr: IntArray,
@@ -119,7 +119,7 @@ def _expand(
     has_transit: BoolArray,
     banned: IntArray,
     ban_stamp: int,
-    mark: int,
+    visit_stamp: int,
     search: TwoSided,
     side: int,
 ) -> tuple[int, int]:
@@ -134,7 +134,7 @@ def _expand(
         has_transit: (N,) whether paths may pass through a node.
         banned: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        mark: stamp of this search in ``search.visited``.
+        visit_stamp: stamp of this search in ``search.visited``.
         search: both sides of the search (updated); ``search.queue[:, 0]`` are source and target.
         side: 0 for the source's side, 1 for the target's.
 
@@ -150,11 +150,11 @@ def _expand(
         for position in range(ptr[node], ptr[node + 1]):
             link = links[position]
             neighbour = far_end[link]
-            if banned[link] != ban_stamp and search.visited[side, neighbour] != mark:
+            if banned[link] != ban_stamp and search.visited[side, neighbour] != visit_stamp:
                 # Reach the neighbour; the sides meet there if the path may pass through it.
-                search.visited[side, neighbour] = mark
+                search.visited[side, neighbour] = visit_stamp
                 search.pred_link[side, neighbour] = link
-                if search.visited[1 - side, neighbour] == mark and (
+                if search.visited[1 - side, neighbour] == visit_stamp and (
                     has_transit[neighbour] or neighbour == search.queue[1 - side, 0]
                 ):
                     return queue_end, neighbour
@@ -164,13 +164,13 @@ def _expand(
 
 
 @inner_kernel
-def _meet(
+def _bidirectional_search(
     source: int,
     target: int,
     graph: Adjacency,
     banned: IntArray,
     ban_stamp: int,
-    mark: int,
+    visit_stamp: int,
     search: TwoSided,
     path: IntArray,
 ) -> int:
@@ -186,7 +186,7 @@ def _meet(
         graph: the network in CSR form.
         banned: (E,) stamp of each link.
         ban_stamp: links with this stamp are banned.
-        mark: stamp of this search in ``search.visited``, unused so far.
+        visit_stamp: stamp of this search in ``search.visited``, unused so far.
         search: visited stamps, predecessor links and queue of each side (updated).
         path: (N,) link indices of the path (written).
 
@@ -194,52 +194,52 @@ def _meet(
         number of links of the path; 0 if there is none.
     """
     # Put source and target into the queues of their sides.
-    search.visited[0, source] = mark
-    search.visited[1, target] = mark
+    search.visited[0, source] = visit_stamp
+    search.visited[1, target] = visit_stamp
     search.queue[0, 0] = source
     search.queue[1, 0] = target
     # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].  ZERO, not 0: for a literal
-    # Numba would compile _expand once more.
-    begin0 = ZERO
-    end0 = ZERO + 1
-    begin1 = ZERO
-    end1 = ZERO + 1
+    # Numba would compile _expand_level once more.
+    source_begin = ZERO
+    source_end = ZERO + 1
+    target_begin = ZERO
+    target_end = ZERO + 1
     # Expand the smaller frontier by one level until the sides meet.
-    while begin0 < end0 and begin1 < end1:
-        if end0 - begin0 <= end1 - begin1:
+    while source_begin < source_end and target_begin < target_end:
+        if source_end - source_begin <= target_end - target_begin:
             # From the source, along outgoing links.
-            last, middle = _expand(
-                begin0,
-                end0,
+            new_end, middle = _expand_level(
+                source_begin,
+                source_end,
                 graph.out_ptr,
                 graph.out_link,
                 graph.head,
                 graph.has_transit,
                 banned,
                 ban_stamp,
-                mark,
+                visit_stamp,
                 search,
                 ZERO,
             )
-            begin0 = end0
-            end0 = last
+            source_begin = source_end
+            source_end = new_end
         else:
             # From the target, against incoming links.
-            last, middle = _expand(
-                begin1,
-                end1,
+            new_end, middle = _expand_level(
+                target_begin,
+                target_end,
                 graph.in_ptr,
                 graph.in_link,
                 graph.tail,
                 graph.has_transit,
                 banned,
                 ban_stamp,
-                mark,
+                visit_stamp,
                 search,
                 ZERO + 1,
             )
-            begin1 = end1
-            end1 = last
+            target_begin = target_end
+            target_end = new_end
         if middle >= 0:
             return _join(source, target, middle, search.pred_link, graph, path)
     return 0
@@ -362,14 +362,14 @@ def disjoint_by_hops(
     paths.length[0] = walk_back(source, target, tree, graph.tail, paths.links[0])
     by_groups = True
     ban_stamp = stamp
-    mark = stamp
+    visit_stamp = stamp
     k = 1
     # Ban whole groups first; once no path is left, ban only the links of the paths found.
     _ban_path(paths, 0, groups, by_groups, ban_stamp, banned)
     while k < max_paths:
-        mark += 1
-        paths.length[k] = _meet(
-            source, target, graph, banned, ban_stamp, mark, search, paths.links[k]
+        visit_stamp += 1
+        paths.length[k] = _bidirectional_search(
+            source, target, graph, banned, ban_stamp, visit_stamp, search, paths.links[k]
         )
         if paths.length[k]:
             _ban_path(paths, k, groups, by_groups, ban_stamp, banned)

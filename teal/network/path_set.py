@@ -161,13 +161,13 @@ def _renumber(
         new_number[0] = 0
         # Next unused number, and the number after the last node of the current level.
         next_number = 1
-        level_stop = 1
+        next_level_begin = 1
         # Breadth-first numbering: the children of node i get the next numbers.
         for i in range(num_nodes + 1):
             # At the first node of a level, all nodes of that level have numbers.
-            if i == level_stop:
+            if i == next_level_begin:
                 level_end[num_levels] = next_number
-                level_stop = next_number
+                next_level_begin = next_number
                 num_levels = num_levels + 1
             child = first_child[old_number[i]]
             while child:
@@ -182,7 +182,7 @@ def _renumber(
                 child_end[base + i - 1] = next_number
             elif num_nodes:
                 level_end[num_levels] = next_number
-                level_stop = next_number
+                next_level_begin = next_number
                 num_levels = num_levels + 1
         level_ptr[s + 1] = num_levels
         # End nodes of the paths in the new numbering.

@@ -409,11 +409,11 @@ def _search(
         path_sets.append(_search_by_method(part, pairs, key, progress, report_part))
     merged = path_sets[0]
     for other_paths in path_sets[1:]:
-        merged = _merge_paths(merged, other_paths, request.num_paths)
+        merged = _fill_up(merged, other_paths, request.num_paths)
     return dataclasses.replace(merged, key=key)
 
 
-def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
+def _fill_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
     """Append the paths of ``more``, in order, to those of each demand until it has K paths.
 
     Args:
@@ -421,27 +421,27 @@ def _merge_paths(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         more: further paths of the same demands; duplicates are skipped.
         num_paths: K.
     """
-    links = path_links_of(more)
+    further = path_links_of(more)
     # (D, K') index of each further path in ``links``, -1 where there is none.
     path_index = np.full(more.mask.shape, -1, dtype=np.int64)
-    path_index.reshape(-1)[links.slot] = np.arange(len(links.slot))
-    lengths = np.diff(links.link_ptr)
+    path_index.reshape(-1)[further.slot] = np.arange(len(further.slot))
+    hops = np.diff(further.link_ptr)
     # Append the k-th further path of all demands with fewer than K paths, for each k.
-    for column in range(more.num_paths):
+    for k in range(more.num_paths):
         is_incomplete = paths.mask.sum(1) < num_paths
-        added = np.flatnonzero(is_incomplete & (path_index[:, column] >= 0))
+        added = np.flatnonzero(is_incomplete & (path_index[:, k] >= 0))
         if not len(added):
             continue
         # CSR pointer (D + 1,) of the added paths' links: demand d adds a path of length[d] links.
-        added_paths = path_index[added, column]
-        length = np.zeros(paths.num_demands, dtype=np.int64)
-        length[added] = lengths[added_paths]
-        ptr = np.concatenate([[0], np.cumsum(length)])
+        added_paths = path_index[added, k]
+        added_hops = np.zeros(paths.num_demands, dtype=np.int64)
+        added_hops[added] = hops[added_paths]
+        ptr = np.concatenate([[0], np.cumsum(added_hops)])
         # Positions of the added paths' links in ``links.link``, path by path; ``links`` stores the
         # links of a path from the last to the first.
-        last = np.repeat(links.link_ptr[added_paths + 1] - 1 + ptr[added], lengths[added_paths])
+        last = np.repeat(further.link_ptr[added_paths + 1] - 1 + ptr[added], hops[added_paths])
         entries = last - np.arange(ptr[-1])
-        paths = with_more_paths(paths, ptr, links.link[entries].astype(np.int32))
+        paths = with_more_paths(paths, ptr, further.link[entries].astype(np.int32))
     return paths
 
 

@@ -152,12 +152,12 @@ class TorchPasses:
         self._clamp = clamp
         self._mask = problem.path_mask
         # (B, D, K, 1) 1 for a live path, else 0; (B, D, 1) number of live paths; (D, K) links.
-        self._live = self._mask.unsqueeze(-1).to(problem.demand.dtype)
-        self._count = self._live.sum(-2).clamp(min=1)
+        self._live_factor = self._mask.unsqueeze(-1).to(problem.demand.dtype)
+        self._count = self._live_factor.sum(-2).clamp(min=1)
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
         self.even_load = problem.loads(problem.even_splits)
-        self.full_load = problem.loads(self._live.squeeze(-1))
+        self.full_load = problem.loads(self._live_factor.squeeze(-1))
         self.sums = self.state = self.splits = torch.zeros(0)
         # (D, K) path values over the mean value.
         if self._carries_all:
@@ -193,9 +193,9 @@ class TorchPasses:
             -1,
         )
         features = torch.where(self._mask[..., None], features, 0)
-        self.state = nn.functional.silu(weights.features(features)) * self._live
+        self.state = nn.functional.silu(weights.features(features)) * self._live_factor
         profit = self._profit(price)
-        self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
+        self._set_splits(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def update(
         self,
@@ -231,14 +231,14 @@ class TorchPasses:
         change = nn.functional.silu(
             weights.own(self.state) + demand_term + mean_message + weights.features(features)
         )
-        self.state = (self.state + change) * self._live
-        self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
+        self.state = (self.state + change) * self._live_factor
+        self._set_splits(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def _profit(self, price: Tensor) -> Tensor:
         """Return the bounded profit of every path, (B, D, K): value minus prices of its links."""
         return bounded_profit(self._value - self._ops.path_sum(price))
 
-    def _act(self, actions: Tensor, sharpness: Tensor) -> None:
+    def _set_splits(self, actions: Tensor, sharpness: Tensor) -> None:
         """Append the actions of a pass, and set their softmax splits and the link sums.
 
         Args:

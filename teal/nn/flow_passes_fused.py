@@ -220,27 +220,37 @@ def _encode(
             node = scan.end_node[path]
             i = path - scan.path_ptr[source]
             # A path with a failed link, which has a huge price, keeps state 0 and action -inf.
-            row = fill(np.float32(0), lanes)
+            encoded_state = fill(np.float32(0), lanes)
             action = np.float32(-np.inf)
             if price[node] < _MIN_DEAD_PRICE:
-                size = np.float32(
+                log_demand_ratio = np.float32(
                     math.log1p(np.float32(10) * demands.rate[b, d] / min_capacity[node])
                 )
                 value = demands.value[d] - cost[node]
-                length = np.float32(math.log(num_hops[node])) - np.float32(2)
+                log_hops = np.float32(math.log(num_hops[node])) - np.float32(2)
                 # Multiply the four features by their weights.
-                row = load(weights.bias, 0, lanes)
-                row = plus_product(row, fill(size, lanes), load(weights.features, 0, lanes))
-                row = plus_product(
-                    row, fill(max_log_utilisation[node], lanes), load(weights.features, 1, lanes)
+                encoded_state = load(weights.bias, 0, lanes)
+                encoded_state = plus_product(
+                    encoded_state, fill(log_demand_ratio, lanes), load(weights.features, 0, lanes)
                 )
-                row = plus_product(
-                    row, fill(value - value_offset, lanes), load(weights.features, 2, lanes)
+                encoded_state = plus_product(
+                    encoded_state,
+                    fill(max_log_utilisation[node], lanes),
+                    load(weights.features, 1, lanes),
                 )
-                row = plus_product(row, fill(length, lanes), load(weights.features, 3, lanes))
-                row = _silu(row, lanes)
-                action = _action(row, _bounded_profit(value - price[node]), weights, clamp, lanes)
-            store(state, path, row)
+                encoded_state = plus_product(
+                    encoded_state,
+                    fill(value - value_offset, lanes),
+                    load(weights.features, 2, lanes),
+                )
+                encoded_state = plus_product(
+                    encoded_state, fill(log_hops, lanes), load(weights.features, 3, lanes)
+                )
+                encoded_state = _silu(encoded_state, lanes)
+                action = _action(
+                    encoded_state, _bounded_profit(value - price[node]), weights, clamp, lanes
+                )
+            store(state, path, encoded_state)
             actions[i] = action
             path += 1
 
@@ -328,15 +338,15 @@ def _update(
         # Multiply the mean state by its weights B; even and odd inputs are summed apart, as
         # two independent sums that the processor can overlap.
         demand_term = load(weights.bias, 0, lanes)
-        odd_terms = zero_row
+        second_sum = zero_row
         for j in range(0, width, 2):
             demand_term = plus_product(
                 demand_term, spread(mean_state, j, lanes), load(weights.demand, j, lanes)
             )
-            odd_terms = plus_product(
-                odd_terms, spread(mean_state, j + 1, lanes), load(weights.demand, j + 1, lanes)
+            second_sum = plus_product(
+                second_sum, spread(mean_state, j + 1, lanes), load(weights.demand, j + 1, lanes)
             )
-        demand_term = demand_term + odd_terms
+        demand_term = demand_term + second_sum
         # Update each live path.
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
@@ -346,42 +356,46 @@ def _update(
                 # Add the mean message of its links and the four features, again as two independent
                 # sums.
                 profit = _bounded_profit(demands.value[d] - price[node])
-                row = plus_product(
+                new_state = plus_product(
                     demand_term,
                     load(message_sum, node, lanes),
                     fill(np.float32(1) / num_hops[node], lanes),
                 )
-                odd_terms = fill(max_log_utilisation[node], lanes) * load(
+                second_sum = fill(max_log_utilisation[node], lanes) * load(
                     weights.features, 0, lanes
                 )
-                row = plus_product(
-                    row, fill(max_excess[node], lanes), load(weights.features, 1, lanes)
+                new_state = plus_product(
+                    new_state, fill(max_excess[node], lanes), load(weights.features, 1, lanes)
                 )
-                odd_terms = plus_product(
-                    odd_terms, fill(profit, lanes), load(weights.features, 2, lanes)
+                second_sum = plus_product(
+                    second_sum, fill(profit, lanes), load(weights.features, 2, lanes)
                 )
-                row = plus_product(row, fill(share[path], lanes), load(weights.features, 3, lanes))
+                new_state = plus_product(
+                    new_state, fill(share[path], lanes), load(weights.features, 3, lanes)
+                )
                 # Add the product of its state and the weights A.
                 for j in range(0, width, 2):
                     position = path * width + j
-                    row = plus_product(
-                        row, spread(state, position, lanes), load(weights.path_state, j, lanes)
+                    new_state = plus_product(
+                        new_state,
+                        spread(state, position, lanes),
+                        load(weights.path_state, j, lanes),
                     )
-                    odd_terms = plus_product(
-                        odd_terms,
+                    second_sum = plus_product(
+                        second_sum,
                         spread(state, position + 1, lanes),
                         load(weights.path_state, j + 1, lanes),
                     )
                 # Residual connection, then the action.
-                row = load(state, path, lanes) + _silu(row + odd_terms, lanes)
-                store(state, path, row)
-                action = _action(row, profit, weights, clamp, lanes)
+                new_state = load(state, path, lanes) + _silu(new_state + second_sum, lanes)
+                store(state, path, new_state)
+                action = _action(new_state, profit, weights, clamp, lanes)
             actions[i] = action
             path += 1
 
 
 @inlined_kernel
-def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
+def _softmax_shares(source, scan, rejects, actions, shares, weights, exponent_bits):
     """Compute the splits of the paths of one source: the softmax of each demand's actions.
 
     The split of path k with the action z[k] is w[k] = exp(z[k]) / (1 + sum_j exp(z[j])); the 1 is
@@ -396,7 +410,7 @@ def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
         shares: (P,) splits w (entries of the source's paths are written).
         weights: (max_shares,) unnormalised shares, per demand the rejected one, then one per path
             (work array).
-        bits: (max_shares,) work array of the exponentials.
+        exponent_bits: (max_shares,) work array of the exponentials.
     """
     # Subtract the largest action of the demand; its first entry is that of rejected traffic.
     position = 0
@@ -416,7 +430,7 @@ def _softmax_shares(source, scan, rejects, actions, shares, weights, bits):
         position += num_paths + 1
         path += num_paths
     # Exponentiate all entries at once.
-    exponentials(weights, bits, position)
+    exponentials(weights, exponent_bits, position)
     # Divide by the sum of each demand.
     position = 0
     path = first_path
@@ -443,9 +457,9 @@ def _sum_over_links(
     state,
     shares,
     sharpness,
-    node_pair,
+    node_load_elasticity,
     node_state,
-    link_pair,
+    link_load_elasticity,
     link_states,
     lanes,
 ):
@@ -464,14 +478,14 @@ def _sum_over_links(
         state: (P, F) states g, flat.
         shares: (P,) splits w.
         sharpness: q, factor of the profit in the actions.
-        node_pair: (max_slots, 2) load and elasticity of each trie node (work array).
+        node_load_elasticity: (max_slots, 2) load and elasticity of each trie node (work array).
         node_state: (max_slots, F) demand-weighted states of each trie node (work array).
-        link_pair: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
+        link_load_elasticity: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
         link_states: (E, F) demand-weighted states of each link, flat (increased).
         lanes: tuple of length F.
     """
     # Scatter load, elasticity and demand-weighted state of each path to its end node.
-    node_pair[: 2 * (num_nodes + 1)] = 0
+    node_load_elasticity[: 2 * (num_nodes + 1)] = 0
     node_state[: len(lanes) * (num_nodes + 1)] = 0
     path = scan.path_ptr[source]
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
@@ -479,8 +493,10 @@ def _sum_over_links(
         for _ in range(scan.path_count[d]):
             node = np.int64(scan.end_node[path])
             path_share = shares[path]
-            node_pair[2 * node] = rate * path_share
-            node_pair[2 * node + 1] = sharpness * rate * path_share * (np.float32(1) - path_share)
+            node_load_elasticity[2 * node] = rate * path_share
+            node_load_elasticity[2 * node + 1] = (
+                sharpness * rate * path_share * (np.float32(1) - path_share)
+            )
             store(node_state, node, fill(rate, lanes) * load(state, path, lanes))
             path += 1
     # Walk the trie from the leaves: add each subtree to its link and to its parent.
@@ -488,9 +504,11 @@ def _sum_over_links(
         i = num_nodes - 1 - j
         e = np.int64(scan.link[first_node + i])
         parent = np.int64(scan.parent[first_node + i])
-        subtree_pair = load(node_pair, i + 1, (0, 0))
-        store(link_pair, e, load(link_pair, e, (0, 0)) + subtree_pair)
-        store(node_pair, parent, load(node_pair, parent, (0, 0)) + subtree_pair)
+        subtree_pair = load(node_load_elasticity, i + 1, (0, 0))
+        store(link_load_elasticity, e, load(link_load_elasticity, e, (0, 0)) + subtree_pair)
+        store(
+            node_load_elasticity, parent, load(node_load_elasticity, parent, (0, 0)) + subtree_pair
+        )
         subtree_state = load(node_state, i + 1, lanes)
         store(link_states, e, load(link_states, e, lanes) + subtree_state)
         store(node_state, parent, load(node_state, parent, lanes) + subtree_state)
@@ -499,7 +517,7 @@ def _sum_over_links(
 @inner_kernel
 def _pass_over_block(
     block,
-    is_first,
+    is_encoder,
     demands,
     links,
     capacity,
@@ -519,7 +537,7 @@ def _pass_over_block(
 
     Args:
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
-        is_first: whether the pass is the encoder's, else that of a layer.
+        is_encoder: whether the pass is the encoder's, else that of a layer.
         demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
         links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
         capacity: (B, E) Gbit/s, which only the encoder reads.
@@ -537,23 +555,23 @@ def _pass_over_block(
     """
     width = len(lanes)
     batch = len(demands.rate)
-    all_pairs = results.load_elasticity
-    all_states = results.link_states
+    load_elasticity = results.load_elasticity
+    link_states = results.link_states
     # Scratch arrays over the trie nodes of a source, about the path to each node.
     price = np.empty(max_slots, dtype=np.float32)
     max_log_utilisation = np.empty(max_slots, dtype=np.float32)
     # Smallest capacity (encoder) or largest excess utilisation (layer).
-    path_bound = np.empty(max_slots, dtype=np.float32)
+    min_capacity_or_max_excess = np.empty(max_slots, dtype=np.float32)
     num_hops = np.empty(max_slots, dtype=np.float32)
     # F numbers: the sum of messages, later the sum of states.
-    node_rows = np.empty(max_slots * width, dtype=np.float32)
+    node_messages_or_states = np.empty(max_slots * width, dtype=np.float32)
     # Load and elasticity.
-    node_pair = np.empty(max_slots * 2, dtype=np.float32)
+    node_load_elasticity = np.empty(max_slots * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
     mean_state = np.empty(width, dtype=np.float32)
     softmax_weights = np.empty(max_shares, dtype=np.float32)
-    bits = np.empty(max_shares, dtype=np.int32)
+    exponent_bits = np.empty(max_shares, dtype=np.int32)
     # Visit the sources of the block, and each matrix of the batch.
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
@@ -561,8 +579,8 @@ def _pass_over_block(
         for b in range(batch):
             state = results.state[b]
             shares = results.share[b]
-            # Compute states and actions; ``path_bound`` holds capacities or excess utilisation.
-            if is_first:
+            # Compute states and actions; ``min_capacity_or_max_excess`` holds capacities or excess utilisation.
+            if is_encoder:
                 _encode(
                     first_node,
                     num_nodes,
@@ -575,7 +593,7 @@ def _pass_over_block(
                     state,
                     price,
                     max_log_utilisation,
-                    path_bound,
+                    min_capacity_or_max_excess,
                     num_hops,
                     actions,
                     weights,
@@ -595,9 +613,9 @@ def _pass_over_block(
                     shares,
                     price,
                     max_log_utilisation,
-                    path_bound,
+                    min_capacity_or_max_excess,
                     num_hops,
-                    node_rows,
+                    node_messages_or_states,
                     actions,
                     mean_state,
                     weights,
@@ -605,7 +623,9 @@ def _pass_over_block(
                     lanes,
                 )
             # Turn the actions into splits, and sum them over the links.
-            _softmax_shares(source, scan, demands.rejects, actions, shares, softmax_weights, bits)
+            _softmax_shares(
+                source, scan, demands.rejects, actions, shares, softmax_weights, exponent_bits
+            )
             _sum_over_links(
                 first_node,
                 num_nodes,
@@ -616,10 +636,10 @@ def _pass_over_block(
                 state,
                 shares,
                 weights.sharpness,
-                node_pair,
-                node_rows,
-                all_pairs[block, b],
-                all_states[block, b],
+                node_load_elasticity,
+                node_messages_or_states,
+                load_elasticity[block, b],
+                link_states[block, b],
                 lanes,
             )
 
@@ -628,7 +648,7 @@ def _pass_over_block(
 def one_pass(
     begin: int,
     end: int,
-    is_first: bool,
+    is_encoder: bool,
     demands: Demands,
     links: LinkInputs,
     capacity: Float32Array,
@@ -646,7 +666,7 @@ def one_pass(
 
     Args:
         begin, end: range of blocks that this call processes.
-        is_first: whether the pass is the encoder's, else that of a layer.
+        is_encoder: whether the pass is the encoder's, else that of a layer.
         demands: ``rate`` (B, D) Gbit/s, ``value`` (D,) and ``cost`` (E,) over the mean value.
         links: prices, log and excess utilisations (B, E), and messages (B, E F) of the links.
         capacity: (B, E) Gbit/s, which only the encoder reads.
@@ -665,7 +685,7 @@ def one_pass(
     for block in range(begin, end):
         _pass_over_block(
             block,
-            is_first,
+            is_encoder,
             demands,
             links,
             capacity,
@@ -874,7 +894,7 @@ class CompiledPasses:
         packed = self._packed
         blocks = len(self._block_ptr) - 1
         # Path states and splits, 0; load and elasticity, and sums of states, of the links, which
-        # ``_run`` clears.
+        # ``_run_pass`` clears.
         self._results = PassResults(
             np.zeros((batch, packed.num_paths * width), np.float32),
             np.zeros((batch, packed.num_paths), np.float32),
@@ -893,7 +913,7 @@ class CompiledPasses:
             np.float32(float(weights.action.bias)),
             np.float32(float(sharpness)),
         )
-        self._run(True, layer, price, np.zeros((batch, 0), np.float32), utilisation, width)
+        self._run_pass(True, layer, price, np.zeros((batch, 0), np.float32), utilisation, width)
 
     def update(
         self,
@@ -922,13 +942,13 @@ class CompiledPasses:
             np.float32(float(weights.action.bias)),
             np.float32(float(sharpness)),
         )
-        self._run(
+        self._run_pass(
             False, layer, price, _array(message.flatten(1)), utilisation, weights.own.out_features
         )
 
-    def _run(
+    def _run_pass(
         self,
-        is_first: bool,
+        is_encoder: bool,
         layer: Weights,
         price: Tensor,
         message: Float32Array,
@@ -938,7 +958,7 @@ class CompiledPasses:
         """Run one pass over all paths, and set ``sums`` to the link sums of all blocks.
 
         Args:
-            is_first: whether the pass is the encoder's, else that of a layer.
+            is_encoder: whether the pass is the encoder's, else that of a layer.
             layer: weights of the encoder or the layer.
             price: (B, E) prices of the links, over the mean value (over the mean path price in a
                 balanced program).
@@ -960,7 +980,7 @@ class CompiledPasses:
         results.link_states[:] = 0
         with threads_for(_OPERATIONS_PER_NUMBER * packed.num_paths * width * self._problem.batch):
             one_pass(
-                is_first,
+                is_encoder,
                 self._demands,
                 links,
                 _array(self._problem.capacity),

@@ -475,10 +475,12 @@ class _View:
         # In a balanced program (carries_all) prices are relative to the mean price of the cheapest
         # paths, weighted by demand.
         if self._carries_all:
-            cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
+            cheapest_price = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
             rate = problem.routable_demand
-            mean = (rate * torch.where(rate > 0, cheapest, 0)).sum(1) / rate.sum(1).clamp(min=1e-30)
-            path_price = path_price / mean.clamp(min=1e-30)[:, None, None]
+            mean_cheapest_price = (rate * torch.where(rate > 0, cheapest_price, 0)).sum(
+                1
+            ) / rate.sum(1).clamp(min=1e-30)
+            path_price = path_price / mean_cheapest_price.clamp(min=1e-30)[:, None, None]
         profit = (
             -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
         )

@@ -53,10 +53,10 @@ class Parameters(NamedTuple):
     Matrices are flat, (inputs, outputs) row by row.
 
     Attributes:
-        by_feature: (F 3 H,) features to the reset gate, update gate and candidate of the GRU cell.
-        by_memory: (H 3 H,) memory to the reset gate, update gate and candidate of the GRU cell.
-        feature_bias: (3 H,) bias of the product with ``by_feature``.
-        memory_bias: (3 H,) bias of the product with ``by_memory``.
+        feature_weight: (F 3 H,) features to the reset gate, update gate and candidate of the GRU cell.
+        memory_weight: (H 3 H,) memory to the reset gate, update gate and candidate of the GRU cell.
+        feature_bias: (3 H,) bias of the product with ``feature_weight``.
+        memory_bias: (3 H,) bias of the product with ``memory_weight``.
         inner: ((H + F) H,) weights of the perceptron's hidden layer; the rows of the memory come
             first.
         inner_bias: (H,) bias of the hidden layer.
@@ -64,8 +64,8 @@ class Parameters(NamedTuple):
         outer_bias: bias of the output.
     """
 
-    by_feature: Float32Array
-    by_memory: Float32Array
+    feature_weight: Float32Array
+    memory_weight: Float32Array
     feature_bias: Float32Array
     memory_bias: Float32Array
     inner: Float32Array
@@ -95,11 +95,11 @@ class Constants(NamedTuple):
 
     Attributes:
         price_gain: change of the raw price for one unit of the perceptron's output.
-        tiny: added to utilisation and elasticity before the logarithm.
+        log_offset: added to utilisation and elasticity before the logarithm.
     """
 
     price_gain: float
-    tiny: float
+    log_offset: float
 
 
 def kernel_parameters(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
@@ -189,7 +189,7 @@ def _write_features(  # type: ignore[no-untyped-def]
     raw_price,
     round_index,
     num_rounds,
-    tiny,
+    log_offset,
 ):
     """Compute the features of one link in one round.
 
@@ -206,7 +206,7 @@ def _write_features(  # type: ignore[no-untyped-def]
         raw_price: argument of the softplus that gives the link's price.
         round_index: index of the round.
         num_rounds: number of rounds of the pass.
-        tiny: added to utilisation and elasticity before the logarithm.
+        log_offset: added to utilisation and elasticity before the logarithm.
     """
     # Sum load and elasticity over the blocks of demands, relative to the capacity.
     utilisation = np.float32(0)
@@ -224,10 +224,10 @@ def _write_features(  # type: ignore[no-untyped-def]
     position += links.static.shape[1]
     features[position] = math.log(price + np.float32(1e-3)) / np.float32(3)
     features[position + 1] = min(
-        max(np.float32(math.log(utilisation + tiny)), np.float32(-4)), np.float32(4)
+        max(np.float32(math.log(utilisation + log_offset)), np.float32(-4)), np.float32(4)
     )
     features[position + 2] = math.tanh(excess)
-    features[position + 3] = math.log(elasticity + tiny)
+    features[position + 3] = math.log(elasticity + log_offset)
     features[position + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
     features[position + 5] = np.float32(round_index) / np.float32(num_rounds)
     features[position + 6] = np.float32(2) / np.float32(num_rounds)
@@ -247,7 +247,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     num_rounds,
     parameters,
     price_gain,
-    tiny,
+    log_offset,
     next_weight,
     lanes,
 ):
@@ -273,7 +273,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
         parameters: weights of the GRU cell, (F, 3 H) and (H, 3 H), and of the perceptron,
             (H + F, H) and (H,), for F features and H numbers of memory.
         price_gain: factor of the perceptron's output.
-        tiny: added to utilisation and elasticity before the logarithm.
+        log_offset: added to utilisation and elasticity before the logarithm.
         next_weight: (B E,) price plus cost, ``FAILED_WEIGHT`` for a failed link (rows of the task
             are written).
         lanes: tuple whose length, a divisor of H, is the number of outputs computed at once.
@@ -281,7 +281,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     # Sizes and scratch arrays.
     rows = len(raw_price)
     hidden = len(parameters.outer)
-    num_features = len(parameters.by_feature) // (3 * hidden)
+    num_features = len(parameters.feature_weight) // (3 * hidden)
     columns = hidden // len(lanes)
     ones = fill(np.float32(1), lanes)
     two = fill(np.float32(2), lanes)
@@ -309,7 +309,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 raw_price[first + i],
                 round_index,
                 num_rounds,
-                tiny,
+                log_offset,
             )
         # Multiply both by the weights of the GRU cell.
         _linear(
@@ -318,27 +318,39 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             vectors,
             hidden,
             num_features,
-            parameters.by_feature,
+            parameters.feature_weight,
             lanes,
         )
         _linear(
-            memory_gates, parameters.memory_bias, vectors, 0, hidden, parameters.by_memory, lanes
+            memory_gates,
+            parameters.memory_bias,
+            vectors,
+            0,
+            hidden,
+            parameters.memory_weight,
+            lanes,
         )
         # Update the memory; reset gate, update gate and candidate lie side by side.
         for i in range(count):
             for column in range(columns):
-                gates = 3 * i * columns + column
+                gate_column = 3 * i * columns + column
                 memory_position = (first + i) * columns + column
                 reset = _sigmoid(
-                    load(feature_gates, gates, lanes) + load(memory_gates, gates, lanes), lanes
+                    load(feature_gates, gate_column, lanes)
+                    + load(memory_gates, gate_column, lanes),
+                    lanes,
                 )
-                gates += columns
+                gate_column += columns
                 update_gate = _sigmoid(
-                    load(feature_gates, gates, lanes) + load(memory_gates, gates, lanes), lanes
+                    load(feature_gates, gate_column, lanes)
+                    + load(memory_gates, gate_column, lanes),
+                    lanes,
                 )
-                gates += columns
+                gate_column += columns
                 argument = plus_product(
-                    load(feature_gates, gates, lanes), reset, load(memory_gates, gates, lanes)
+                    load(feature_gates, gate_column, lanes),
+                    reset,
+                    load(memory_gates, gate_column, lanes),
                 )
                 # The candidate is a tanh: tanh x = 2 sigmoid(2 x) - 1.
                 candidate = two * _sigmoid(two * argument, lanes) - ones
@@ -382,7 +394,7 @@ def _make_rounds(
     raw_price: Float32Array,
     parameters: Parameters,
     price_gain: np.float32,
-    tiny: np.float32,
+    log_offset: np.float32,
     weight: Float32Array,
     weight_by_row: Float32Array,
     lanes: tuple[int, ...],
@@ -405,7 +417,7 @@ def _make_rounds(
         raw_price: (B E,) arguments of the softplus that gives the price (updated).
         parameters: weights of the link update.
         price_gain: factor of the perceptron's output in the raw price.
-        tiny: added to utilisation and elasticity before the logarithm.
+        log_offset: added to utilisation and elasticity before the logarithm.
         weight: (B, E) price plus cost of each link (updated).
         weight_by_row: view of ``weight`` as (B E,).
         lanes: tuple whose length is the number of outputs of a linear layer computed at once.
@@ -416,7 +428,7 @@ def _make_rounds(
     num_chunks = as_int64((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK)
     for round_index in range(num_rounds):
         # Demands respond to the weights.
-        responding = (
+        response_arguments = (
             weight,
             sharpness[round_index],
             demands,
@@ -425,9 +437,9 @@ def _make_rounds(
             no_splits,
             pair,
         )
-        parallel_for(respond_in_block, as_int64(len(demands.block_ptr) - 1), responding)
+        parallel_for(respond_in_block, as_int64(len(demands.block_ptr) - 1), response_arguments)
         # Links update memory and price.
-        updating = (
+        update_arguments = (
             sums_by_row,
             links,
             allocating_features,
@@ -437,11 +449,11 @@ def _make_rounds(
             num_rounds,
             parameters,
             price_gain,
-            tiny,
+            log_offset,
             weight_by_row,
             lanes,
         )
-        parallel_for(_update_chunk, num_chunks, updating)
+        parallel_for(_update_chunk, num_chunks, update_arguments)
 
 
 @inlined_kernel
@@ -512,7 +524,7 @@ def make_rounds(
             raw_price,
             parameters,
             np.float32(constants.price_gain),
-            np.float32(constants.tiny),
+            np.float32(constants.log_offset),
             weight,
             weight.reshape(-1),
             (0,) * width,

@@ -122,8 +122,8 @@ def _segment_max(
     head: IntArray,
     dags: Dags,
     link_value: FloatArray,
-    result: FloatArray,
-    first: IntArray,
+    max_value: FloatArray,
+    max_link: IntArray,
 ) -> None:
     """Compute the largest link value on ECMP paths to the destinations ``begin`` to ``end - 1``.
 
@@ -134,38 +134,38 @@ def _segment_max(
         head: (E,) node where each link ends.
         dags: DAGs towards all destinations: the reachable nodes ``order[target]``, nearest first;
             arcs of the i-th of them are links
-            ``arc[target, arc_start[target, i]:arc_start[target, i + 1]]``.
+            ``arc[target, arc_start[target, row]:arc_start[target, row + 1]]``.
         link_value: (L, E) L rows of link values.
-        result: (L, N, N) maximum, destination first (written); minus infinity at the destination,
+        max_value: (L, N, N) maximum, destination first (written); minus infinity at the destination,
             infinite without a path.
-        first: (L, N, N) first link with that value (written); -1 for none.
+        max_link: (L, N, N) first link with that value (written); -1 for none.
     """
     for target in range(begin, end):
         order = dags.order[target]
         arc_start = dags.arc_start[target]
         arc = dags.arc[target]
-        for i in range(len(link_value)):
+        for row in range(len(link_value)):
             # Infinite without a path; minus infinity, the maximum of no links, at the destination.
-            result[i, target, :] = np.inf
-            first[i, target, :] = -1
-            result[i, target, order[0]] = -np.inf
+            max_value[row, target, :] = np.inf
+            max_link[row, target, :] = -1
+            max_value[row, target, order[0]] = -np.inf
             for position in range(1, dags.reached[target]):
                 # Largest, over the arcs of the node, of the arc's value and the maximum at its end.
                 largest = -np.inf
-                max_link = -1
+                largest_link = -1
                 for arc_index in range(arc_start[position], arc_start[position + 1]):
                     link = arc[arc_index]
-                    value = link_value[i, link]
+                    value = link_value[row, link]
                     value_link = link
-                    downstream = result[i, target, head[link]]
+                    downstream = max_value[row, target, head[link]]
                     if downstream > value:
                         value = downstream
-                        value_link = first[i, target, head[link]]
+                        value_link = max_link[row, target, head[link]]
                     if value > largest:
                         largest = value
-                        max_link = value_link
-                result[i, target, order[position]] = largest
-                first[i, target, order[position]] = max_link
+                        largest_link = value_link
+                max_value[row, target, order[position]] = largest
+                max_link[row, target, order[position]] = largest_link
 
 
 @partitioned_kernel("load")
@@ -181,14 +181,14 @@ def _segment_load(
         volume: (L, N, N) Gbit/s of L matrices, destination first.
         load: (blocks, L, E) Gbit/s of each block (increased).
     """
-    blocks = len(load)
-    nodes = volume.shape[1]
+    num_blocks = len(load)
+    num_nodes = volume.shape[1]
     for block in range(begin, end):
         # (N,) traffic of each node to one destination, Gbit/s.
-        node_traffic = np.empty(nodes)
-        for target in range(nodes * block // blocks, nodes * (block + 1) // blocks):
+        node_traffic = np.empty(num_nodes)
+        for target in range(num_nodes * block // num_blocks, num_nodes * (block + 1) // num_blocks):
             for i in range(len(volume)):
-                for node in range(nodes):
+                for node in range(num_nodes):
                     node_traffic[node] = volume[i, target, node]
                 load_inwards(target, head, dags, node_traffic, load[block, i])
 
@@ -267,10 +267,14 @@ class SegmentPasses:
         is then -1.
         """
         nodes = self.dag.topology.num_nodes
-        result = np.empty((len(link_value), nodes, nodes))
-        first = np.empty(result.shape, dtype=np.int32)
+        max_value = np.empty((len(link_value), nodes, nodes))
+        max_link = np.empty(max_value.shape, dtype=np.int32)
         with threads_for(self._operations * len(link_value)):
             _segment_max(
-                self.dag.links.head, self.dag.dags, np.ascontiguousarray(link_value), result, first
+                self.dag.links.head,
+                self.dag.dags,
+                np.ascontiguousarray(link_value),
+                max_value,
+                max_link,
             )
-        return result, first
+        return max_value, max_link

@@ -194,17 +194,17 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     """
     paths = problem.paths
     topology = problem.topology
-    sources, source_row = np.unique(paths.pairs[:, 0], return_inverse=True)
+    sources, source_index = np.unique(paths.pairs[:, 0], return_inverse=True)
     # Sort the demands by source, to run Dijkstra's algorithm for a chunk of sources at a time.
-    order = np.argsort(source_row, kind="stable")
-    source_row = source_row[order]
+    order = np.argsort(source_index, kind="stable")
+    source_index = source_index[order]
     targets = paths.pairs[order, 1]
     link_weight = weight.cpu().numpy()
     # (D,) length of each demand's shortest path.
     distances = np.empty(len(order))
     for first in range(0, len(sources), _MAX_SOURCES_PER_CHUNK):
         # Demands of these sources.
-        rows = slice(*np.searchsorted(source_row, [first, first + _MAX_SOURCES_PER_CHUNK]))
+        chunk = slice(*np.searchsorted(source_index, [first, first + _MAX_SOURCES_PER_CHUNK]))
         distance, _ = shortest_trees(
             topology.num_nodes,
             topology.link_source,
@@ -213,7 +213,7 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
             sources[first : first + _MAX_SOURCES_PER_CHUNK],
             topology.no_transit,
         )
-        distances[order[rows]] = distance[source_row[rows] - first, targets[rows]]
+        distances[order[chunk]] = distance[source_index[chunk] - first, targets[chunk]]
     min_cost = torch.from_numpy(distances).to(demand)
     if problem.utility is not None and bool(
         (min_cost.isfinite() & (demand > 0) & ~problem.routable[0]).any()

@@ -267,8 +267,7 @@ def together(
         raise InputError.invalid(
             new.name,
             "problem",
-            "only one condition may change the path variables, and "
-            f"{column_changing[0]} already does",
+            f"only one condition may change path variables; {column_changing[0]} does already",
             "remove one of the two",
         )
     return tuple(sorted((*conditions, new), key=lambda condition: not condition.changes_columns))

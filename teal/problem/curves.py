@@ -223,16 +223,16 @@ class Concave(ByBestColumn):
         point = torch.where(live, point - self.value[:, None].to(point) * step, 0)
         # Minimise |w - point|^2 / 2 - c u(sum w): the weight c of the utility u.
         max_step = step.amax(-1, keepdim=True)
-        strength = self.unit_value[..., None].to(point) * max_step
+        utility_weight = self.unit_value[..., None].to(point) * max_step
         if self.max_share is None:
-            return project_concave(point, live, strength, self.curve.alpha)
+            return project_concave(point, live, utility_weight, self.curve.alpha)
         max_share = torch.where(live, self.max_share.to(point), 0)
         return project_concave_box(
-            point, max_share, (step / max_step).expand_as(point), strength, self.curve.alpha
+            point, max_share, (step / max_step).expand_as(point), utility_weight, self.curve.alpha
         )
 
 
-def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float) -> Tensor:
+def project_concave(point: Tensor, live: Tensor, utility_weight: Tensor, alpha: float) -> Tensor:
     """Minimise |w - y|^2 / 2 - c u(sum w) over {w >= 0, sum w <= 1}, for each demand.
 
     By its optimality conditions w = max(0, y - t).  The shift t is -c z^-alpha with z the sum of w,
@@ -243,7 +243,7 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
     Args:
         point: (B, D, K) y.
         live: (B, D, K) live entries; the others get 0.
-        strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the
+        utility_weight: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the
             simplex.
         alpha: exponent of u.
     """
@@ -254,17 +254,19 @@ def project_concave(point: Tensor, live: Tensor, strength: Tensor, alpha: float)
     sums = ordered.cumsum(-1)
     exists = ordered.isfinite()
     # (B, D, K) shift t of each prefix; the largest is the correct one.
-    total = _solve_total_share(torch.where(exists, sums, 0), num_entries * strength, alpha)
-    shift = -strength * total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
+    total = _solve_total_share(torch.where(exists, sums, 0), num_entries * utility_weight, alpha)
+    shift = -utility_weight * total.clamp(min=torch.finfo(point.dtype).tiny) ** -alpha
     shift = torch.where(exists, shift, -torch.inf).amax(-1, keepdim=True)
     full_shift = torch.where(exists, (sums - 1) / num_entries, -torch.inf).amax(-1, keepdim=True)
     shift = torch.maximum(shift, full_shift)
     projected = torch.where(live, (point - shift).clamp(min=0), 0)
-    return torch.where(strength > 0, projected, project_splits(point, live, carries_all=False))
+    return torch.where(
+        utility_weight > 0, projected, project_splits(point, live, carries_all=False)
+    )
 
 
 def project_concave_box(
-    point: Tensor, max_share: Tensor, slope: Tensor, strength: Tensor, alpha: float
+    point: Tensor, max_share: Tensor, slope: Tensor, utility_weight: Tensor, alpha: float
 ) -> Tensor:
     """Minimise sum (w - y)^2 / (2 slope) - c u(sum w) over {0 <= w <= max_share, sum w <= 1}.
 
@@ -276,7 +278,7 @@ def project_concave_box(
         point: (B, D, J) y.
         max_share: (B, D, J) largest share on each column.
         slope: (B, D, J) above 0.
-        strength: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the box.
+        utility_weight: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the box.
         alpha: exponent of u.
     """
     tiny = torch.finfo(point.dtype).tiny
@@ -286,7 +288,7 @@ def project_concave_box(
         return torch.minimum((point - slope * t).clamp(min=0), max_share)
 
     def pull(total: Tensor) -> Tensor:
-        return strength * total.clamp(min=tiny) ** -alpha
+        return utility_weight * total.clamp(min=tiny) ** -alpha
 
     high = (point / slope).amax(-1, keepdim=True)
     # Below this shift w = max_share.
@@ -298,42 +300,44 @@ def project_concave_box(
         is_above = middle + pull(shares_at(middle).sum(-1, keepdim=True)) > 0
         low = torch.where(is_above, low, middle)
         high = torch.where(is_above, middle, high)
-    shifted = torch.where(strength > 0, point - slope * low, point)
+    shifted = torch.where(utility_weight > 0, point - slope * low, point)
     return project_box(shifted, max_share, slope)
 
 
-def _solve_total_share(total: Tensor, strength: Tensor, alpha: float) -> Tensor:
+def _solve_total_share(offset: Tensor, utility_weight: Tensor, alpha: float) -> Tensor:
     """Return the root z > 0 of z = Y + a z^-alpha for each pair of entries Y and a.
 
     Args:
-        total: Y of each equation, of any shape and sign.
-        strength: a of each equation, at least 0, in the shape of ``total``.
+        offset: Y of each equation, of any shape and sign.
+        utility_weight: a of each equation, at least 0, in the shape of ``offset``.
         alpha: exponent, at least 0.
     """
     # Closed forms for alpha 0 and 1.
     if alpha == 0:
-        return total + strength
+        return offset + utility_weight
     if alpha == 1:
-        root = (total.square() + 4 * strength).sqrt()
+        root = (offset.square() + 4 * utility_weight).sqrt()
         # For a negative Y, avoid cancellation.
         return torch.where(
-            total >= 0, (total + root) / 2, 2 * strength / (root - total).clamp(min=_MIN_DIVISOR)
+            offset >= 0,
+            (offset + root) / 2,
+            2 * utility_weight / (root - offset).clamp(min=_MIN_DIVISOR),
         )
     # z - Y - a z^-alpha is increasing and concave: Newton's method from below stays below the root,
     # and converges.
     # Start below the root.  root_at_zero is the root for Y = 0, so for Y >= 0 it and Y are lower
     # bounds.  For Y < 0 the root z is below root_at_zero, hence z = (a / (z - Y))^(1 / alpha)
     # >= (a / (root_at_zero - Y))^(1 / alpha).
-    scale = strength.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
-    lower_bound = (strength / (scale - total).clamp(min=_MIN_DIVISOR)).clamp(min=_MIN_DIVISOR) ** (
-        1 / alpha
-    )
+    lower_root = utility_weight.clamp(min=_MIN_DIVISOR) ** (1 / (1 + alpha))
+    lower_bound = (utility_weight / (lower_root - offset).clamp(min=_MIN_DIVISOR)).clamp(
+        min=_MIN_DIVISOR
+    ) ** (1 / alpha)
     z = torch.where(
-        total >= 0, torch.maximum(total, scale), torch.minimum(lower_bound, scale)
+        offset >= 0, torch.maximum(offset, lower_root), torch.minimum(lower_bound, lower_root)
     ).clamp(min=_MIN_DIVISOR)
     for _ in range(_MAX_NEWTON_STEPS):
-        pull = strength * z**-alpha
-        step = -(z - total - pull) / (1 + alpha * pull / z)
+        pull = utility_weight * z**-alpha
+        step = -(z - offset - pull) / (1 + alpha * pull / z)
         z = torch.where(step.isfinite() & (step > 0), z + step, z)
         if not bool((step > _STEP_ROUNDING * torch.finfo(z.dtype).eps * z).any()):
             break

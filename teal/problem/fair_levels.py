@@ -363,9 +363,9 @@ def growth_bound(
         level_rate: (D,) rate of each demand at the level: level times weight, Gbit/s.
         prices: (1, E) dual price of each link, at least 0.
     """
-    price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
+    min_path_price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
     return growth_from(
-        price,
+        min_path_price,
         float(problem.capacity_value(prices)[0]),
         rate,
         is_in_level,
@@ -375,7 +375,7 @@ def growth_bound(
 
 
 def growth_from(
-    price: Tensor,
+    min_path_price: Tensor,
     value: float,
     rate: Tensor,
     is_in_level: Tensor,
@@ -392,7 +392,7 @@ def growth_from(
     infinite if every theta satisfies this.
 
     Args:
-        price: (D,) price of the cheapest live path of each demand; 0 without one.
+        min_path_price: (D,) price of the cheapest live path of each demand; 0 without one.
         value: value of all capacity: the sum over the links of capacity times price.
         rate: (D,) carried rate of each demand, Gbit/s.
         is_in_level: (D,) whether a demand has at least the level.
@@ -400,15 +400,15 @@ def growth_from(
         demand: (D,) demands, Gbit/s.
     """
     remaining_value = value * (1 + _SUM_ROUNDING) - float(
-        torch.where(is_in_level, 0, rate * price).sum()
+        torch.where(is_in_level, 0, rate * min_path_price).sum()
     )
-    is_in_level = is_in_level & (price > 0)
-    price = price[is_in_level]
+    is_in_level = is_in_level & (min_path_price > 0)
+    min_path_price = min_path_price[is_in_level]
     level_rate = level_rate[is_in_level]
     demand = demand[is_in_level]
 
     def cost(theta: float) -> float:
-        return float((torch.minimum(theta * level_rate, demand) * price).sum())
+        return float((torch.minimum(theta * level_rate, demand) * min_path_price).sum())
 
     # Largest theta at which the cost fits, by bisection.
     low = 0.0

@@ -47,16 +47,16 @@ class PriceLibrary:
     """
 
     def __init__(self, size: int = _SIZE) -> None:
-        self._size = max(1, size)
+        self._max_vectors = max(1, size)
         # For each of M price vectors: its prices (M, E), the coefficient of each demand in its dual
         # bound (M, D), and its last use (M,), by the clock ``_num_uses``.
         self._prices = torch.zeros((0, 0), dtype=torch.float64)
-        self._factor = torch.zeros((0, 0), dtype=torch.float64)
+        self._demand_coefficient = torch.zeros((0, 0), dtype=torch.float64)
         self._last_use = torch.zeros(0, dtype=torch.int64)
         self._num_uses = 0
         # Paths, path values and DemandSet.carries_all from which the coefficients were computed.
         self._paths: PathSet | None = None
-        self._value: Tensor | None = None
+        self._path_value: Tensor | None = None
         self._carries_all = False
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class PriceLibrary:
             return 0
         part = problem.rows(rows.to(problem.demand.device))
         vectors = usable_prices(part, prices[rows.to(prices.device)], max_ratio=1.0).cpu()
-        factors = self._demand_factors(problem, vectors)
+        factors = self._demand_coefficients(problem, vectors)
         # The library bounds a row less tightly than its prices do where paths have failed.
         scores = self._scores(part, vectors, factors).diagonal()
         own_bound = from_score(part, scores)
@@ -161,19 +161,19 @@ class PriceLibrary:
         use = torch.tensor([self._num_uses])
         if not len(self):
             self._prices = vector[None].clone()
-            self._factor = factor[None].clone()
+            self._demand_coefficient = factor[None].clone()
             self._last_use = use
             return
         num_kept = min(len(self), self._capacity(problem) - 1)
         keep = self._last_use.argsort(descending=True)[:num_kept].sort().values
         self._prices = torch.cat([self._prices[keep], vector[None]])
-        self._factor = torch.cat([self._factor[keep], factor[None]])
+        self._demand_coefficient = torch.cat([self._demand_coefficient[keep], factor[None]])
         self._last_use = torch.cat([self._last_use[keep], use])
 
     def _capacity(self, problem: Problem) -> int:
         """Return the largest number of vectors for networks of this size."""
         entries = max(1, sum(problem.demand.shape[1:]) + problem.capacity.shape[1])
-        return min(self._size, max(_MIN_SIZE, _MAX_ENTRIES // entries))
+        return min(self._max_vectors, max(_MIN_SIZE, _MAX_ENTRIES // entries))
 
     def _best(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the smallest score (B,) of all vectors, and the index (B,) of its vector.
@@ -187,7 +187,7 @@ class PriceLibrary:
         if self._prices.shape[1] != problem.capacity.shape[1]:
             raise ValueError("the price vectors are those of another network")
         self._update_factors(problem)
-        best_score, best = self._scores(problem, self._prices, self._factor).min(1)
+        best_score, best = self._scores(problem, self._prices, self._demand_coefficient).min(1)
         # Vectors that were the tightest ones are used last.
         self._num_uses += 1
         self._last_use[best.unique()] = self._num_uses
@@ -222,14 +222,14 @@ class PriceLibrary:
         is_same_kind = (
             problem.paths is self._paths and problem.demand_set.carries_all == self._carries_all
         )
-        if is_same_kind and self._value is not None:
-            if value is self._value:
+        if is_same_kind and self._path_value is not None:
+            if value is self._path_value:
                 return
-            if value.device == self._value.device and torch.equal(value, self._value):
+            if value.device == self._path_value.device and torch.equal(value, self._path_value):
                 return
-        self._factor = self._demand_factors(problem, self._prices)
+        self._demand_coefficient = self._demand_coefficients(problem, self._prices)
 
-    def _demand_factors(self, problem: Problem, vectors: Tensor) -> Tensor:
+    def _demand_coefficients(self, problem: Problem, vectors: Tensor) -> Tensor:
         """Return the factor (M, D) of each demand in the score of each price vector.
 
         Args:
@@ -237,7 +237,7 @@ class PriceLibrary:
             vectors: (M, E) prices.
         """
         self._paths = problem.paths if isinstance(problem.paths, PathSet) else None
-        self._value = problem.path_value
+        self._path_value = problem.path_value
         self._carries_all = problem.demand_set.carries_all
         mask = problem.ops.mask
         value = problem.to(torch.float64).path_value

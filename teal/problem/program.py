@@ -384,10 +384,10 @@ class Program:
             limit: (B,) right-hand side of the row.
         """
         max_coefficient = coefficient.amax() if coefficient.numel() else coefficient.new_ones(())
-        unit = torch.where(max_coefficient > 0, max_coefficient, 1)
-        columns = AddedRowOps(self.columns, coefficient / unit)
+        scale = torch.where(max_coefficient > 0, max_coefficient, 1)
+        columns = AddedRowOps(self.columns, coefficient / scale)
         return dataclasses.replace(
-            self, columns=columns, limit=torch.cat([self.limit, (limit / unit)[:, None]], 1)
+            self, columns=columns, limit=torch.cat([self.limit, (limit / scale)[:, None]], 1)
         )
 
 

@@ -192,7 +192,7 @@ CHECKER = "check.py"
 FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
 _UNIT = float(1 << check.BITS)
 # Values of s, in the order in which they are tried: flows are scaled by 1 - 2^-s.
-_ROUNDINGS = (40, 34, 28, 22)
+_MARGIN_BITS = (40, 34, 28, 22)
 # A fair level is lowered by this share, so that rounding excludes no demand at the level.
 _LEVEL_ROUNDING = 1e-9
 # Prices without a unit (any multiple gives the same bound) are scaled to this maximum, of which the
@@ -225,15 +225,15 @@ class Claim:
     name: str = ""
     multiplier: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def lines(self, rounding: int) -> Iterator[str]:
+    def lines(self, margin_bits: int) -> Iterator[str]:
         """Yield the lines of the proof that state this claim: program, prices and multipliers.
 
         Args:
-            rounding: s; value and bound are weakened by the share 2^(1 - s), which covers the
+            margin_bits: s; value and bound are weakened by the share 2^(1 - s), which covers the
                 factor 1 - 2^-s of the flows.
         """
         # Weaken value and bound: the rounding of the flows uses up half of this slack.
-        slack = 2.0 ** (1 - rounding)
+        slack = 2.0 ** (1 - margin_bits)
         name = self.name or "-"
         # Minimised programs: a larger value, a smaller bound.
         if self.kind == "utilisation":
@@ -318,14 +318,14 @@ def write_proof(
         claims = [claim]
     # Write the flows and check the files; lower the flows further after each refusal.
     carries_all = claims[0].kind == "utilisation"
-    for rounding in _ROUNDINGS:
+    for margin_bits in _MARGIN_BITS:
         _write_flows(
             files[2],
             files[:2],
             problem,
             flows[0],
             claims,
-            rounding,
+            margin_bits,
             carries_all,
             over_all,
             multipliers,
@@ -540,10 +540,10 @@ def _split_into_pieces(problem: Problem, splits: Tensor) -> tuple[Problem, Tenso
         rates.append(problem.demand[0, demands] * piece_width)
         unit_values.append(problem.demand_value[demands] * level[demands, piece])
         # Splits of the piece: its filled part, in the ratios of the demand's splits.
-        flow_share = torch.where(
+        piece_share = torch.where(
             piece_width > 0, filled[demands, piece] / piece_width.clamp(min=1e-300), 0
         ) / total[demands].clamp(min=1e-300)
-        piece_splits.append(splits[0, demands] * flow_share[:, None])
+        piece_splits.append(splits[0, demands] * piece_share[:, None])
     # Join the pieces as one problem.
     paths = joined(piece_paths)
     piece_problem = dataclasses.replace(
@@ -935,7 +935,7 @@ def _write_flows(
     problem: Problem,
     flows: Tensor,
     claims: Sequence[Claim],
-    rounding: int,
+    margin_bits: int,
     carries_all: bool,
     over_all: bool,
     multipliers: Sequence[Sequence[str]] | None,
@@ -948,7 +948,7 @@ def _write_flows(
         problem: problem with B = 1.
         flows: (D, K) flow on each path, Gbit/s.
         claims: claims about the flows.
-        rounding: s; flows are multiplied by 1 - 2^-s, unless all demand is carried.
+        margin_bits: s; flows are multiplied by 1 - 2^-s, unless all demand is carried.
         carries_all: whether all demand must be carried.
         over_all: whether bounds hold over all paths; otherwise all candidate paths are listed.
         multipliers: for each demand words ``@GROUP:MULTIPLIER``; None without promises.
@@ -957,7 +957,7 @@ def _write_flows(
     flow_lines = io.StringIO()
     digest = hashlib.sha256()
     for line, path_list in _demand_lines(
-        problem, flows, 0 if carries_all else rounding, carries_all, over_all, multipliers
+        problem, flows, 0 if carries_all else margin_bits, carries_all, over_all, multipliers
     ):
         flow_lines.write(line)
         digest.update(path_list)
@@ -966,7 +966,7 @@ def _write_flows(
     header = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
     header.append("paths all" if over_all else f"paths listed {digest.hexdigest()}")
     for claim in claims:
-        header += claim.lines(rounding)
+        header += claim.lines(margin_bits)
     opener = gzip.open if file.suffix == ".gz" else open
     with opener(file, "wt", encoding="utf-8", newline="\n") as stream:
         stream.write("\n".join([*header, "flows", ""]))
@@ -977,7 +977,7 @@ def _write_flows(
 def _demand_lines(
     problem: Problem,
     flows: Tensor,
-    rounding: int,
+    margin_bits: int,
     carries_all: bool,
     over_all: bool,
     multipliers: Sequence[Sequence[str]] | None,
@@ -989,7 +989,7 @@ def _demand_lines(
     Args:
         problem: problem with B = 1.
         flows: (D, K) flow on each path, Gbit/s.
-        rounding: s; flows are multiplied by 1 - 2^-s; 0 to keep them.
+        margin_bits: s; flows are multiplied by 1 - 2^-s; 0 to keep them.
         carries_all: whether all demand must be carried.
         over_all: whether bounds hold over all paths, so that only paths with flow are listed.
         multipliers: for each demand words ``@GROUP:MULTIPLIER``; None without promises.
@@ -1003,7 +1003,7 @@ def _demand_lines(
     link_text = [str(i) for i in range(problem.topology.num_links)]
     starts = path_links_csr.link_starts.tolist()
     links = path_links_csr.links
-    factor = (1 - 2.0**-rounding if rounding else 1.0) * _UNIT
+    factor = (1 - 2.0**-margin_bits if margin_bits else 1.0) * _UNIT
     flow_units = [int(x) for x in (flows.cpu().numpy()[demand_index, path_index] * factor).tolist()]
     ptr = np.searchsorted(demand_index, np.arange(len(mask) + 1)).tolist()
     rates: AnyArray = problem.demand[0].cpu().numpy() * _UNIT

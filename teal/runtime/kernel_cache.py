@@ -448,24 +448,25 @@ class _CompilationReport(Announcer):
         self._lock = threading.RLock()
         # Number of nested compilations in progress, and of finished ones.
         self._depth = 0
-        self._kernels = 0
+        self._num_kernels = 0
         # Seconds of finished outermost compilations, start of the present one, and time of the last
         # message by time.perf_counter(), 0 for none.
-        self._seconds = 0.0
-        self._begin = 0.0
-        self._last = 0.0
+        self._finished_s = 0.0
+        self._outermost_begin = 0.0
+        self._last_message_time = 0.0
 
     @override
     def begins(self, name: str) -> None:
         """Start the clock of an outermost compilation; print a message if it takes long so far."""
         with self._lock:
             if not self._depth:
-                self._begin = time.perf_counter()
+                self._outermost_begin = time.perf_counter()
             self._depth += 1
             # The first message comes after a second, further ones in intervals of five.
-            elapsed_s = self._seconds + time.perf_counter() - self._begin
+            elapsed_s = self._finished_s + time.perf_counter() - self._outermost_begin
             if elapsed_s > _SILENT_S and (
-                not self._last or time.perf_counter() - self._last > _MIN_MESSAGE_INTERVAL_S
+                not self._last_message_time
+                or time.perf_counter() - self._last_message_time > _MIN_MESSAGE_INTERVAL_S
             ):
                 # The first message names the cache folder, later ones the number of kernels.
                 cache_folder = folder()
@@ -475,26 +476,26 @@ class _CompilationReport(Announcer):
                     else f"once; stored in {cache_folder}"
                 )
                 progress_text = (
-                    f" ({self._kernels} in {elapsed_s:.0f} s so far)"
-                    if self._last
+                    f" ({self._num_kernels} in {elapsed_s:.0f} s so far)"
+                    if self._last_message_time
                     else f" for this machine, {cache_text}"
                 )
                 self._notify(f"compiling {name}{progress_text}")
-                self._last = time.perf_counter()
+                self._last_message_time = time.perf_counter()
 
     @override
     def ends(self, name: str, seconds: float) -> None:
         """Count a finished compilation; add up the seconds of outermost ones."""
         with self._lock:
             self._depth -= 1
-            self._kernels += 1
+            self._num_kernels += 1
             if not self._depth:
-                self._seconds += time.perf_counter() - self._begin
+                self._finished_s += time.perf_counter() - self._outermost_begin
 
     def close(self) -> None:
         """Print the number of compiled kernels and their time, if there was a message before."""
-        if self._last:
-            self._notify(f"compiled {self._kernels} kernels in {self._seconds:.1f} s")
+        if self._last_message_time:
+            self._notify(f"compiled {self._num_kernels} kernels in {self._finished_s:.1f} s")
 
 
 @contextlib.contextmanager

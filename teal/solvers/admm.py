@@ -236,15 +236,15 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     # Splits: the K x K system (diag(h) + eta 1 1') x = rhs of each demand, with x >= 0.
     scaled_value = problem.path_value / scale.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
-    target = (1 - slack - demand_dual)[..., None]
-    linear = (
+    split_target = (1 - slack - demand_dual)[..., None]
+    rhs = (
         scale.inverse_capacity_sum * state.splits
         - path_price
         + scaled_value
-        + scale.demand_penalty * target
+        + scale.demand_penalty * split_target
     )
     splits = _nonnegative_solve(
-        linear, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask
+        rhs, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask
     )
     return AdmmState(splits, link_dual, demand_dual)
 
@@ -381,24 +381,24 @@ def next_link_dual(
     return weighted_simplex(link_dual + utilisation * slope, slope, 1 / penalty, live)
 
 
-def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
+def _nonnegative_solve(rhs: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
     """Return the solution x >= 0 (B, D, K) of a K x K problem of each demand, exactly.
 
         diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0.
 
     x_k = max(0, linear_k - coupling total) / diagonal_k.  The positive x_k have the largest
-    ``linear``: of all prefixes of the sorted order, the active set gives the largest total.
+    ``rhs``: of all prefixes of the sorted order, the active set gives the largest total.
 
     Args:
-        linear: (B, D, K) right-hand side.
+        rhs: (B, D, K) right-hand side.
         diagonal: (B, D, K) positive.
         coupling: (B, D, 1) positive.
         mask: (B, D, K) live paths; others get 0.
     """
-    linear = torch.where(mask, linear, -torch.inf)
+    rhs = torch.where(mask, rhs, -torch.inf)
     # Total for every prefix of the sorted order; the active set gives the largest one.
-    ordered, order = linear.sort(-1, descending=True)
+    ordered, order = rhs.sort(-1, descending=True)
     weight = torch.where(mask, 1 / diagonal, 0).gather(-1, order)
     weighted_sum = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)
     total = (weighted_sum / (1 + coupling * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
-    return torch.where(mask, (linear - coupling * total).clamp(min=0) / diagonal, 0)
+    return torch.where(mask, (rhs - coupling * total).clamp(min=0) / diagonal, 0)

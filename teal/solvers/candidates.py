@@ -346,12 +346,12 @@ def _select_paths(
     is_used = paths.mask & (largest_shares >= min_share)
     # Shares are at most 1, so a bonus of 2 ranks initial paths first.
     initial_bonus = 2 if max_paths > initial_paths.num_paths else 0
-    rank = np.where(
+    score = np.where(
         is_initial, largest_shares + initial_bonus, np.where(is_used, largest_shares, -1)
     )
     # Rank of each path by falling score, from 0.
-    position = np.argsort(np.argsort(-rank, axis=1, kind="stable"), axis=1)
-    is_kept = (rank >= 0) & (position < max_paths)
+    rank = np.argsort(np.argsort(-score, axis=1, kind="stable"), axis=1)
+    is_kept = (score >= 0) & (rank < max_paths)
     return is_kept, int((is_used & ~is_kept).any(1).sum())
 
 

@@ -521,13 +521,13 @@ def _largest_share(
     path_sets = list[PathSet]()
 
     # Solver of max_link_utilisation by column generation, which reuses the paths of its last call.
-    def balance(balanced: Problem, target: float, deadline: Deadline) -> Steps[SolveResult]:
+    def minimise_mlu(balanced: Problem, target: float, deadline: Deadline) -> Steps[SolveResult]:
         restricted = balanced.with_paths(path_sets[-1] if path_sets else solution_at_cost.paths)
         solution = yield from generating_columns(restricted, target=target, deadline=deadline)
         path_sets.append(solution.paths)
         return dataclasses.replace(solution.result, bound=solution.bound_all_paths)
 
-    share = yield from least_cost.largest_share(problem, balance, end)
+    share = yield from least_cost.largest_share(problem, minimise_mlu, end)
     if not share.is_infeasible:
         return None
     result = least_cost.infeasible_result(solution_at_cost.result, share)
@@ -545,18 +545,18 @@ def _with_best_paths(problem: Problem, result: SolveResult, target: float) -> Pa
     paths = problem.paths
     for row in range(problem.batch):
         # Target gap in the unit of the objective.
-        target_value = float(result.bound[row]) * target
+        absolute_gap = float(result.bound[row]) * target
         if problem.utility is not None:
-            target_value = target * float(problem.utility.total[row])
+            absolute_gap = target * float(problem.utility.total[row])
         elif problem.solved is not problem:
             # In units of utilisation: theta = 1 / bound.
-            target_value = target / max(float(result.bound[row]), 1e-12)
-        paths = _add_for_matrix(problem.row(row), result.prices[row : row + 1], target_value, paths)
+            absolute_gap = target / max(float(result.bound[row]), 1e-12)
+        paths = _add_for_matrix(problem.row(row), result.prices[row : row + 1], absolute_gap, paths)
     return paths
 
 
 def _add_for_matrix(
-    problem: Problem, prices: Tensor, target_value: float, paths: PathSet
+    problem: Problem, prices: Tensor, absolute_gap: float, paths: PathSet
 ) -> PathSet:
     """Add the best missing path of each demand with sufficient reduced profit to a path set.
 
@@ -569,7 +569,7 @@ def _add_for_matrix(
     Args:
         problem: one matrix.
         prices: (1, E) dual prices of the matrix, value per Gbit/s.
-        target_value: target gap, in the unit of the objective.
+        absolute_gap: target gap, in the unit of the objective.
         paths: path set to extend.
     """
     # (E,) link weights for the shortest paths, (D,) value of a Gbit/s of each demand, and (D,) cost
@@ -595,20 +595,20 @@ def _add_for_matrix(
     # (D,) cost below which a new path has a positive reduced profit: that of the cheapest candidate
     # path, or the value of the demand if that is lower.
     demand = problem.demand[0].cpu().numpy()
-    max_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
+    break_even_cost = np.minimum(cheapest_candidate, value.cpu().numpy())
     # Under a utility, the marginal value is the cost of the cheapest candidate path.
     if problem.utility is not None:
-        max_cost = cheapest_candidate
+        break_even_cost = cheapest_candidate
     # Where all demand must be carried it has no value, and the gap is relative to the dual value
     # sum_e capacity[e] price[e]: divide by it.
     if problem.demand_set.carries_all:
-        max_cost = np.where(problem.routable[0].cpu().numpy(), cheapest_candidate, -np.inf)
+        break_even_cost = np.where(problem.routable[0].cpu().numpy(), cheapest_candidate, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)
-    is_finite = np.isfinite(shortest_cost) & np.isfinite(max_cost)
+    is_finite = np.isfinite(shortest_cost) & np.isfinite(break_even_cost)
     reduced_profit = demand * np.subtract(
-        max_cost, shortest_cost, out=np.zeros_like(shortest_cost), where=is_finite
+        break_even_cost, shortest_cost, out=np.zeros_like(shortest_cost), where=is_finite
     )
-    is_added = reduced_profit > _SKIPPED_SHARE * target_value / len(demand)
+    is_added = reduced_profit > _SKIPPED_SHARE * absolute_gap / len(demand)
     # Under a utility a demand without a path has no weight, so its first path always counts.
     if problem.utility is not None:
         is_added |= np.isfinite(shortest_cost) & ~np.isfinite(cheapest_candidate) & (demand > 0)

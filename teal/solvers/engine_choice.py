@@ -231,18 +231,18 @@ def _choose_by_time(
     predicted_s = {f"interior, {key}": seconds for key, seconds in interior_s.items()}
     predicted_s["pdhg"] = pdhg_s
     # An interrupted interior-point solve is worth little: it must fit half of the time.
-    fits_deadline = best_s <= limits.deadline.remaining_s / 2
-    if not fits_deadline:
+    fits_half_of_time = best_s <= limits.deadline.remaining_s / 2
+    if not fits_half_of_time:
         reason = "interior points are predicted to take more than half of the time limit"
         return Choice(_pdhg_turns(problem, start, limits.gap, dtype), predicted_s, reason)
     if best_s <= pdhg_s:
-        last_start = None if start.state is None else Start(start.state)
-        turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), last_start)]
+        pdhg_start = None if start.state is None else Start(start.state)
+        turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), pdhg_start)]
         # Certify the warm start first, as it may meet the target gap already; not for one small
         # matrix, or one that interior points start from it: they find this out themselves.
-        is_one_small = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
-        starts_there = problem.batch == 1 and best_start == "warm"
-        if start.state is not None and not is_one_small and not starts_there:
+        is_one_small_matrix = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
+        starts_warm = problem.batch == 1 and best_start == "warm"
+        if start.state is not None and not is_one_small_matrix and not starts_warm:
             turns.insert(0, Turn(WarmStart(), start))
         return Choice(tuple(turns), predicted_s, "shortest predicted time")
     # PDHG may need many times its predicted iterations: limit it to the predicted time of interior

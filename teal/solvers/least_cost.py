@@ -47,7 +47,7 @@ _ROUNDING = 1e-9  # relative tolerance of the capacity constraints
 _COST_RANGE = 1e3
 _AIMED_GAP_SHARE = 0.99  # share of the target gap that the kernel aims at
 
-Balance = Callable[[Problem, float, Deadline], Steps[SolveResult]]
+MluSolver = Callable[[Problem, float, Deadline], Steps[SolveResult]]
 """Solver of max_link_utilisation: called with a problem of one matrix, the gap and a deadline."""
 
 
@@ -77,7 +77,9 @@ class LargestShare(NamedTuple):
         return self.bound < 1 - _ROUNDING
 
 
-def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Steps[LargestShare]:
+def largest_share(
+    problem: Problem, minimise_mlu: MluSolver, deadline: Deadline
+) -> Steps[LargestShare]:
     """Compute the largest fraction that can be served of every demand of one matrix, with a bound.
 
     It is 1 / (smallest possible largest utilisation), at most 1.  Programs are solved to ever
@@ -85,14 +87,14 @@ def largest_share(problem: Problem, balance: Balance, deadline: Deadline) -> Ste
 
     Args:
         problem: one matrix.
-        balance: solver of max_link_utilisation for one matrix, to a gap, until a deadline.
+        minimise_mlu: solver of max_link_utilisation for one matrix, to a gap, until a deadline.
         deadline: end of the search, which may leave the question undecided.
     """
     # The inverse of a largest utilisation is a common served fraction, and the inverse of its lower
     # bound an upper bound on the fraction.
     balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
-        result = yield from balance(balanced, gap, deadline)
+        result = yield from minimise_mlu(balanced, gap, deadline)
         utilisation = float(result.value[0])
         utilisation_bound = float(result.bound[0])
         share = 1 / max(utilisation, 1.0)
@@ -110,7 +112,7 @@ def solving(
     max_iterations: int,
     deadline: Deadline,
     engine: str,
-    balance: Balance,
+    minimise_mlu: MluSolver,
 ) -> Steps[SolveResult]:
     """Solve B matrices under least_cost over their candidate paths.
 
@@ -121,7 +123,7 @@ def solving(
         max_iterations: iteration limit of each matrix.
         deadline: deadline of the last iteration.
         engine: "auto" or "interior".
-        balance: solver of max_link_utilisation, which decides whether a matrix is feasible.
+        minimise_mlu: solver of max_link_utilisation, which decides whether a matrix is feasible.
 
     Raises:
         InputError: another engine, side conditions, segment lists, or a GPU.
@@ -133,7 +135,11 @@ def solving(
         row_problem = exact.row(row)
         start = None if state is None else state.rows(slice(row, row + 1))
         results.append(
-            (yield from _solve_matrix(row_problem, start, gap, max_iterations, deadline, balance))
+            (
+                yield from _solve_matrix(
+                    row_problem, start, gap, max_iterations, deadline, minimise_mlu
+                )
+            )
         )
     return in_type(merged(results), problem.demand.dtype)
 
@@ -170,7 +176,7 @@ def _solve_matrix(
     gap: float,
     max_iterations: int,
     deadline: Deadline,
-    balance: Balance,
+    minimise_mlu: MluSolver,
 ) -> Steps[SolveResult]:
     """Solve one matrix by the exact penalty method.
 
@@ -183,7 +189,7 @@ def _solve_matrix(
         gap: target gap.
         max_iterations: iteration limit of a round.
         deadline: deadline of the last iteration.
-        balance: solver of max_link_utilisation.
+        minimise_mlu: solver of max_link_utilisation.
     """
     # Splits (D * K,) and prices (E,), zero or from the warm start; each round continues from those
     # of the last one.
@@ -195,7 +201,7 @@ def _solve_matrix(
     if state is not None:
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
-    served_bounds: LargestShare | None = None
+    concurrent_flow: LargestShare | None = None
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
         # The computation may pause here.
@@ -210,10 +216,10 @@ def _solve_matrix(
         if is_feasible(problem, result.splits) or deadline.is_over or shedding_price >= max_price:
             break
         # Unserved demand: infeasible, or a price that is too low.
-        if served_bounds is None:
-            served_bounds = yield from largest_share(problem, balance, deadline)
-            if served_bounds.is_infeasible:
-                result = infeasible_result(result, served_bounds)
+        if concurrent_flow is None:
+            concurrent_flow = yield from largest_share(problem, minimise_mlu, deadline)
+            if concurrent_flow.is_infeasible:
+                result = infeasible_result(result, concurrent_flow)
                 break
         shedding_price *= UNSERVED_COST_FACTOR
     if bool(without_path(problem)[0]):
@@ -358,18 +364,18 @@ def make_result(
     )
 
 
-def infeasible_result(result: SolveResult, share: LargestShare) -> SolveResult:
+def infeasible_result(result: SolveResult, concurrent_flow: LargestShare) -> SolveResult:
     """Return the result of an infeasible matrix, with infinite value, bound and gap.
 
     Splits and prices are those of the maximum concurrent flow.
 
     Args:
         result: result of one matrix with unserved demand.
-        share: its maximum concurrent flow.
+        concurrent_flow: its maximum concurrent flow.
     """
     infinite = torch.full_like(result.value, torch.inf)
-    splits = share.splits.to(result.splits)
-    prices = share.prices.to(result.prices)
+    splits = concurrent_flow.splits.to(result.splits)
+    prices = concurrent_flow.prices.to(result.prices)
     return dataclasses.replace(
         result,
         splits=splits,
@@ -379,7 +385,9 @@ def infeasible_result(result: SolveResult, share: LargestShare) -> SolveResult:
         gap=infinite,
         state=SolveState(splits, prices),
         stopped_by=(Stop.INFEASIBLE,),
-        largest_share=torch.tensor([[share.share, share.bound]], dtype=torch.float64),
+        largest_share=torch.tensor(
+            [[concurrent_flow.share, concurrent_flow.bound]], dtype=torch.float64
+        ),
     )
 
 

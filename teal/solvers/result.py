@@ -293,12 +293,12 @@ class SolveResult(WithLines):
         Runs of an engine that differ in the iterations only are summed up in one text.
         """
         turns = [stage for stage in self.trace if stage.is_turn]
-        kinds: dict[tuple[str, str, int], list[int]] = {}
+        iterations_by_kind: dict[tuple[str, str, int], list[int]] = {}
         for stage in turns:
             kind = stage.name.removeprefix(TURN), stage.detail, stage.matrices
-            kinds.setdefault(kind, []).append(stage.iterations)
+            iterations_by_kind.setdefault(kind, []).append(stage.iterations)
         texts = []
-        for (engine, detail, matrices), iterations in kinds.items():
+        for (engine, detail, matrices), iterations in iterations_by_kind.items():
             parts = [f"{engine}: {sum(iterations)} iterations"]
             # A sequence of programs has several runs of a kind.
             if len(iterations) > 1:

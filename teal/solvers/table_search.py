@@ -9,7 +9,7 @@ of its table (one entry moved to another path), by the score
 The prices are dual prices of the program without tables, at a wide gap: the value of a Gbit/s on a
 link to other demands.  Exact dual prices are 0 on links that tables fill although the optimum does
 not, and give poorer tables (docs/learning.md).  With a relief of 0 no visit lowers the value;
-larger values reserve capacity for later demands.  ``relief`` decreases from round to round, and the
+larger values reserve capacity for later demands.  ``price_factor`` decreases from round to round, and the
 incumbent tables are stored; further searches restart from them with randomly perturbed prices.
 This is the greedy local search for unsplittable flow (reviewed by Kolliopoulos & Stein,
 "Approximation algorithms for single-source unsplittable flow", 2001), with prices instead of a
@@ -35,8 +35,8 @@ from teal.solvers.split_table import admit, without_small
 
 # Relief of each round over all demands: of the first search, and of searches from the incumbent
 # tables with perturbed prices and in random order.
-_FIRST_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0)
-_LATER_RELIEFS = (0.5, 0.2, 0.0, 0.0)
+_FIRST_PRICE_FACTORS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0)
+_LATER_PRICE_FACTORS = (0.5, 0.2, 0.0, 0.0)
 _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the perturbation of prices
 # Searches from the incumbent tables: in total about ten times as long as the rounding alone.
 _MAX_SEARCHES = 60
@@ -95,7 +95,7 @@ def _add_flow(tables, d, weight, link_sum, amount):
 
 
 @inlined_kernel
-def _score(tables, d, weight, entries, link_share, relief):
+def _score(tables, d, weight, table_size, link_share, price_factor):
     """Return the largest feasible rate of a demand under a table, and the score of the table.
 
     rate = min(demand, min over links of residual / share) and score = rate (value - relief *
@@ -104,19 +104,19 @@ def _score(tables, d, weight, entries, link_share, relief):
     Args:
         tables: the matrix and its tables; the flow of demand ``d`` is not in ``residual``.
         d: index of the demand.
-        weight: (K,) integer weights with the sum ``entries``.
-        entries: entries of a table.
+        weight: (K,) integer weights with the sum ``table_size``.
+        table_size: entries of a table.
         link_share: (E,) scratch, zeros before and after: share of the demand on each link.
-        relief: factor on the prices of links, which reserves capacity for other demands.
+        price_factor: factor on the prices of links, which reserves capacity for other demands.
     """
     # Share of the demand on each link; then the bottleneck, value and price over all used paths.
-    _add_flow(tables, d, weight, link_share, 1.0 / entries)
+    _add_flow(tables, d, weight, link_share, 1.0 / table_size)
     rate = tables.demand[d]
     value = 0.0
     price = 0.0
     for k in range(len(weight)):
         if weight[k] > 0:
-            path_share = weight[k] / entries
+            path_share = weight[k] / table_size
             value += path_share * tables.value[d, k]
             node = tables.node[d, k]
             while node >= 0:
@@ -131,12 +131,12 @@ def _score(tables, d, weight, entries, link_share, relief):
             while node >= 0:
                 link_share[tables.link[node]] = 0.0
                 node = tables.parent[node]
-    return rate, rate * (value - relief * price)
+    return rate, rate * (value - price_factor * price)
 
 
 @kernel
 def _search(
-    tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: int
+    tables: _Tables, order: Int64Array, price_factors: FloatArray, table_size: int
 ) -> tuple[Int64Array, FloatArray]:
     """Run a local search over the tables of all demands, one round for each relief.
 
@@ -146,9 +146,9 @@ def _search(
     Args:
         tables: the matrix and its tables (modified).
         order: (D,) demands in the order of their visits.
-        reliefs: (rounds,) factor on link prices in the score; larger ones reserve capacity for
+        price_factors: (rounds,) factor on link prices in the score; larger ones reserve capacity for
             other demands.
-        entries: number of entries of a demand's table.
+        table_size: number of entries of a demand's table.
 
     Returns:
         weights (D, K) and admitted rates (D,), Gbit/s, of the largest value found.
@@ -162,27 +162,31 @@ def _search(
     best_weight = tables.weight.copy()
     best_rate = tables.rate.copy()
     best_value = -np.inf
-    for round_index in range(len(reliefs) + 1):
+    for round_index in range(len(price_factors) + 1):
         # Update the incumbent, also after the last round.
         total_value = 0.0
         for d in range(len(tables.demand)):
             for k in range(num_paths):
-                total_value += tables.rate[d] * tables.weight[d, k] / entries * tables.value[d, k]
+                total_value += (
+                    tables.rate[d] * tables.weight[d, k] / table_size * tables.value[d, k]
+                )
         if total_value > best_value:
             best_value = total_value
             best_weight[:] = tables.weight
             best_rate[:] = tables.rate
-        if round_index == len(reliefs):
+        if round_index == len(price_factors):
             break
         for d in order:
             if tables.demand[d] <= 0:
                 continue
             # Remove the flow of the demand.
-            _add_flow(tables, d, tables.weight[d], tables.residual, tables.rate[d] / entries)
+            _add_flow(tables, d, tables.weight[d], tables.residual, tables.rate[d] / table_size)
             # Best neighbour: move one entry from path i to path j.
             trial_table[:] = tables.weight[d]
             best_table[:] = trial_table
-            rate, score = _score(tables, d, trial_table, entries, link_share, reliefs[round_index])
+            rate, score = _score(
+                tables, d, trial_table, table_size, link_share, price_factors[round_index]
+            )
             for i in range(num_paths):
                 if tables.weight[d, i] == 0:
                     continue
@@ -192,7 +196,7 @@ def _search(
                     trial_table[i] -= 1
                     trial_table[j] += 1
                     other_rate, other_score = _score(
-                        tables, d, trial_table, entries, link_share, reliefs[round_index]
+                        tables, d, trial_table, table_size, link_share, price_factors[round_index]
                     )
                     # Better by more than rounding.
                     if other_score > score + 1e-12 * abs(score):
@@ -203,12 +207,12 @@ def _search(
                     trial_table[j] -= 1
             # Install it; at a positive relief reject the demand if its score is not positive.
             tables.weight[d] = best_table
-            tables.rate[d] = rate if score > 0 or reliefs[round_index] == 0 else 0.0
-            _add_flow(tables, d, best_table, tables.residual, -tables.rate[d] / entries)
+            tables.rate[d] = rate if score > 0 or price_factors[round_index] == 0 else 0.0
+            _add_flow(tables, d, best_table, tables.residual, -tables.rate[d] / table_size)
     return best_weight, best_rate
 
 
-def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+def improved(problem: Problem, splits: Tensor, prices: Tensor, table_size: int) -> Tensor:
     """Improve splits in table ratios by local search, without lowering the value.
 
     Returns splits (B, D, K) in the ratios of tables.
@@ -217,13 +221,13 @@ def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> 
         problem: B matrices of a program that maximises value.
         splits: (B, D, K) feasible splits in the ratios of tables.
         prices: (B, E) dual prices of the program without tables, value per Gbit/s.
-        entries: number of entries of a demand's table.
+        table_size: number of entries of a demand's table.
     """
     result = torch.zeros_like(splits, dtype=torch.float64)
     for row in range(problem.batch):
         row_problem = problem.row(row).to(torch.float64)
         result[row] = _improve_row(
-            row_problem, splits[row].to(torch.float64), prices[row].to(torch.float64), entries
+            row_problem, splits[row].to(torch.float64), prices[row].to(torch.float64), table_size
         )
     return result
 
@@ -234,12 +238,12 @@ def _num_searches(problem: Problem) -> int:
     All searches together visit about 50 million links at most.
     """
     # Link visits of a search, in which every path of a demand is tried in place of another one.
-    trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_RELIEFS)
+    trials = int(problem.ops.hops.sum()) * problem.paths.num_paths * len(_LATER_PRICE_FACTORS)
     return min(_MAX_SEARCHES, _MAX_TRIALS // max(1, trials))
 
 
 def _residual_capacity(
-    problem: Problem, weight: Int64Array, rate: FloatArray, entries: int
+    problem: Problem, weight: Int64Array, rate: FloatArray, table_size: int
 ) -> FloatArray:
     """Return the capacity (E,) of each link in Gbit/s that the flows of the tables leave unused.
 
@@ -247,27 +251,27 @@ def _residual_capacity(
         problem: one matrix.
         weight: (D, K) integer weights of the tables.
         rate: (D,) admitted rates, Gbit/s.
-        entries: number of entries of a demand's table.
+        table_size: number of entries of a demand's table.
     """
-    flow = torch.from_numpy(weight * (rate / entries)[:, None])[None]
+    flow = torch.from_numpy(weight * (rate / table_size)[:, None])[None]
     residual: FloatArray = (problem.capacity - problem.ops.link_sum(flow))[0].numpy().copy()
     return residual
 
 
-def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, table_size: int) -> Tensor:
     """Improve the tables of one matrix by local search, and return its splits (D, K).
 
     Args:
         problem: one matrix.
         splits: (D, K) feasible splits in the ratios of tables.
         prices: (E,) dual price of each link, value per Gbit/s.
-        entries: number of entries of a demand's table.
+        table_size: number of entries of a demand's table.
     """
     # Integer weights of the splits; a demand without flow gets a table of its most profitable path.
     served_share = splits.sum(-1, keepdim=True)
     mask = problem.path_mask[0]
     weight = (
-        torch.where(served_share > 0, splits / served_share.clamp(min=1e-300) * entries, 0)
+        torch.where(served_share > 0, splits / served_share.clamp(min=1e-300) * table_size, 0)
         .round()
         .to(torch.int64)
     )
@@ -275,7 +279,9 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
         mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf
     ).argmax(-1)
     is_idle = (served_share[:, 0] <= 0) & mask.any(-1)
-    weight[is_idle] = torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * entries
+    weight[is_idle] = (
+        torch.nn.functional.one_hot(most_profitable[is_idle], mask.shape[1]) * table_size
+    )
     # Tables of the first search: demands, path values, link prices, end nodes of live paths and
     # trie, then the entry counts, rates and residual capacities that the search changes.
     first_rate = problem.demand[0] * served_share[:, 0]
@@ -294,23 +300,23 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int)
     # First search, in the order of falling demand; then searches from the best tables so far, with
     # perturbed prices and in random order.
     order = np.argsort(-tables.demand, kind="stable")
-    best_weight, best_rate = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
+    best_weight, best_rate = _search(tables, order, np.array(_FIRST_PRICE_FACTORS), table_size)
     rng = np.random.default_rng(_SEED)
     for _ in range(_num_searches(problem)):
         noise = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
-        residual = _residual_capacity(problem, best_weight, best_rate, entries)
+        residual = _residual_capacity(problem, best_weight, best_rate, table_size)
         perturbed = tables._replace(
             price=tables.price * noise, weight=best_weight, rate=best_rate, residual=residual
         )
         best_weight, best_rate = _search(
-            perturbed, rng.permutation(order), np.array(_LATER_RELIEFS), entries
+            perturbed, rng.permutation(order), np.array(_LATER_PRICE_FACTORS), table_size
         )
     # Splits: share of the entries times the admitted share of the demand.
     admitted_share = torch.from_numpy(best_rate / np.maximum(tables.demand, 1e-300)).clamp(max=1)
-    return torch.from_numpy(best_weight).to(torch.float64) / entries * admitted_share[:, None]
+    return torch.from_numpy(best_weight).to(torch.float64) / table_size * admitted_share[:, None]
 
 
-def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
+def in_tables(problem: Problem, splits: Tensor, table_size: int) -> Tensor:
     """Return a feasible allocation (B, D, K) in the ratios of split tables.
 
     Splits are rounded, and then improved by local search if the objective is a single program that
@@ -320,32 +326,32 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     Args:
         problem: B matrices.
         splits: (B, D, K) splits to round.
-        entries: number of entries of a demand's table.
+        table_size: number of entries of a demand's table.
     """
-    rounded = admit(problem, splits, entries)
+    rounded = admit(problem, splits, table_size)
     # The local search supports one linear program, where demand may be shed, on the CPU.
     is_plain = problem.classes is None and problem.is_linear and not problem.conditions
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
     if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded
     # Prices of the LP relaxation: the program without tables, to a wide gap.
-    coarse = pipeline.solve(
+    relaxation = pipeline.solve(
         problem.to(torch.float64), gap=_PRICE_GAP, max_iterations=_MAX_PRICE_ITERATIONS
     )
-    return improved(problem, rounded, coarse.prices, entries)
+    return improved(problem, rounded, relaxation.prices, table_size)
 
 
-def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
+def installable(problem: Problem, splits: Tensor, min_split: float, table_size: int) -> Tensor:
     """Return splits (B, D, K) that a device can install: at least ``min_split``, in table ratios.
 
     Args:
         problem: B matrices.
         splits: (B, D, K) feasible splits.
         min_split: smallest share of a demand on a path that carries flow; 0 for no limit.
-        entries: number of entries of a demand's table; 0 for splits of any ratio.
+        table_size: number of entries of a demand's table; 0 for splits of any ratio.
     """
     if min_split:
         splits = without_small(problem, splits, min_split)
         # The search does not support a smallest share.
-        return admit(problem, splits, entries) if entries else splits
-    return in_tables(problem, splits, entries) if entries else splits
+        return admit(problem, splits, table_size) if table_size else splits
+    return in_tables(problem, splits, table_size) if table_size else splits

@@ -191,7 +191,7 @@ class HistoryPrior:
     def __init__(self, history: History, measurements: sp.csr_array, relative: float) -> None:
         self._history = history
         self._measurements = measurements
-        self._relative = relative
+        self._counter_error = relative
         self._counters = np.asarray((measurements @ history.shares.T).T)
         shares = history.winsorised
         self._mean = shares.mean(0)
@@ -260,7 +260,7 @@ class HistoryPrior:
         # Variances of the counters: a small counter has the error of 0.1% of the largest one.
         known_shares = shares[is_known]
         noise = (
-            self._relative
+            self._counter_error
             * np.maximum(np.abs(known_shares), 1e-3 * np.abs(known_shares).max(initial=0.0))
         ) ** 2 + 1e-18
         innovation = self._covariance[np.ix_(is_known, is_known)] + np.diag(noise)
@@ -387,31 +387,35 @@ class Estimator:
             raise InputError(
                 "estimate", "history", f"an array of shape (T, {len(pairs)})", history.shape
             )
-        # Settings, past matrices with traffic, and priors; ``_tracked`` (D,) is the exponential
+        # Settings, past matrices with traffic, and priors; ``_average_shares`` (D,) is the exponential
         # average of shares.
         self._pairs = pairs
         self._nodes = nodes
-        self._relative = relative
+        self._counter_error = relative
         self._level = level
-        self._matrices: FloatArray | None = None if history is None else history[history.sum(1) > 0]
+        self._history_matrices: FloatArray | None = (
+            None if history is None else history[history.sum(1) > 0]
+        )
         self._history = None if history is None else History.of(history)
-        self._tracking = _DEFAULT_TRACKING if tracking is None else tracking
-        self._tracked: FloatArray | None = None if self._history is None else self._history.mean
+        self._average_weight = _DEFAULT_TRACKING if tracking is None else tracking
+        self._average_shares: FloatArray | None = (
+            None if self._history is None else self._history.mean
+        )
         self._projection: Projection | None = None
         self._history_prior: HistoryPrior | None = None
         # Calibration residuals (C, D) of C past matrices, as shares of the total traffic.
         self._residuals: FloatArray | None = None
         # Half widths of the intervals, and mean demands (D,), as shares of the total traffic.
-        self._widths = self._mean = np.zeros(len(pairs))
+        self._half_widths = self._mean = np.zeros(len(pairs))
         # Interval widths: weight of the quantile of a demand's own residuals (the quantile pooled
         # over all demands has the rest), and drift factor u (see the module).
-        self._demand_weight = 1.0
+        self._own_quantile_weight = 1.0
         self._drift_factor = 0.0
         # Dispersion of the history over its mean total traffic; 0 without a history.
-        self._relative_dispersion = self._history_dispersion(self._matrices)
+        self._relative_dispersion = self._history_dispersion(self._history_matrices)
         # Average residual of the prior at the counters, and the state before the last estimate.
         self._bias = _Bias(sp.csr_array((0, len(pairs))))
-        self._previous_state = self._tracked, self._bias
+        self._previous_state = self._average_shares, self._bias
 
     @staticmethod
     def _history_dispersion(matrices: FloatArray | None) -> float:
@@ -450,7 +454,7 @@ class Estimator:
         self._bias = _Bias(measurements)
         if self._history is not None:
             self._history_prior = HistoryPrior(
-                self._history, self._projection.measurements, self._relative
+                self._history, self._projection.measurements, self._counter_error
             )
 
     def estimate(
@@ -479,18 +483,18 @@ class Estimator:
         # Project the prior onto the counters.
         fit = self._fit(counters, flows, deviation, robust)
         # The state before this estimate, for ``forget_last``.
-        self._previous_state = self._tracked, self._bias.copy()
+        self._previous_state = self._average_shares, self._bias.copy()
         matrix = fit.projected.matrix
         assert self._projection is not None
         residual = fit.projected.residual[: len(counters)]
         total = float(fit.prior.sum())
         # Exponential average of shares.
-        if self._tracked is None and total > 0:
-            self._tracked = fit.prior / total
-        if self._tracked is not None and float(matrix.sum()) > 0:
-            self._tracked = (
-                1 - self._tracking
-            ) * self._tracked + self._tracking * matrix / matrix.sum()
+        if self._average_shares is None and total > 0:
+            self._average_shares = fit.prior / total
+        if self._average_shares is not None and float(matrix.sum()) > 0:
+            self._average_shares = (
+                1 - self._average_weight
+            ) * self._average_shares + self._average_weight * matrix / matrix.sum()
         # Average of the prior's residuals at the counters, without outliers.
         if total > 0:
             prior_residual = counters - self._projection.measurements @ fit.prior
@@ -515,12 +519,12 @@ class Estimator:
 
         Called if the counters of the last interval prove unreliable.
         """
-        self._tracked, self._bias = self._previous_state
+        self._average_shares, self._bias = self._previous_state
 
     @property
     def knows_traffic(self) -> bool:
         """Whether the prior comes from a history or past estimates, not from gravity."""
-        return self._tracked is not None
+        return self._average_shares is not None
 
     @property
     def is_used(self) -> BoolArray:
@@ -586,7 +590,7 @@ class Estimator:
             or 1.0
         )
         deviation = (
-            projection.deviations(counters, self._relative) if deviation is None else deviation
+            projection.deviations(counters, self._counter_error) if deviation is None else deviation
         )
         # Project.  If ``robust``: increase the standard deviations of outliers, and project again.
         projected, num_rows = self._project(
@@ -618,16 +622,16 @@ class Estimator:
         Args:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for missing ones.
         """
-        if self._tracked is None:
+        if self._average_shares is None:
             links = len(counters) - 2 * self._nodes
             ingress = counters[links : links + self._nodes]
             egress = counters[links + self._nodes :]
             return gravity(ingress, egress, self._pairs), "gravity"
         if self._history_prior is None:
-            return self._tracked, "tracked"
+            return self._average_shares, "tracked"
         history_shares = self._history_prior.prior(counters)
         return (
-            2 * history_shares / max(float(history_shares.sum()), 1e-300) + self._tracked
+            2 * history_shares / max(float(history_shares.sum()), 1e-300) + self._average_shares
         ) / 3, "history"
 
     def _project(
@@ -697,26 +701,30 @@ class Estimator:
         # Partly measured: scale to the tracked share of these demands, and average.
         if np.isnan(matrix).any():
             is_known = np.isfinite(matrix)
-            if self._tracked is not None and is_known.any():
-                expected = float(self._tracked[is_known].sum())
+            if self._average_shares is not None and is_known.any():
+                expected = float(self._average_shares[is_known].sum())
                 measured = matrix[is_known] / max(float(matrix[is_known].sum()), 1e-300) * expected
-                self._tracked = self._tracked.copy()
-                self._tracked[is_known] += self._tracking * (measured - self._tracked[is_known])
+                self._average_shares = self._average_shares.copy()
+                self._average_shares[is_known] += self._average_weight * (
+                    measured - self._average_shares[is_known]
+                )
             return
         # Fully measured: extend the history, and update the priors.
         if not matrix.sum() > 0:
             return
-        old = np.zeros((0, len(matrix))) if self._matrices is None else self._matrices
-        self._matrices = np.concatenate([old[-(_MAX_HISTORY - 1) :], matrix[None]])
+        old = (
+            np.zeros((0, len(matrix))) if self._history_matrices is None else self._history_matrices
+        )
+        self._history_matrices = np.concatenate([old[-(_MAX_HISTORY - 1) :], matrix[None]])
         self._history = (
             History.of(matrix[None])
             if self._history is None
             else self._history.with_matrix(matrix, _MAX_HISTORY)
         )
-        self._relative_dispersion = self._history_dispersion(self._matrices)
+        self._relative_dispersion = self._history_dispersion(self._history_matrices)
         if self._projection is not None:
             self._history_prior = HistoryPrior(
-                self._history, self._projection.measurements, self._relative
+                self._history, self._projection.measurements, self._counter_error
             )
 
     def calibrate(self) -> None:
@@ -726,7 +734,7 @@ class Estimator:
         the residuals give the interval widths and the drift factor.  Nothing happens without a
         routing, or with fewer than 20 matrices.
         """
-        matrices = self._matrices
+        matrices = self._history_matrices
         if self._projection is None or matrices is None or len(matrices) < 2 * _MIN_HALF_MATRICES:
             return
         # Train an estimator on the first half of the history.
@@ -735,9 +743,9 @@ class Estimator:
             self._pairs,
             self._nodes,
             history=matrices[:half],
-            relative=self._relative,
+            relative=self._counter_error,
             level=self._level,
-            tracking=self._tracking,
+            tracking=self._average_weight,
         )
         half_estimator.route(self._projection.measurements)
         # Residuals of its estimates of the second half from noisy counters, and the standard
@@ -750,7 +758,7 @@ class Estimator:
         ):
             truth = matrices[row]
             counters = self._projection.measurements @ truth
-            counters = counters * (1 + self._relative * rng.normal(size=len(counters)))
+            counters = counters * (1 + self._counter_error * rng.normal(size=len(counters)))
             half_estimate = half_estimator.estimate(np.maximum(counters, 0.0))
             residuals.append((truth - half_estimate.matrix) / truth.sum())
             bias_deviations.append(
@@ -766,7 +774,7 @@ class Estimator:
             np.median(np.minimum(error_norm / np.maximum(bias_norm, 1e-300), _MAX_DRIFT_FACTOR))
         )
         self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _MIN_MEAN)
-        self._widths, self._demand_weight = _interval_widths(
+        self._half_widths, self._own_quantile_weight = _interval_widths(
             np.abs(self._residuals), self._mean, self._level
         )
 
@@ -821,7 +829,7 @@ class Estimator:
             return unknown, unknown
         total = float(matrix.sum())
         demand_growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MAX_GROWTH)
-        half_width = self._widths * total * demand_growth ** (1 - self._demand_weight)
+        half_width = self._half_widths * total * demand_growth ** (1 - self._own_quantile_weight)
         drift = (
             self._drift_factor
             * NormalDist().inv_cdf((1 + self._level) / 2)

@@ -224,14 +224,14 @@ class _FlowAmounts:
         by_interval: traffic by (interval, source, target), Gbit; interval i begins i interval
             lengths after 1970.
         num_without_prefix: number of records with an address in no prefix.
-        num_within_router: number of records within a router, or from a router that is no exporter.
+        num_not_counted: number of records within a router, or from a router that is no exporter.
         num_reversed: number of records that end before they begin.
     """
 
     def __init__(self, path: Path, interval_s: float) -> None:
         self.by_interval: dict[tuple[int, int, int], float] = {}
         self.num_without_prefix = 0
-        self.num_within_router = 0
+        self.num_not_counted = 0
         self.num_reversed = 0
         self._path = path
         self._interval_s = interval_s
@@ -258,7 +258,7 @@ class _FlowAmounts:
             self.num_without_prefix += 1
             return
         if source == target or (exporter_indices and source not in exporter_indices):
-            self.num_within_router += 1
+            self.num_not_counted += 1
             return
         # Divide the traffic over the intervals; a record without duration belongs to one of them.
         interval_s = self._interval_s
@@ -314,9 +314,9 @@ class _FlowAmounts:
         notes = []
         if self.num_without_prefix:
             notes.append(f"{self.num_without_prefix:,} records excluded: an address in no prefix")
-        if self.num_within_router:
+        if self.num_not_counted:
             notes.append(
-                f"{self.num_within_router:,} records excluded: within a router, or from a router "
+                f"{self.num_not_counted:,} records excluded: within a router, or from a router "
                 "that is no exporter"
             )
         if self.num_reversed:

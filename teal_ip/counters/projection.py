@@ -71,7 +71,7 @@ def _compute_exponents(col_ptr, counter, measurement, price, phi, exponent) -> N
 
 
 @kernel
-def _compute_curvature(col_ptr, counter, measurement, weight, hessian) -> None:  # type: ignore[no-untyped-def]
+def _compute_hessian(col_ptr, counter, measurement, weight, hessian) -> None:  # type: ignore[no-untyped-def]
     """Compute the lower triangle of F diag(weight) F'.
 
     Args:
@@ -335,7 +335,7 @@ class Projection:
         num_counters = len(rhs)
         if num_counters <= _MAX_FACTORISED:
             hessian = np.empty((num_counters, num_counters))
-            _compute_curvature(
+            _compute_hessian(
                 self._col_ptr, self._counter, self._measurement, demand_weight, hessian
             )
             hessian[np.diag_indices(num_counters)] += variance

@@ -222,15 +222,15 @@ class _RouterBalance(NamedTuple):
         # routers where links end.
         num_nodes = topology.num_nodes
         num_links = topology.num_links
-        count = num_links + 2 * num_nodes
-        router = np.full((2, count), -1)
+        num_all_values = num_links + 2 * num_nodes
+        router = np.full((2, num_all_values), -1)
         router[0, :num_links] = topology.link_source
         router[1, :num_links] = topology.link_target
         router[0, num_links : num_links + num_nodes] = np.arange(num_nodes)
         router[0, num_links + num_nodes :] = np.arange(num_nodes)
         # Links that end at a router and its ingress enter it (+1); links that start there and its
         # egress leave it (-1).
-        sign = np.zeros((2, count))
+        sign = np.zeros((2, num_all_values))
         sign[0, :num_links] = -1
         sign[1, :num_links] = 1
         sign[0, num_links : num_links + num_nodes] = 1
@@ -388,8 +388,10 @@ def repaired_values(
     received = readings.received
     values = readings.values
     num_links = topology.num_links
-    end_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * relative
-    ends_disagree = np.abs(sent_rates - received) > end_tolerance * np.fmax(sent_rates, received)
+    difference_tolerance = math.sqrt(2) * _COUNTER_TOLERANCE * relative
+    ends_disagree = np.abs(sent_rates - received) > difference_tolerance * np.fmax(
+        sent_rates, received
+    )
     agreeing_values = values.copy()
     agreeing_values[:num_links][ends_disagree] = np.nan
     # Ingress and egress have one counter only.  With past traffic, predict them, too.  Without it,
@@ -426,17 +428,19 @@ def repaired_values(
     # predict ingress and egress, and these are replaced if they differ by more than 8%.
     has_reliable_links = np.tile(_has_agreeing_links(topology, ends_agree), 2)
     is_firm = np.concatenate([ends_agree, np.zeros(len(has_reliable_links), dtype=bool)])
-    predicted = estimator.explained(
+    predicted_external = estimator.explained(
         np.concatenate([new_values[:num_links], values[num_links:]]), is_firm
     )[num_links:]
-    is_off = np.abs(values[num_links:] - predicted) > _BLAME_THRESHOLD * np.maximum(
-        predicted, 10 * min_value
+    differs = np.abs(values[num_links:] - predicted_external) > _BLAME_THRESHOLD * np.maximum(
+        predicted_external, 10 * min_value
     )
     # Ingress and egress of these routers: the prediction where it differs, else the counter; of
     # other routers the outcome of the vote.
-    blamed_external = np.where(has_reliable_links, is_off, repaired_counters.blamed_external)
+    blamed_external = np.where(has_reliable_links, differs, repaired_counters.blamed_external)
     new_values[num_links:] = np.where(
-        has_reliable_links, np.where(is_off, predicted, values[num_links:]), new_values[num_links:]
+        has_reliable_links,
+        np.where(differs, predicted_external, values[num_links:]),
+        new_values[num_links:],
     )
     return new_values, dataclasses.replace(repaired_counters, blamed_external=blamed_external)
 

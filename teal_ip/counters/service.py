@@ -436,17 +436,17 @@ class Counting:
             # A new worker does not know the network: send it with its measured matrices, newly read
             # from disk.  Later send its paths when they have changed.
             process = self._running_worker()
-            if process.growing_paths.get(key) is None:
+            if process.paths_by_network.get(key) is None:
                 matrices.refresh()
                 process.call("begin", key, topology, paths, matrices.rates())
-            elif process.growing_paths[key] is not paths:
+            elif process.paths_by_network[key] is not paths:
                 process.call("use", key, paths)
-            process.growing_paths[key] = paths
+            process.paths_by_network[key] = paths
             try:
                 return process.call("take", key, interval)
             except _Cancelled:
                 # The worker has dropped the estimator of the network.
-                del process.growing_paths[key]
+                del process.paths_by_network[key]
                 raise
 
         # Enqueue the interval, and wait for the answer until the deadline.
@@ -553,12 +553,12 @@ class Counting:
         def work() -> None:
             """Call the method of the worker; runs in the thread that owns the connection."""
             process = self._process
-            if process is None or process.growing_paths.get(key) is None:
+            if process is None or process.paths_by_network.get(key) is None:
                 return
             try:
                 process.call(method, key, *arguments)
                 if method == "forget":
-                    del process.growing_paths[key]
+                    del process.paths_by_network[key]
             except Exception:
                 LOG.exception("counters", extra={"teal": {"call": method}})
 
@@ -575,7 +575,7 @@ class _WorkerProcess:
     """Handle of the worker process, which sends calls and receives results; used by one thread.
 
     Attributes:
-        growing_paths: candidate paths of each network that the worker knows, by key.
+        paths_by_network: candidate paths of each network that the worker knows, by key.
         has_ended: whether the process has ended.
     """
 
@@ -588,7 +588,7 @@ class _WorkerProcess:
         )
         self._process.start()
         child_connection.close()
-        self.growing_paths: dict[str, PathSet] = {}
+        self.paths_by_network: dict[str, PathSet] = {}
         self.has_ended = False
 
     def call(self, method: str, *arguments: Any) -> Any:

@@ -47,7 +47,7 @@ _MAX_CHANGED = 8
 
 
 @kernel
-def norm_score(load: FloatArray, inverse_capacity: FloatArray) -> tuple[float, float]:
+def log_p_norm(load: FloatArray, inverse_capacity: FloatArray) -> tuple[float, float]:
     """Return log ||u||_p of the link utilisations u, p = 10, and the largest utilisation.
 
     Args:
@@ -272,7 +272,7 @@ def anneal(  # type: ignore[no-untyped-def]
 ):
     """Run moves of simulated annealing over IGP metrics; update the state and the incumbent.
 
-    The score is the log of the 10-norm of the link utilisations (:func:`norm_score`).
+    The score is the log of the 10-norm of the link utilisations (:func:`log_p_norm`).
 
     S scenarios (sets of failed links, the first empty), M matrices, N nodes, E links.
 
@@ -317,7 +317,7 @@ def anneal(  # type: ignore[no-untyped-def]
     new_load = np.empty((num_scenarios * num_nodes, num_matrices, num_links))
     # (S, M, E) loads after the move.
     trial_load = load.copy()
-    current_score, _ = norm_score(load, inverse_capacity)
+    current_score, _ = log_p_norm(load, inverse_capacity)
     # A view of the metrics without failure, which accepted moves change.
     current_metric = metric[0]
     for _ in range(num_moves):
@@ -393,7 +393,7 @@ def anneal(  # type: ignore[no-untyped-def]
                         )
                 num_affected += 1
         # Metropolis acceptance.
-        score, largest = norm_score(trial_load, inverse_capacity)
+        score, largest = log_p_norm(trial_load, inverse_capacity)
         if score <= current_score or rng.random() < math.exp((current_score - score) / temperature):
             # Accept the move: update score, loads, metrics and distances.
             current_score = score
@@ -617,7 +617,7 @@ class _AnnealingWalk:
                 heap_nodes,
                 node_traffic,
             )
-        self.best = float(norm_score(self.load, self.inverse)[1])
+        self.best = float(log_p_norm(self.load, self.inverse)[1])
 
 
 def _run_walk(

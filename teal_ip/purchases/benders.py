@@ -28,13 +28,13 @@ _MIN_GAP = 3e-5
 # Smallest certified gap of the solver in a test of modules.
 _MIN_MODULE_GAP = 1e-6
 # Number of the most violated scenarios that are tested alone until all of them fit.
-_FOCUS = 64
+_MAX_CUT_SCENARIOS = 64
 # Number of the most violated scenarios in the first test, without any cuts.
 _FIRST_FOCUS = 256
 # Maximum number of tests of the most violated scenarios before all scenarios are tested again.
 _FOCUS_ROUNDS = 12
 # Enlargement of the master's expansion in a test of all scenarios, as a fraction of the target gap.
-_INFLATION = 1.0 / 4.0
+_ENLARGEMENT = 1.0 / 4.0
 # Maximum number of rounds of tests.
 _MAX_ROUNDS = 300
 # Relative excess of modules over a cable's limit that counts as rounding.
@@ -127,7 +127,7 @@ def expand_capacity(
         num_rounds += _cut_until_fit(master, tester, most_violated, time_limit)
         # Test all scenarios; the smallest expansion for their loads is an incumbent.
         num_rounds += 1
-        tested_capacity = np.minimum((1 + _INFLATION * gap) * master.point, scenarios.max_added)
+        tested_capacity = np.minimum((1 + _ENLARGEMENT * gap) * master.point, scenarios.max_added)
         tested = tester.test(
             tested_capacity, all_rows, time_limit, finest=finest_gap, until_cut=True
         )
@@ -137,7 +137,9 @@ def expand_capacity(
         if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
             incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
         # Add the violated cuts, and solve the master program.
-        most_violated = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_capacity))[:_FOCUS]]
+        most_violated = tested.cuts.row[
+            np.argsort(-tested.cuts.lacking(tested_capacity))[:_MAX_CUT_SCENARIOS]
+        ]
         if len(tested.cuts):
             master.add(tested.cuts)
         if report is not None:

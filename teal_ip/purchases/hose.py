@@ -588,7 +588,7 @@ def expand_for_hose(
             and network.topology.num_links * len(hose.pairs) <= MAX_PRODUCTS
         ):
             # A worse matrix is written into `worst`.
-            limit = _prove_limits(
+            limit = _prove_bounds(
                 network, hose, max_utilisation, worst, min(exact_seconds, end.remaining_s)
             )
             exceeds_limit = worst.utilisation > max_utilisation
@@ -649,7 +649,7 @@ def _search_above(
     return worst, num_searches
 
 
-def _prove_limits(
+def _prove_bounds(
     network: Problem, hose: Hose, max_utilisation: float, worst: WorstMatrices, seconds: float
 ) -> FloatArray:
     """Return upper bounds (F,) on the utilisation under any matrix of the hose.

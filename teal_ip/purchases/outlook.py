@@ -20,7 +20,7 @@ from teal.solvers.pipeline import solve
 from teal_ip.purchases.benders import Upgrade, expand_capacity
 from teal_ip.purchases.cuts import Cuts
 from teal_ip.purchases.igp import expand_for_igp, largest_igp_loads
-from teal_ip.purchases.question import UpgradeTask, planned_matrices, purchases
+from teal_ip.purchases.question import UpgradeTask, num_planning_matrices, purchases
 from teal_ip.purchases.result import Alternative, CurvePoint, Purchase
 from teal_ip.purchases.scenarios import Scenarios, live_links
 from teal_ip.purchases.schedule import Period
@@ -54,7 +54,7 @@ def alternative(
     dropped_intact = dropped_failed = dropped_worst = math.nan
     if replay_share:
         # The latest matrices, which --replay holds back, under each failure (M, 1 + F).
-        rows = np.arange(planned_matrices(traffic, task.config), traffic.num_matrices)
+        rows = np.arange(num_planning_matrices(traffic, task.config), traffic.num_matrices)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
         live = live_links(scenarios.problem, [failure.links for failure in task.failures])
         dropped = _dropped(scenarios, upgrade.bought, task.config.growth * traffic.read(rows), live)

@@ -104,8 +104,10 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
         raise InputError.invalid(
             config.cost, "cost", f"no cost for cable {name}", "add a row for every cable"
         )
-    limits = np.concatenate([np.full(num_existing, np.inf), candidate_limit])
-    return Offer(extended_topology, regular, cost, limits, tuple(range(num_existing, len(limits))))
+    max_added = np.concatenate([np.full(num_existing, np.inf), candidate_limit])
+    return Offer(
+        extended_topology, regular, cost, max_added, tuple(range(num_existing, len(max_added)))
+    )
 
 
 def failures_of(config: UpgradeOptions, topology: Topology) -> list[Failure]:
@@ -404,8 +406,8 @@ def load_task(topology: Any, traffic: Any, config: UpgradeOptions, notify: Notif
     )
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     # The latest matrices are held back for --replay.
-    first_traffic = all_traffic.part(0, planned_matrices(all_traffic, config))
-    instance = instance_of(network, first_traffic, program_config, notify, deadline)
+    planning_traffic = all_traffic.part(0, num_planning_matrices(all_traffic, config))
+    instance = instance_of(network, planning_traffic, program_config, notify, deadline)
     network_offer = offer(config, instance.topology)
     # New cables: extend the network and the candidate paths.
     if network_offer.candidates:
@@ -496,7 +498,7 @@ def _with_candidate_paths(config: UpgradeOptions, paths: PathSet, topology: Topo
     return with_listed_paths(paths, paths_by_demand)
 
 
-def planned_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
+def num_planning_matrices(traffic: TrafficMatrices, config: UpgradeOptions) -> int:
     """Return the number of matrices available for planning: all except the latest ones, whose share
     is --replay; at least 1.
     """

@@ -101,8 +101,8 @@ def schedule(
     upgrade, cuts = expand_capacity(last_scenarios, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
         upgrade = expand_in_modules(last_scenarios, cuts, sizes, deadline=deadline)
-    size = np.array([amount for amount, _ in sizes]) if sizes else None
-    price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
+    module_size = np.array([amount for amount, _ in sizes]) if sizes else None
+    module_price = np.array([unit_price for _, unit_price in sizes]) if sizes else None
     # Expansion of the following period, an upper bound on that of each earlier one.
     next_expansion = upgrade.bought if upgrade.modules is None else upgrade.modules
     # The last period has the whole expansion.
@@ -124,8 +124,8 @@ def schedule(
             grown_scenarios,
             scaled_cuts,
             next_expansion,
-            size,
-            price,
+            module_size,
+            module_price,
             growth,
             deadline or Deadline(),
         )
@@ -146,7 +146,9 @@ def schedule(
     for growth, largest_growth in zip(growths, largest_growths, strict=True):
         period = period_by_growth[largest_growth]
         if growth < largest_growth:
-            bound = _bound(scenarios, cuts.at_growth(growth / largest_growths[-1]), size, price)
+            bound = _bound(
+                scenarios, cuts.at_growth(growth / largest_growths[-1]), module_size, module_price
+            )
             period = dataclasses.replace(
                 period,
                 growth=growth,
@@ -228,15 +230,15 @@ def _earlier_expansion(
     if later.modules is None:
         return alone_expansion
     # Cheapest modules (C, J), as integers, that give every cable what it needs.
-    size, price = np.array(sizes).T
-    unit_cost = scenarios.cost[:, None] * price
+    module_size, module_price = np.array(sizes).T
+    unit_cost = scenarios.cost[:, None] * module_price
     cuts = needs(scenarios, scenarios.needed(load))
     modules = np.asarray(
-        _cheapest_below(cuts, later.modules, size, unit_cost, True), dtype=np.int64
+        _cheapest_below(cuts, later.modules, module_size, unit_cost, True), dtype=np.int64
     )
     cost = float((unit_cost * modules).sum())
     return dataclasses.replace(
-        alone_expansion, modules=modules, bought=(modules * size).sum(1), cost=cost
+        alone_expansion, modules=modules, bought=(modules * module_size).sum(1), cost=cost
     )
 
 
@@ -244,8 +246,8 @@ def _plan_period(
     scenarios: Scenarios,
     cuts: Cuts,
     next_expansion: FloatArray | Int64Array,
-    size: FloatArray | None,
-    price: FloatArray | None,
+    module_size: FloatArray | None,
+    module_price: FloatArray | None,
     growth: float,
     deadline: Deadline,
 ) -> tuple[FloatArray | Int64Array, Period]:
@@ -255,8 +257,8 @@ def _plan_period(
         scenarios: scenarios with the demands of the period.
         cuts: Benders cuts with the demands of the period, extended in place.
         next_expansion: (C,) Gbit/s, or (C, J) modules, of the next period.
-        size: (J,) Gbit/s of each module size; None for any amounts.
-        price: (J,) price of each size, in units of a cable's cost; None for any amounts.
+        module_size: (J,) Gbit/s of each module size; None for any amounts.
+        module_price: (J,) price of each size, in units of a cable's cost; None for any amounts.
         growth: factor of all demands.
         deadline: time limit, after which the expansion of the next period is used.
 
@@ -267,57 +269,62 @@ def _plan_period(
     all_rows = np.arange(scenarios.num_scenarios)
     # Units are modules of J sizes, or Gbit/s (J = 1) in any amounts: Gbit/s of a unit (J,), cost of
     # a unit on each cable (C, J), and largest number of units (C, J).
-    unit_size = np.ones(1) if size is None else size
-    unit_cost = scenarios.cost[:, None] * (np.ones(1) if price is None else price)[None]
+    unit_size = np.ones(1) if module_size is None else module_size
+    unit_cost = (
+        scenarios.cost[:, None] * (np.ones(1) if module_price is None else module_price)[None]
+    )
     upper_bounds = next_expansion.reshape(scenarios.num_cables, -1)
     # Cutting planes: add the violated Benders cuts and solve again, until no cut is violated.
     for _ in range(_MAX_ROUNDS):
-        chosen = (
+        units = (
             upper_bounds
             if deadline.is_over
-            else _cheapest_below(cuts, upper_bounds, unit_size, unit_cost, size is not None)
+            else _cheapest_below(cuts, upper_bounds, unit_size, unit_cost, module_size is not None)
         )
-        point = (chosen * unit_size).sum(1)
-        tested = tester.test(point, all_rows, deadline, finest=_MIN_GAP, until_cut=True)
+        bought = (units * unit_size).sum(1)
+        tested = tester.test(bought, all_rows, deadline, finest=_MIN_GAP, until_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)
     # Gbit/s (C,) that the loads of the test need, at most those of the next period.
     needed = np.minimum(
-        np.maximum(scenarios.needed(tested.load), point), (upper_bounds * unit_size).sum(1)
+        np.maximum(scenarios.needed(tested.load), bought), (upper_bounds * unit_size).sum(1)
     )
     # The splits of the test are optimal within the solver's gap only, and may need more than the
     # cuts require: enlarge, up to the expansion of the next period.
-    if size is None:
-        point = needed
-        chosen = needed[:, None]
+    if module_size is None:
+        bought = needed
+        units = needed[:, None]
     elif not tested.fits.all():
-        is_short = (needed > point * (1 + 1e-9))[:, None]
-        chosen = np.where(is_short, upper_bounds, chosen)
-        point = (chosen * unit_size).sum(1)
-    bound = _bound(scenarios, cuts, size, price)
-    cost = float((unit_cost * chosen).sum())
-    utilisation = scenarios.utilisation(tested.load, point)
-    modules = None if size is None else np.asarray(chosen, dtype=np.int64)
-    return chosen.reshape(next_expansion.shape), Period(
-        growth, point, cost, min(bound, cost), utilisation, modules
+        is_short = (needed > bought * (1 + 1e-9))[:, None]
+        units = np.where(is_short, upper_bounds, units)
+        bought = (units * unit_size).sum(1)
+    bound = _bound(scenarios, cuts, module_size, module_price)
+    cost = float((unit_cost * units).sum())
+    utilisation = scenarios.utilisation(tested.load, bought)
+    modules = None if module_size is None else np.asarray(units, dtype=np.int64)
+    return units.reshape(next_expansion.shape), Period(
+        growth, bought, cost, min(bound, cost), utilisation, modules
     )
 
 
 def _bound(
-    scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None
+    scenarios: Scenarios,
+    cuts: Cuts,
+    module_size: FloatArray | None,
+    module_price: FloatArray | None,
 ) -> float:
     """Return a lower bound on the cost of every expansion that satisfies the cuts.
 
     Args:
         scenarios: supplies costs and limits of the cables.
         cuts: the Benders cuts.
-        size: (J,) Gbit/s of each module size; None for any amounts.
-        price: (J,) price of each size, in units of a cable's cost; None for any amounts.
+        module_size: (J,) Gbit/s of each module size; None for any amounts.
+        module_price: (J,) price of each size, in units of a cable's cost; None for any amounts.
     """
-    if size is None or price is None:
+    if module_size is None or module_price is None:
         return cheapest_expansion(scenarios, cuts)[1]
-    return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
+    return cheapest_modules(scenarios, cuts, module_size, module_price, _MODULE_SECONDS)[1]
 
 
 def _cheapest_below(

@@ -206,10 +206,10 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
     begin = time.perf_counter()
     num_rounds = 0
     while True:
-        upgrade, cuts, scenarios, continuous = _expand(task, scenarios, cuts)
+        upgrade, cuts, scenarios, relaxed = _expand(task, scenarios, cuts)
         num_rounds += upgrade.rounds
         # The plan, and with modules also the one in any amounts, without further growth (factor 1).
-        plans = [(1.0, plan.bought) for plan in (upgrade, continuous) if plan is not None]
+        plans = [(1.0, plan.bought) for plan in (upgrade, relaxed) if plan is not None]
         evaluation, overloaded = left_out.replay(task, scenarios, plans, disconnected)
         if not len(overloaded) or task.deadline.is_over:
             break
@@ -221,7 +221,7 @@ def _solve_task(task: UpgradeTask) -> UpgradePlan:
         solve_s=time.perf_counter() - begin,
     )
     # The plan, and further results.
-    plan = _assemble_plan(task, scenarios, upgrade, disconnected, _cost(continuous))
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, _cost(relaxed))
     plan = dataclasses.replace(
         plan, growth=rate, replayed=evaluation if config.demands == "matrices" else None
     )
@@ -315,11 +315,11 @@ def _expand(
         # No cuts: shortest-path routing is searched by enumeration, not by Benders decomposition.
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         upgrade = expand_for_igp(task, scenarios, config.sizes, task.failures)
-        continuous = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
-        return upgrade, cuts, scenarios, continuous
+        relaxed = expand_for_igp(task, scenarios, (), task.failures) if config.sizes else None
+        return upgrade, cuts, scenarios, relaxed
     upgrade, cuts, scenarios = _expand_over_paths(task, scenarios, earlier_cuts)
-    upgrade, continuous = _in_modules(task, scenarios, upgrade, cuts)
-    return upgrade, cuts, scenarios, continuous
+    upgrade, relaxed = _in_modules(task, scenarios, upgrade, cuts)
+    return upgrade, cuts, scenarios, relaxed
 
 
 def _expand_over_paths(
@@ -447,12 +447,12 @@ def _plan_hose(
         start, gap=config.gap, deadline=task.deadline, report=task.report
     )
     # Hose, in any amounts or in modules.
-    hose_plan, continuous = _expand_for_hose(task, start, hose)
+    hose_plan, relaxed = _expand_for_hose(task, start, hose)
     scenarios = hose_plan.scenarios
     upgrade = hose_plan.upgrade
     # The plan, its comparison with the pipe, its proof, and with --certify the upper bound on the
     # utilisation under any matrix of the hose.
-    plan = _assemble_plan(task, scenarios, upgrade, disconnected, continuous)
+    plan = _assemble_plan(task, scenarios, upgrade, disconnected, relaxed)
     named_plans = ("hose", scenarios, upgrade), ("pipe", start, pipe_upgrade)
     alternatives = task.attempt(
         "the replay", lambda: [alternative(task, *named_plan) for named_plan in named_plans]
@@ -511,7 +511,7 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
     bound = task.attempt("the bound over all paths", lambda: max(0.0, compute_bound()))
     upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
     # Modules.
-    continuous = math.nan
+    relaxed = math.nan
     if config.sizes:
         module_search = partial(
             search, hose_plan.scenarios, sizes=config.sizes, cuts=hose_plan.cuts
@@ -519,13 +519,13 @@ def _expand_for_hose(task: UpgradeTask, start: Scenarios, hose: Hose) -> tuple[H
         module_plan = task.attempt("the expansion in modules", module_search)
         if module_plan is not None:
             hose_plan = module_plan
-            continuous = upgrade.cost
+            relaxed = upgrade.cost
             upgrade = dataclasses.replace(
                 hose_plan.upgrade, dual=dual, bound_all_paths=upgrade.bound_all_paths
             )
         else:
             upgrade = dataclasses.replace(upgrade, reached=False)
-    return dataclasses.replace(hose_plan, upgrade=upgrade), continuous
+    return dataclasses.replace(hose_plan, upgrade=upgrade), relaxed
 
 
 def _certified_limit(task: UpgradeTask, hose: Hose, hose_plan: HosePlan, live: BoolArray) -> float:
@@ -691,7 +691,7 @@ def _assemble_plan(
     scenarios: Scenarios,
     upgrade: Upgrade,
     disconnected: dict[int, list[int]],
-    continuous: float,
+    relaxed: float,
 ) -> UpgradePlan:
     """Return the plan of an expansion: networks, named purchases, fits of scenarios, and link
     utilisations.
@@ -701,7 +701,7 @@ def _assemble_plan(
         scenarios: matrices under failures of the expansion.
         upgrade: the expansion.
         disconnected: demands by index of the failure that disconnects them, -1 for none.
-        continuous: cost in any amounts, if modules were requested; else NaN.
+        relaxed: cost in any amounts, if modules were requested; else NaN.
     """
     topology = task.offer.topology
     failures = task.failures
@@ -731,7 +731,7 @@ def _assemble_plan(
         purchases=purchases(task, upgrade.bought, upgrade.modules),
         scenarios=_fits(task, scenarios, upgrade, disconnected),
         cut_off=names_by_failure,
-        continuous=continuous,
+        continuous=relaxed,
         before=utilisation_before,
         after=utilisation_after,
         routing=task.config.routing,

@@ -184,7 +184,7 @@ class _KktProgram:
         live = network.path_mask[0].numpy()
         self._demands = np.flatnonzero(live.any(1))
         self._num_pairs = len(hose.pairs)
-        self._sums = hose.rows.tocsc()[:, self._demands].tocsr()
+        self._hose_rows = hose.rows.tocsc()[:, self._demands].tocsr()
         self._limits = hose.limits
         incidence = network.ops.incidence(network.topology.num_links).tocsc()
         live_path = np.flatnonzero(live.reshape(-1))
@@ -270,7 +270,7 @@ class _KktProgram:
         num_paths = len(self._path_demand)
         demand_identity = sp.eye_array(num_demands, format="csr")
         limit_identity = sp.eye_array(num_limits, format="csr")
-        dual_sums = sp.csr_array(self._sums.T)
+        dual_sums = sp.csr_array(self._hose_rows.T)
         path_demand_rows = sp.csr_array(
             (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
             shape=(num_paths, num_demands),
@@ -282,7 +282,7 @@ class _KktProgram:
                 self._rows(pi=path_demand_rows, y=-self._links_of_path), high=np.zeros(num_paths)
             ),
             # x is in the hose, and its dual is feasible.
-            Between(self._rows(x=self._sums), high=self._limits),
+            Between(self._rows(x=self._hose_rows), high=self._limits),
             Between(self._rows(a=dual_sums, pi=-demand_identity), low=np.zeros(num_demands)),
             # x is 0, or its dual constraint is tight.
             Between(
@@ -301,7 +301,7 @@ class _KktProgram:
                 high=np.zeros(num_limits),
             ),
             Between(
-                self._rows(x=-self._sums, v=sp.diags_array(self._limits).tocsr()),
+                self._rows(x=-self._hose_rows, v=sp.diags_array(self._limits).tocsr()),
                 high=np.zeros(num_limits),
             ),
         ]

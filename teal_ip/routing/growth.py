@@ -206,17 +206,17 @@ def _interval_half_width(
         centred: (n,) time of each day, years, less the mean of its weekday.
         degrees_of_freedom: degrees of freedom of the fit.
     """
-    residual_square = float(residual @ residual)
+    sum_of_squares = float(residual @ residual)
     num_days = len(residual)
-    variance = residual_square / degrees_of_freedom / float(centred @ centred)
+    slope_variance = sum_of_squares / degrees_of_freedom / float(centred @ centred)
     # Lag-1 autocorrelation r, corrected for its bias: E[r] = rho - (2 + 4 rho) / n.
-    rho = float(residual[1:] @ residual[:-1]) / residual_square if residual_square > 0 else 0.0
+    rho = float(residual[1:] @ residual[:-1]) / sum_of_squares if sum_of_squares > 0 else 0.0
     rho = float(np.clip((num_days * rho + 2) / (num_days - 4), 0.0, _MAX_CORRELATION))
     # The inflation also reduces the number of independent days, and so the degrees of freedom.
     inflation = (1 + rho) / (1 - rho)
-    standard_error = math.sqrt(variance * inflation)
-    effective_freedom = max(1.0, (degrees_of_freedom + 1) / inflation - 1)
-    return float(student_t.ppf(_QUANTILE, effective_freedom)) * standard_error
+    standard_error = math.sqrt(slope_variance * inflation)
+    effective_degrees_of_freedom = max(1.0, (degrees_of_freedom + 1) / inflation - 1)
+    return float(student_t.ppf(_QUANTILE, effective_degrees_of_freedom)) * standard_error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,8 +71,8 @@ class RerouteScratch(NamedTuple):
         distance: (N,) distance of each node to the destination after the failure.
         affected: (N,) indices of affected nodes, by their distance before the failure.
         settled: (N,) indices of affected nodes with a path after the failure, by new distance.
-        new_hop: (E,) links that are the next hops of one node after the failure.
-        keys: (E + N + 1,) distances in the heap of Dijkstra's algorithm.
+        new_next_hops: (E,) links that are the next hops of one node after the failure.
+        heap_keys: (E + N + 1,) distances in the heap of Dijkstra's algorithm.
         heap_nodes: (E + N + 1,) nodes in the heap.
         rerouted: (N,) Gbit/s withdrawn upstream of each node, then Gbit/s to send from it anew.
     """
@@ -81,8 +81,8 @@ class RerouteScratch(NamedTuple):
     distance: FloatArray
     affected: IntArray
     settled: IntArray
-    new_hop: IntArray
-    keys: FloatArray
+    new_next_hops: IntArray
+    heap_keys: FloatArray
     heap_nodes: IntArray
     rerouted: FloatArray
 
@@ -151,7 +151,9 @@ def reroute(  # type: ignore[no-untyped-def]
     # arc[t, arc_start[t, i]:arc_start[t, i + 1]], with its traffic shares split.
     distance, order, reached, arc_start, arc, split = dags
     out_ptr, out_link, in_ptr, in_link, tail, head, metric, weight, has_transit = links
-    node_kind, distance_after, affected, settled, new_hop, keys, heap_nodes, rerouted = scratch
+    node_kind, distance_after, affected, settled, new_next_hops, heap_keys, heap_nodes, rerouted = (
+        scratch
+    )
     nodes = len(node_position)
     for t in range(nodes):
         # Rank of the nearest node with a failed next hop: nodes closer to the destination keep
@@ -184,7 +186,7 @@ def reroute(  # type: ignore[no-untyped-def]
             node_kind,
             distance_after,
             settled,
-            keys,
+            heap_keys,
             heap_nodes,
         )
         # Reroute the traffic of each matrix m.
@@ -228,7 +230,7 @@ def reroute(  # type: ignore[no-untyped-def]
                 is_failed,
                 node_kind,
                 distance_after,
-                new_hop,
+                new_next_hops,
                 m,
                 load,
                 rerouted,
@@ -298,7 +300,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
     node_kind,
     distance,
     settled,
-    keys,
+    heap_keys,
     heap_nodes,
 ):
     """Compute the distances of affected nodes to one destination after a failure.
@@ -323,7 +325,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
         distance: (N,) distances before the failure; entries of affected nodes are overwritten,
             infinite without a path.
         settled: (N,) affected nodes with a path, by new distance (written).
-        keys: (E + N + 1,) distances in the heap (scratch).
+        heap_keys: (E + N + 1,) distances in the heap (scratch).
         heap_nodes: (E + N + 1,) nodes in the heap (scratch).
 
     Returns:
@@ -344,13 +346,13 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
                 best = min(best, metric[e] + distance[head[e]])
         if best < np.inf:
             distance[u] = best
-            size = heap_push(keys, heap_nodes, size, best, u)
+            size = heap_push(heap_keys, heap_nodes, size, best, u)
     # Dijkstra's algorithm among affected nodes, against the direction of links.
     num_settled = 0
     while size:
-        key = keys[0]
+        key = heap_keys[0]
         u = heap_nodes[0]
-        size = heap_pop(keys, heap_nodes, size)
+        size = heap_pop(heap_keys, heap_nodes, size)
         # Skip outdated entries: the node was reached by a shorter path.
         if key > distance[u]:
             continue
@@ -367,7 +369,7 @@ def _settle_affected_nodes(  # type: ignore[no-untyped-def]
                 and key + metric[e] < distance[neighbour]
             ):
                 distance[neighbour] = key + metric[e]
-                size = heap_push(keys, heap_nodes, size, distance[neighbour], neighbour)
+                size = heap_push(heap_keys, heap_nodes, size, distance[neighbour], neighbour)
     return num_settled
 
 
@@ -434,7 +436,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
     is_failed,
     node_kind,
     distance,
-    new_hop,
+    new_next_hops,
     m,
     load,
     rerouted,
@@ -465,7 +467,7 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
         node_kind: (N,) ``_UNCHANGED``, ``_FEWER_HOPS`` (some next hops are lost) or ``_AFFECTED``
             (all are lost, and the distance grows).
         distance: (N,) distances after the failure.
-        new_hop: (E,) new next hops of one node (scratch).
+        new_next_hops: (E,) new next hops of one node (scratch).
         m: traffic matrix.
         load: (M, E) link loads, Gbit/s; row m is updated.
         rerouted: (N,) Gbit/s to send from each node; transit traffic is added on the way.
@@ -510,12 +512,12 @@ def _send_rerouted_traffic(  # type: ignore[no-untyped-def]
             is_allowed = has_transit[head[e]] or distance[head[e]] == 0.0
             if not is_failed[e] and is_allowed and distance[u] == metric[e] + distance[head[e]]:
                 total_weight += weight[e]
-                new_hop[num_hops] = e
+                new_next_hops[num_hops] = e
                 num_hops += 1
         for h in range(num_hops):
-            link_amount = amount * weight[new_hop[h]] / total_weight
-            load[m, new_hop[h]] += link_amount
-            rerouted[head[new_hop[h]]] += link_amount
+            link_amount = amount * weight[new_next_hops[h]] / total_weight
+            load[m, new_next_hops[h]] += link_amount
+            rerouted[head[new_next_hops[h]]] += link_amount
 
 
 # Approximate scalar operations per failure and arc; the number of threads depends on it.
@@ -653,7 +655,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
     dags_after,
     volume,
     is_failed,
-    keys,
+    heap_keys,
     heap_nodes,
     node_traffic,
     backup,
@@ -675,7 +677,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         dags_after: DAG towards one destination after convergence, in row 0 (scratch).
         volume: (M, N, N) demand from node u to destination t at [m, t, u], Gbit/s.
         is_failed: (E,) whether a link has failed.
-        keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
+        heap_keys: (2 E + 2,) distances in the heap of Dijkstra's algorithm (scratch).
         heap_nodes: (2 E + 2,) nodes in the heap (scratch).
         node_traffic: (N,) Gbit/s through each node to the destination (scratch).
         backup: (N + E,) Gbit/s that each node sends along its backup path, then saved metrics of
@@ -702,7 +704,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         for e in failed_links:
             backup[nodes + e] = links.metric[e]
             links.metric[e] = np.inf
-        grow_dag(t, as_int64(0), links, dags_after, keys, heap_nodes)
+        grow_dag(t, as_int64(0), links, dags_after, heap_keys, heap_nodes)
         for e in failed_links:
             links.metric[e] = backup[nodes + e]
         for m in range(num_matrices):
@@ -805,7 +807,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
         )
         # DAG after convergence towards one destination, and the heap of its search.
         dags_after = new_dags(1, nodes, num_repair_arcs)
-        keys = np.empty(2 * num_repair_arcs + 2)
+        heap_keys = np.empty(2 * num_repair_arcs + 2)
         heap_nodes = np.empty(2 * num_repair_arcs + 2, dtype=np.int32)
         # (N,) Gbit/s through each node; (N + E,) Gbit/s of backup traffic by node, then the saved
         # metrics of links.
@@ -834,7 +836,7 @@ def _evaluate_failures(  # type: ignore[no-untyped-def]
                     dags_after,
                     volume,
                     is_failed,
-                    keys,
+                    heap_keys,
                     heap_nodes,
                     fast_node_traffic,
                     backup,

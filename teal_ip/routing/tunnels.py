@@ -78,11 +78,11 @@ class Tunnels:
         tunnel_demand = np.array([demand for demand, _ in rates])
         rate = np.array(list(rates.values()))
         rows = np.repeat(np.arange(len(rates)), [len(links) for _, links in rates])
-        tunnel_link = np.concatenate([links for _, links in rates])
-        entries = sp.csr_array(
-            (np.ones(len(rows)), (rows, tunnel_link)), shape=(len(rates), topology.num_links)
+        columns = np.concatenate([links for _, links in rates])
+        incidence = sp.csr_array(
+            (np.ones(len(rows)), (rows, columns)), shape=(len(rates), topology.num_links)
         )
-        return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], entries)
+        return cls(tunnel_demand, rate / np.bincount(tunnel_demand, rate)[tunnel_demand], incidence)
 
     def has_tunnels(self, num_demands: int) -> BoolArray:
         """Return whether each of ``num_demands`` demands has a tunnel."""

@@ -359,7 +359,9 @@ def _generate_columns(
         if sign * (new_bound - best.value) > 0:
             best.value = new_bound
             best.prices = prices
-        num_added = _add_cheapest(master, segment_price, cheapest_mid, cost, weight * demand_prices)
+        num_added = _add_best_columns(
+            master, segment_price, cheapest_mid, cost, weight * demand_prices
+        )
         if num_added:
             return num_added
     return 0
@@ -385,7 +387,7 @@ def _with_uniform_prices(
     return (1 - uniform_weight) * prices / max(total, 1e-300) + uniform_weight * uniform
 
 
-def _add_cheapest(
+def _add_best_columns(
     master: _Master,
     segment_price: FloatArray,
     cheapest_mid: IntArray,

@@ -275,16 +275,16 @@ def solve_two_segments(
     )
     # Limit the policies, then select one list per demand; without --deadline in at most _EXTRA_S.
     extra_deadline = deadline if config.deadline else Deadline.after(_EXTRA_S)
-    routing, max_utilisation = _with_few_policies(problem, split_result, config, extra_deadline)
+    routing, max_utilisation = _limit_policies(problem, split_result, config, extra_deadline)
     if config.one_list:
-        routing = _with_one_list(
+        routing = _select_one_list(
             problem, split_result, routing, max_utilisation, config, extra_deadline, notify
         )
     report = _two_segment_report(problem, split_result, routing, config, unroutable)
     return dataclasses.replace(report, solve_s=time.perf_counter() - begin)
 
 
-def _with_few_policies(
+def _limit_policies(
     problem: SegmentProblem, result: SegmentResult, config: SegmentsConfig, deadline: Deadline
 ) -> tuple[_Routing, float]:
     """Return the routing with few policies if the settings limit their number, else that of the
@@ -325,7 +325,7 @@ def _with_few_policies(
     return routing, max_utilisation
 
 
-def _with_one_list(
+def _select_one_list(
     problem: SegmentProblem,
     result: SegmentResult,
     split: _Routing,

@@ -419,10 +419,10 @@ class _IntegerModel:
         self._num_variables = self._num_columns + num_policies + 1
         # Pairs of variable indices whose sum is at most 1.
         self._excluding_pairs: set[tuple[int, int]] = set()
-        self._set_objective(num_policies)
+        self._set_variables(num_policies)
         self._fixed_rows = self._policy_constraints(policy_index)
 
-    def _set_objective(self, num_policies: int) -> None:
+    def _set_variables(self, num_policies: int) -> None:
         """Set costs, integrality and upper bounds of the V variables: shares, policies and theta.
 
         The cost is theta, or the number of policies.
@@ -435,7 +435,7 @@ class _IntegerModel:
             ]
         )
         # (V,) 1 for the variables of policies, else 0.
-        self._policy_counts = np.concatenate(
+        self._is_policy = np.concatenate(
             [np.zeros(self._num_columns), np.ones(num_policies), [0.0]]
         )
         # (V,) 1 for integer variables: with one list per demand its shares, whose sum bounds the
@@ -443,7 +443,7 @@ class _IntegerModel:
         self._is_integer = (
             np.concatenate([np.ones(self._num_columns), np.zeros(num_policies + 1)])
             if self._one_list
-            else self._policy_counts
+            else self._is_policy
         )
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
@@ -478,7 +478,7 @@ class _IntegerModel:
         return [
             Between(sp.csr_array(policy_rows), high=0.0),
             Between(sp.csr_array(exclusion_rows), high=1.0),
-            Between(sp.csr_array(self._policy_counts[None]), high=self._program.policy_limit),
+            Between(sp.csr_array(self._is_policy[None]), high=self._program.policy_limit),
         ]
 
     @property

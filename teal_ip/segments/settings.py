@@ -15,7 +15,7 @@ from teal.option import GAP, MAX_ITERATIONS, OVERWRITE, TARGET_UTILISATION, chec
 from teal_ip.routing.settings import IgpConfig, RoutedConfig
 
 # Options that limit the number of policies; at most one of them may be set.
-_FEW = ("fewest_policies", "target_utilisation", "at_most")
+_POLICY_LIMITS = ("fewest_policies", "target_utilisation", "at_most")
 # Fault of options that need the objective max_link_utilisation, in messages.
 _NEEDS_BALANCE = "works only with --objective max_link_utilisation and without --igp-alone"
 
@@ -99,14 +99,14 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         if self.deadline:
             seconds(self.deadline, "--deadline")
         self._check_lists()
-        self._check_few()
+        self._check_policy_limits()
 
     def _check_lists(self) -> None:
         """Raise InputError for list options that do not fit matrices, failures or objective."""
-        is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
-        is_one = self.matrices == 1 and self.survive == "none" and self.groups is None
+        minimises_utilisation = self.objective == "max_link_utilisation" and not self.igp_alone
+        is_one_matrix = self.matrices == 1 and self.survive == "none" and self.groups is None
         for field in ("matrices", "survive", "groups"):
-            _check(field, _NEEDS_BALANCE, is_balanced or is_one)
+            _check(field, _NEEDS_BALANCE, minimises_utilisation or is_one_matrix)
         static_options = "--matrices, --survive, --groups or --transit"
         is_valid = not (self.is_static and self.adjacency)
         _check("adjacency", f"cannot be combined with {static_options}", is_valid)
@@ -115,25 +115,27 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
         is_valid = not (self.flex_algo and self.ucmp)
         _check("flex_algo", "cannot be combined with --ucmp", is_valid, "drop one of them")
 
-    def _check_few(self) -> None:
+    def _check_policy_limits(self) -> None:
         """Raise InputError for limits on policies that do not fit the other options."""
         # Each of these options needs the objective max_link_utilisation and lists of one midpoint.
-        is_balanced = self.objective == "max_link_utilisation" and not self.igp_alone
-        is_two = self.max_segments == 2 and not self.adjacency
-        for field in (*_FEW, "one_list"):
+        minimises_utilisation = self.objective == "max_link_utilisation" and not self.igp_alone
+        has_one_midpoint = self.max_segments == 2 and not self.adjacency
+        for field in (*_POLICY_LIMITS, "one_list"):
             is_unset = not getattr(self, field)
-            _check(field, _NEEDS_BALANCE, is_balanced or is_unset)
-            _check(field, "needs --max-segments 2 without --adjacency", is_two or is_unset)
+            _check(field, _NEEDS_BALANCE, minimises_utilisation or is_unset)
+            _check(
+                field, "needs --max-segments 2 without --adjacency", has_one_midpoint or is_unset
+            )
         # Transit policies need a limit on their number; one list excludes some of the limits.
-        is_few = any(getattr(self, field) for field in _FEW)
+        has_policy_limit = any(getattr(self, field) for field in _POLICY_LIMITS)
         _check(
             "transit",
             "needs a limit on the number of policies",
-            is_few or not self.transit,
+            has_policy_limit or not self.transit,
             "add --fewest-policies, --target-utilisation or --at-most",
         )
-        is_one = self.one_list and not self.is_static
-        is_valid = not (self.at_most and is_one)
+        is_one_list_alone = self.one_list and not self.is_static
+        is_valid = not (self.at_most and is_one_list_alone)
         _check("at_most", "cannot be combined with --one-list for a single matrix", is_valid)
         is_fewest = bool(self.fewest_policies or self.target_utilisation)
         _check(
@@ -143,7 +145,7 @@ class SegmentsOptions(IgpConfig, ObjectiveConfig):
             not (self.one_list and self.is_static and is_fewest),
         )
         # At most one of the limits is set.
-        for first, second in itertools.combinations(_FEW, 2):
+        for first, second in itertools.combinations(_POLICY_LIMITS, 2):
             is_single = not (getattr(self, first) and getattr(self, second))
             problem = f"cannot be combined with --{first.replace('_', '-')}"
             _check(second, problem, is_single, "drop one of them")

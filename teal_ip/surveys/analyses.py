@@ -111,13 +111,15 @@ class Step:
         """Return the section of the page: findings, table, and the command with more detail."""
         # The page prints "TRAFFIC: FACTS" below the title: here "COMMAND: has more detail", or
         # "files: as read" for the input, which no command made.
-        facts = "has more detail" + (f"; its results are in {self.page}" if self.page else "")
+        facts_of_command = "has more detail" + (
+            f"; its results are in {self.page}" if self.page else ""
+        )
         headings, *lines = self.lines or [()]
         columns = [Column(heading, itemgetter(column)) for column, heading in enumerate(headings)]
         return Section(
             title=self.title,
             traffic=self.command or "files",
-            facts=facts if self.command else "as read",
+            facts=facts_of_command if self.command else "as read",
             table=Table("", columns, lines),
             findings=self.findings,
         )

@@ -86,26 +86,28 @@ class Survey:
         for note in self._topology.notes:
             notify(note)
         # The network with the IGP metrics and failed links of the settings, and its shortest paths.
-        self._installed, self._dag = load_igp(config, self._topology, notify)
+        self._current_topology, self._dag = load_igp(config, self._topology, notify)
         # Traffic is read before anything slow, so that an error is reported at once.
         self._traffic = self._matrices(config.traffic)
         history = self._matrices(config.history)
         # Journal: with --resume the input must be that of the interrupted run.
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
-        keys = [
+        traffic_keys = [
             None if matrices is None else matrices.content_key()
             for matrices in (self._traffic, history)
         ]
         input_files = (config.counters, config.interfaces, config.routers, config.groups)
         # A missing file is reported by the step that reads it.
-        files = [file_key(file) for file in input_files if file is not None and file.is_file()]
+        input_keys = [file_key(file) for file in input_files if file is not None and file.is_file()]
         require_same(
-            self._journal, content_key(self._installed.content_key(), *keys, *files), "--resume"
+            self._journal,
+            content_key(self._current_topology.content_key(), *traffic_keys, *input_keys),
+            "--resume",
         )
         if not config.resume:
             remove_files(config.out, FILES)
         # Write the input to OUT for the commands that analyse one question in more detail.
-        write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
+        write_files(config.out, {NETWORK: partial(save_topology, topology=self._current_topology)})
         if self._traffic is not None:
             self._save(TRAFFIC, self._traffic.scaled(config.growth))
         if history is not None:
@@ -207,7 +209,7 @@ class Survey:
         counters.
         """
         inputs = (self._topology.notes, self._traffic, self._config.growth)
-        return network_step(self._installed, *inputs)
+        return network_step(self._current_topology, *inputs)
 
     def _matrix_step(self) -> Step:
         """Estimate the traffic matrix from counters, write it to OUT, and return the step."""
@@ -236,7 +238,7 @@ class Survey:
         """
         # The matrices in OUT include the growth of the options.
         config = self._config
-        traffic = load_traffic(str(config.out / TRAFFIC), self._installed)
+        traffic = load_traffic(str(config.out / TRAFFIC), self._current_topology)
         analyses = Analyses(self._dag, traffic, config, self._notify)
         growth = self.steps["loads"].growth if name != "loads" else 1.0
         interrupts: list[bool] = []

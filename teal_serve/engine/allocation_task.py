@@ -239,12 +239,12 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
         option -> data of the condition, or the InputError why the network does not support it.
     """
     # Groups of links that fail together, by the value of the option that protects against them.
-    inputs_by_word = {"cables": network.topology.cables(), "groups": groups}
+    link_groups_by_name = {"cables": network.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
     for name, condition_type in OFFERS.items():
         try:
             prepared[name] = condition_type.prepare(
-                network.ops, network.topology.num_links, inputs_by_word
+                network.ops, network.topology.num_links, link_groups_by_name
             )
         # Stored here, and raised for a request that names the condition.
         except InputError as error:

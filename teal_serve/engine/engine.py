@@ -150,7 +150,7 @@ class AllocationEngine:
         self.scheduler = Scheduler(max_queued, engine_thread, self._model.current)
         self._counting_part = counting_part(max_queued)
         self._next_interval_part = next_interval_part()
-        self._growth = PathGrowth(self._store, grow_every_s)
+        self._path_growth = PathGrowth(self._store, grow_every_s)
         self._registry = Registry(
             self._store, self._on_removal, max_networks, max_path_s, self.kernels
         )
@@ -290,7 +290,7 @@ class AllocationEngine:
             ServiceError: unknown network or link.
         """
         await self._registry.change_links(name, changes)
-        self._growth.reconnect(name, self._registry.get(name))
+        self._path_growth.reconnect(name, self._registry.get(name))
         return await self._registry.info(name)
 
     async def paths(self, name: str) -> bytes:
@@ -368,7 +368,7 @@ class AllocationEngine:
         )
         answer = await self.scheduler.solve(queued_request)
         # Start a search for better paths if none ran recently.
-        self._growth.record_traffic(name, entry, rates)
+        self._path_growth.record_traffic(name, entry, rates)
         if not options.prove:
             return await _encode_answer(entry, network_state, answer, rates, request, options)
         # Write the requested proof, and encode the answer with a link to it.
@@ -503,7 +503,7 @@ class AllocationEngine:
             counted is None or counted.figures["found_by"] == "sent"
         ):
             self._counting_part.observe(entry.generation, rates)
-        self._growth.record_traffic(name, entry, rates)
+        self._path_growth.record_traffic(name, entry, rates)
         if isinstance(measurements, NextIntervalPart):
             self._start_next_interval(entry, measurements)
         figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
@@ -515,7 +515,7 @@ class AllocationEngine:
         sent_measurements: SentMeasurements,
         entry: RegistryEntry,
         network_state: NetworkState,
-        measurements: MeasurementHistory,
+        history: MeasurementHistory,
         end: float,
     ) -> CountedMatrix:
         """Estimate the matrix of an interval from its counters, or check a sent one against them.
@@ -525,7 +525,7 @@ class AllocationEngine:
             sent_measurements: parsed counters; with a matrix, that matrix is checked.
             entry: registry entry of the network.
             network_state: state of the network.
-            measurements: matrices measured before.
+            history: matrices measured before.
             end: deadline by ``time.perf_counter()``.
 
         Returns:
@@ -541,7 +541,7 @@ class AllocationEngine:
             readings,
             network_state.topology,
             network_state.capacity,
-            _counted_splits(readings, measurements),
+            _counted_splits(readings, history),
             sent_measurements.rates,
         )
         # Estimate or check the matrix.
@@ -549,7 +549,7 @@ class AllocationEngine:
             entry.generation,
             network_state.topology,
             network_state.paths,
-            measurements.matrices,
+            history.matrices,
             interval,
             request.client,
             end,

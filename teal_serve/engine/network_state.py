@@ -712,10 +712,10 @@ class NetworkState:
         # Get the solver with the warm-start state of this task, whatever its side conditions, from
         # the LRU cache; its arrays are padded if paths were added.
         problem = self.problem(job.task, job.rates)
-        program_key = job.task.network
+        engine_key = job.task.network
         engines = self.shared.engines
-        engine = (engines.take(program_key) or SuccessivePdhg()).resized(problem.paths.num_paths)
-        engines.keep(program_key, engine)
+        engine = (engines.take(engine_key) or SuccessivePdhg()).resized(problem.paths.num_paths)
+        engines.keep(engine_key, engine)
         # Solve, with the model if it has been faster for this kind of search.
         is_warm = start is not None or engine.has_start(problem)
         kind = SearchKind.of(job.task, job.gap, is_warm=is_warm)

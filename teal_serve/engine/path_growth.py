@@ -59,7 +59,7 @@ class PathGrowth:
         # Time of the last search of each network, by time.monotonic().
         self._last_search = WeakKeyDictionary[RegistryEntry, float]()
         # (E,) capacities of each network at the last call of `reconnect`.
-        self._reconnected_capacity = WeakKeyDictionary[RegistryEntry, FloatArray]()
+        self._last_capacity = WeakKeyDictionary[RegistryEntry, FloatArray]()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def record_traffic(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:
@@ -102,9 +102,9 @@ class PathGrowth:
         """
         # A change of capacities replaces the array, so that its identity tells whether it changed.
         network_state = entry.network_state
-        if network_state is None or self._reconnected_capacity.get(entry) is network_state.capacity:
+        if network_state is None or self._last_capacity.get(entry) is network_state.capacity:
             return
-        self._reconnected_capacity[entry] = network_state.capacity
+        self._last_capacity[entry] = network_state.capacity
         if not (network_state.capacity > 0).all():
             self._start_task(self._add_connecting(name, entry, network_state.capacity))
 
@@ -123,7 +123,7 @@ class PathGrowth:
                 return
             await asyncio.sleep(pause_s)
             # A newer link change has replaced the array of capacities, and has its own retries.
-            if entry.is_gone.is_set() or self._reconnected_capacity.get(entry) is not capacity:
+            if entry.is_gone.is_set() or self._last_capacity.get(entry) is not capacity:
                 return
 
     async def _add_missing(self, name: str, entry: RegistryEntry, rates: FloatArray) -> None:

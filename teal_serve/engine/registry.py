@@ -156,7 +156,7 @@ class Registry:
         self._store = store
         self._on_removal = on_removal
         self._max_networks = max_networks
-        self._max_path_s = max_path_s
+        self._max_search_s = max_path_s
         self._kernels = kernels
         # Entries by name of the network.
         self._networks: dict[str, RegistryEntry] = {}
@@ -262,10 +262,10 @@ class Registry:
                 method=spec.path_method,
                 weight=spec.path_weight,
             )
-        if seconds > self._max_path_s:
+        if seconds > self._max_search_s:
             raise invalid_request(
                 f"topology: the path search would take about {seconds:,.0f} s, at most "
-                f"{self._max_path_s:,.0f} are allowed; "
+                f"{self._max_search_s:,.0f} are allowed; "
                 "use a smaller num_paths, or edge-disjoint paths"
             )
         return math.ceil(seconds)

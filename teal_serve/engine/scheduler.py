@@ -247,33 +247,36 @@ def solve_slice(
             has_new_request() and time.perf_counter() - begin_time > _MIN_SLICE_S
         ) or is_abandoned()
 
-    def may_pause() -> bool:
+    def has_time_for_another_slice() -> bool:
         """Return whether the queued requests leave time for another slice of this batch."""
         expected_s = sum(network_state.service_times.expected_s(size, task) for size in chunk_sizes)
         return slack - (time.perf_counter() - begin_time) > expected_s
 
     # Iterate until the slice ends. An unfinished run pauses, or finishes with its incumbent if
-    # there is no time for another slice. setup_s is the time of the run without iterations (set-up
+    # there is no time for another slice. fixed_s is the time of the run without iterations (set-up
     # and finish); it stays 0, for unknown, if the run ended by itself after some iterations.
-    setup_s = 0.0
+    fixed_s = 0.0
     if not run.advance(slice_s, should_pause):
         # The run of an abandoned batch is not finished; its chunks leave the queue later.
-        if is_abandoned() or may_pause():
+        if is_abandoned() or has_time_for_another_slice():
             network_state.service_times.record_overrun(time.perf_counter() - begin_time, slice_s)
             return [None] * len(batch)
         # Expire its deadline: the run returns its incumbent.
         finish_begin = time.perf_counter()
         run.finish()
-        setup_s = run.first_step_s + time.perf_counter() - finish_begin
+        fixed_s = run.first_step_s + time.perf_counter() - finish_begin
     # A run without iterations is all set-up and finish.
     elif not run.result.iterations:
-        setup_s = run.seconds
+        fixed_s = run.seconds
     # Answer the chunks, and update the service-time estimates.
     _record_solver_time(network_state, batch, run)
-    answers = [_answer_chunk(network_state, run, chunk, begin_time, may_pause) for chunk in batch]
+    answers = [
+        _answer_chunk(network_state, run, chunk, begin_time, has_time_for_another_slice)
+        for chunk in batch
+    ]
     seconds = time.perf_counter() - begin_time
-    if setup_s and None not in answers:
-        network_state.service_times.record(sum(chunk_sizes), task, setup_s)
+    if fixed_s and None not in answers:
+        network_state.service_times.record(sum(chunk_sizes), task, fixed_s)
     network_state.service_times.record_overrun(seconds, slice_s)
     return answers
 
@@ -348,7 +351,7 @@ def _answer_chunk(
     run: Run[BatchResult],
     chunk: Chunk,
     begin_time: float,
-    may_pause: Callable[[], bool],
+    has_time_for_another_slice: Callable[[], bool],
 ) -> Answer | None:
     """Return the answer of a chunk whose run has ended; None if it continues in another run.
 
@@ -360,7 +363,7 @@ def _answer_chunk(
         run: finished run of the chunk's batch.
         chunk: chunk to answer.
         begin_time: begin of the slice.
-        may_pause: returns whether the queued requests leave time for another slice.
+        has_time_for_another_slice: returns whether the queued requests leave time for another slice.
     """
     # Continue if only another chunk's end time ended the run; keep the solver state.
     solved = run.result
@@ -370,7 +373,7 @@ def _answer_chunk(
         and Stop.DEADLINE in solved.stopped_by[chunk.run_rows]
         and time.perf_counter() < chunk.end_time
         and request.deadline > begin_time
-        and may_pause()
+        and has_time_for_another_slice()
     )
     chunk.run = None
     if may_continue:

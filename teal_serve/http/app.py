@@ -106,21 +106,21 @@ class Service:
 
     def __init__(self, api: FastAPI, first: Route, guard: RequestGuard) -> None:
         self._api = api
-        self._first = first
+        self._fast_route = first
         self._endpoint = request_response(first.endpoint)
-        self._guarded_first = GuardedApp(self._answer_first, guard)
+        self._fast_app = GuardedApp(self._answer_fast, guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request (ASGI entry point)."""
         app: ASGIApp = self._api
         # Allocation requests bypass FastAPI, which is slower.
-        if scope["type"] == "http" and self._first.matches(scope)[0] is Match.FULL:
-            app = self._guarded_first
+        if scope["type"] == "http" and self._fast_route.matches(scope)[0] is Match.FULL:
+            app = self._fast_app
         await app(scope, receive, send)
 
-    async def _answer_first(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_fast(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request by the faster route, with the exception handlers of the application."""
-        scope.update(self._first.matches(scope)[1], route=self._first)
+        scope.update(self._fast_route.matches(scope)[1], route=self._fast_route)
         scope["starlette.exception_handlers"] = (self._api.exception_handlers, {})
         await self._endpoint(scope, receive, send)
 

@@ -124,24 +124,24 @@ def race(
         targets: certified gaps to which PDHG runs.
         notify: called with the error of each scheme that raises one.
     """
-    running: dict[str, Scheme] = dict(schemes)
+    active_schemes: dict[str, Scheme] = dict(schemes)
     runs: list[RaceRun] = []
     with progress_bar(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
         for row in rows:
-            for situation, problem, earlier in situations(instance, int(row), seed):
+            for situation, problem, previous in situations(instance, int(row), seed):
                 make_run = partial(
                     RaceRun, instance.topology.name, instance.traffic.name, int(row), situation
                 )
                 runs += [
                     make_run(*metrics)
-                    for metrics in _runs(problem, earlier, running, targets, notify)
+                    for metrics in _runs(problem, previous, active_schemes, targets, notify)
                 ]
                 bar.update()
     return runs
 
 
 @dataclasses.dataclass(frozen=True)
-class Earlier:
+class PreviousInterval:
     """Previous interval: its problem and its solution.
 
     Attributes:
@@ -155,7 +155,7 @@ class Earlier:
 
 def situations(
     instance: Instance, row: int, seed: int
-) -> Iterator[tuple[str, Problem, Earlier | None]]:
+) -> Iterator[tuple[str, Problem, PreviousInterval | None]]:
     """Yield name, problem and previous interval (None without an earlier state) of each situation.
 
     Args:
@@ -171,13 +171,13 @@ def situations(
         for offset in (-1, 0)
     )
     earlier_problem = instance.problem(earlier_demand)
-    earlier = Earlier(earlier_problem, pipeline.solve(earlier_problem, gap=_EARLIER_GAP))
+    previous = PreviousInterval(earlier_problem, pipeline.solve(earlier_problem, gap=_EARLIER_GAP))
     # The next interval, a flash crowd, failures, and no earlier state.
-    yield NEXT, instance.problem(demand), earlier
-    yield CROWD, instance.problem(flash_crowd(demand, rng)), earlier
+    yield NEXT, instance.problem(demand), previous
+    yield CROWD, instance.problem(flash_crowd(demand, rng)), previous
     num_failed = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
     failed = topology.with_failed_links(fail_cables(topology, num_failed, rng))
-    yield FAILURES, instance.problem(demand, capacity=failed.capacity), earlier
+    yield FAILURES, instance.problem(demand, capacity=failed.capacity), previous
     yield FIRST, instance.problem(demand), None
 
 
@@ -189,7 +189,7 @@ _RunMetrics = tuple[str, float, float, int, float, float, str]
 
 def _runs(
     problem: Problem,
-    earlier: Earlier | None,
+    previous: PreviousInterval | None,
     schemes: dict[str, Scheme],
     targets: Sequence[float],
     notify: Callable[[str], None],
@@ -199,7 +199,7 @@ def _runs(
 
     Args:
         problem: problem of the situation.
-        earlier: previous interval; None for none.
+        previous: previous interval; None for none.
         schemes: schemes by name; one that raises SolverError is removed.
         targets: certified gaps to which PDHG runs.
         notify: called with failures.
@@ -209,7 +209,7 @@ def _runs(
     for name, scheme in list(schemes.items()):
         prepare = None
         if isinstance(scheme, Follower):
-            prepare = partial(scheme.follow, earlier.problem if earlier else None)
+            prepare = partial(scheme.follow, previous.problem if previous else None)
         try:
             yield _timed_run(
                 problem,
@@ -223,8 +223,8 @@ def _runs(
             del schemes[name]
     # Starts of PDHG: cold, warm, and the models.
     starts: dict[str, SolveResult | Starter | None] = {COLD: None}
-    if earlier is not None:
-        starts[WARM] = earlier.result
+    if previous is not None:
+        starts[WARM] = previous.result
     starts |= {
         name + FROM: scheme for name, scheme in schemes.items() if isinstance(scheme, Starter)
     }

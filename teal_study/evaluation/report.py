@@ -57,7 +57,7 @@ _CHANGES = {
     Protocol.CHURN: "if little may move",
 }
 # Level at which the nominal (unchanged) matrices appear in the charts over levels.
-_UNCHANGED_LEVEL = {
+_NOMINAL_LEVEL = {
     Protocol.FAILURES: "0",
     Protocol.NOISE: "0",
     Protocol.SPATIAL: "unchanged",
@@ -80,8 +80,8 @@ class Charts:
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
         # Rows by (protocol, level): the usable ones, then all.
-        self._levels = by_level(self._rows)
-        self._levels_with_failed = by_level(rows)
+        self._usable_rows = by_level(self._rows)
+        self._rows_with_failed = by_level(rows)
 
     def all(self) -> list[Chart]:
         """Return every chart for which there are rows.
@@ -89,7 +89,7 @@ class Charts:
         The nominal matrices have up to five charts; the online protocol has one, and so has each
         protocol with levels.
         """
-        offline = self._levels.get((Protocol.OFFLINE.value, ""), [])
+        offline = self._usable_rows.get((Protocol.OFFLINE.value, ""), [])
         charts: list[Chart] = []
         if offline:
             charts.append(self.against_time(offline))
@@ -97,12 +97,12 @@ class Charts:
                 charts.append(self._fairness(offline, self._fairness_curve))
             if len({row.index for row in offline}) > 1:
                 charts += [self.over_time(offline), self._gaps(offline), self._times(offline)]
-        for (protocol, level), rows in self._levels.items():
+        for (protocol, level), rows in self._usable_rows.items():
             if protocol == Protocol.ONLINE.value:
                 charts.append(self._online(level, rows))
         for kind in _LEVEL_TITLES:
-            if any(protocol == kind.value for protocol, _ in self._levels):
-                charts.append(self._by_level(kind))
+            if any(protocol == kind.value for protocol, _ in self._usable_rows):
+                charts.append(self._level_chart(kind))
         return charts
 
     def against_time(self, rows: list[Row]) -> Chart:
@@ -269,7 +269,7 @@ class Charts:
             for scheme, scheme_rows in by_scheme(rows).items()
         )
 
-    def _by_level(self, protocol: Protocol) -> Chart:
+    def _level_chart(self, protocol: Protocol) -> Chart:
         """Return the chart of mean quality over the levels of a protocol, the nominal matrices
         included.
 
@@ -280,24 +280,26 @@ class Charts:
             protocol: the protocol, such as failures.
         """
         # Usable rows by level, the nominal one first; scales in ascending order.
-        nominal = {_UNCHANGED_LEVEL[protocol]: self._levels.get((Protocol.OFFLINE.value, ""), [])}
-        levels = nominal | {
+        nominal = {
+            _NOMINAL_LEVEL[protocol]: self._usable_rows.get((Protocol.OFFLINE.value, ""), [])
+        }
+        rows_by_level = nominal | {
             level: rows
-            for (row_protocol, level), rows in self._levels.items()
+            for (row_protocol, level), rows in self._usable_rows.items()
             if row_protocol == protocol.value
         }
         if protocol is Protocol.SCALE:
-            levels = dict(sorted(levels.items(), key=lambda item: float(item[0])))
+            rows_by_level = dict(sorted(rows_by_level.items(), key=lambda item: float(item[0])))
         series = []
         for scheme in self._schemes:
             values = [
                 _array([row for row in rows if row.scheme == scheme], self._quality.of_row)
-                for rows in levels.values()
+                for rows in rows_by_level.values()
             ]
             # Number of cases of each level, failed ones included.
             counts = [
                 len({(row.index, row.draw) for row in self._all_rows(protocol, level)})
-                for level in levels
+                for level in rows_by_level
             ]
             is_complete = [
                 len(level_values) == count > 0
@@ -308,7 +310,7 @@ class Charts:
                     float(level_values.mean()) if has_all_cases else None
                     for level_values, has_all_cases in zip(values, is_complete, strict=True)
                 ]
-                series.append(Series(scheme, "marked", list(levels), means))
+                series.append(Series(scheme, "marked", list(rows_by_level), means))
         return Chart(
             protocol.value,
             f"{self._quality.label.capitalize()} {_CHANGES[protocol]}",
@@ -326,9 +328,9 @@ class Charts:
             protocol: the protocol, such as failures.
             level: text of the level; the unchanged level has the rows of the nominal matrices.
         """
-        if level == _UNCHANGED_LEVEL[protocol]:
-            return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
-        return self._levels_with_failed.get((protocol.value, level), [])
+        if level == _NOMINAL_LEVEL[protocol]:
+            return self._rows_with_failed.get((Protocol.OFFLINE.value, ""), [])
+        return self._rows_with_failed.get((protocol.value, level), [])
 
 
 def _array(rows: Sequence[Row], value_of_row: Callable[[Row], float]) -> FloatArray:

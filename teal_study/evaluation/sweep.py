@@ -40,7 +40,7 @@ FILES = (RUNS, SUMMARY, MANIFEST, "summary.md", "summary.tex")
 # Level of the confidence intervals.
 _LEVEL = 0.95
 # Columns of runs that are summarised.
-_MEASURES = (
+_METRICS = (
     "validation",
     "cut",
     "own_gap",
@@ -96,7 +96,7 @@ class SweepSummary:
 
     Attributes:
         settings: varied settings; ``start`` for the initial models.
-        measure: name of the metric, a column of :class:`SweepRun`.
+        metric: name of the metric, a column of :class:`SweepRun`.
         runs: number of runs, n.
         kept_start: number of runs in which no step scored better than the initial model.
         mean: mean of the metric.
@@ -105,7 +105,7 @@ class SweepSummary:
     """
 
     settings: str
-    measure: str
+    metric: str
     runs: int
     kept_start: int
     mean: float
@@ -293,24 +293,24 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
         runs: all runs so far.
     """
     summaries = []
-    for measure in ("cut", "own_gap"):
-        values = [getattr(run, f"start_{measure}") for run in runs]
+    for metric in ("cut", "own_gap"):
+        values = [getattr(run, f"start_{metric}") for run in runs]
         # The runs start from one model, or from random weights that differ by seed.
-        summaries.append(_summary(_START, measure, values, is_one_model=len(set(values)) == 1))
+        summaries.append(_summary(_START, metric, values, is_one_model=len(set(values)) == 1))
     # Each combination of settings; its runs have one model if all of them returned their initial
     # weights, and these are equal.
     for settings in dict.fromkeys(run.settings for run in runs):
         setting_runs = [run for run in runs if run.settings == settings]
         num_kept_start = sum(not run.best_step for run in setting_runs)
-        for measure in _MEASURES:
-            values = [getattr(run, measure) for run in setting_runs]
+        for metric in _METRICS:
+            values = [getattr(run, metric) for run in setting_runs]
             is_one_model = (
                 num_kept_start == len(setting_runs)
                 and len({run.start_cut for run in setting_runs}) == 1
             )
             summaries.append(
                 dataclasses.replace(
-                    _summary(settings, measure, values, is_one_model=is_one_model),
+                    _summary(settings, metric, values, is_one_model=is_one_model),
                     kept_start=num_kept_start,
                 )
             )
@@ -318,13 +318,13 @@ def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:
 
 
 def _summary(
-    name: str, measure: str, values: Sequence[float], *, is_one_model: bool
+    name: str, metric: str, values: Sequence[float], *, is_one_model: bool
 ) -> SweepSummary:
     """Return mean and 95% interval of the values of a metric.
 
     Args:
         name: name of the combination of settings.
-        measure: name of the metric.
+        metric: name of the metric.
         values: value of each run.
         is_one_model: whether all values are of the same model: then there is no interval.
     """
@@ -336,7 +336,7 @@ def _summary(
         half_width = float(stats.t.ppf(0.5 + _LEVEL / 2, count - 1)) * standard_error
     return SweepSummary(
         name,
-        measure,
+        metric,
         count,
         count if is_one_model else 0,
         mean,
@@ -369,18 +369,18 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
     """
     summary_of = {(summary.settings, summary.measure): summary for summary in summaries}
 
-    def interval(label: str, measure: str, show: Callable[[float], str]) -> Column:
+    def metric_column(label: str, metric: str, show: Callable[[float], str]) -> Column:
         """Return the column of a metric, with its interval in brackets.
 
         Args:
             label: heading.
-            measure: name of the metric.
+            metric: name of the metric.
             show: formats a value.
         """
 
         def text(settings: str) -> str:
             """Return the mean of the metric and its interval; "-" without a summary."""
-            summary = summary_of.get((settings, measure))
+            summary = summary_of.get((settings, metric))
             if summary is None:
                 return "-"
             if math.isnan(summary.low):
@@ -388,7 +388,7 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
             return f"{show(summary.mean)} ({show(summary.low)}, {show(summary.high)})"
 
         return Column(
-            label, lambda settings: _mean_of(summary_of.get((settings, measure))), text=text
+            label, lambda settings: _mean_of(summary_of.get((settings, metric))), text=text
         )
 
     def kept_text(settings: str) -> str:
@@ -401,11 +401,11 @@ def _table(config: SweepConfig, summaries: Sequence[SweepSummary]) -> Table:
     columns = (
         Column("settings", str),
         Column("kept the start", kept_text),
-        interval("best step", "best_step", digits(3)),
-        interval("cut only", "cut", percent),
-        interval("own gap", "own_gap", percent),
-        interval("satisfied", "satisfied_demand", percent),
-        interval("gap by the best bound", "gap_known", percent),
+        metric_column("best step", "best_step", digits(3)),
+        metric_column("cut only", "cut", percent),
+        metric_column("own gap", "own_gap", percent),
+        metric_column("satisfied", "satisfied_demand", percent),
+        metric_column("gap by the best bound", "gap_known", percent),
     )
     title = f"{config.seeds} seeds each: mean and 95% interval of the mean"
     return Table(title, columns, list(dict.fromkeys(summary.settings for summary in summaries)))

@@ -468,11 +468,11 @@ def _interval_text(summary: Summary) -> str:
     return "-" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
 
 
-def _class_column(name: str) -> Column:
+def _class_column(class_name: str) -> Column:
     """Return the column of a priority class: its satisfied demand, and its gap in brackets.
 
     Args:
-        name: name of the class.
+        class_name: name of the class.
     """
 
     def satisfied(summary: Summary) -> float:
@@ -481,12 +481,17 @@ def _class_column(name: str) -> Column:
             (
                 class_summary.satisfied_demand
                 for class_summary in summary.classes
-                if class_summary.name == name
+                if class_summary.name == class_name
             ),
             math.nan,
         )
 
-    return Column(f"{name} (gap)", satisfied, text=lambda s: class_text(s, name), most_is_best=True)
+    return Column(
+        f"{class_name} (gap)",
+        satisfied,
+        text=lambda s: class_text(s, class_name),
+        most_is_best=True,
+    )
 
 
 def _mean(values: list[float]) -> float:

@@ -290,7 +290,7 @@ class Pretrainer:
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("average", self.average.state_dict())
         tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
-        fields = {"step": self.step, "elapsed_s": self.elapsed_s, "config": self._shapes()}
+        fields = {"step": self.step, "elapsed_s": self.elapsed_s, "config": self._model_config()}
         run_state.save_run(out, tensors, fields)
 
     def resume(self, out: Path) -> None:
@@ -302,14 +302,14 @@ class Pretrainer:
         Raises:
             InputError: the folder has no state, or that of a model with other shapes.
         """
-        tensors, fields = run_state.load_run_of(out, self._shapes())
+        tensors, fields = run_state.load_run_of(out, self._model_config())
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.average.load_state_dict(run_state.without_prefix("average", tensors))
         self.optimiser.load(run_state.without_prefix("adam", tensors))
         self.step = int(fields["step"])
         self.elapsed_s = float(fields["elapsed_s"])
 
-    def _shapes(self) -> dict[str, Any]:
+    def _model_config(self) -> dict[str, Any]:
         """Return the shapes of the model, which must be equal when a run is resumed."""
         return dataclasses.asdict(self.model.config)  # type: ignore[call-overload]
 

@@ -307,11 +307,13 @@ class Trainer:
         # for random initial weights, and before the first validation.
         self._start_scores = torch.empty(0, 2, dtype=torch.float64)
         # Number of demands that are sampled from each matrix; 0 for all.
-        self._sample = sample_size(config, problem)
+        self._sample_size = sample_size(config, problem)
         # Data augmentation, rows of the validation matrices, and size of a micro-batch.
-        self._augmentation = Augmentation(config.augment, self._sample)
+        self._augmentation = Augmentation(config.augment, self._sample_size)
         self._validation_rows = validation_rows(config, problem, split)
-        self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
+        self._micro_batch = (
+            1 if self._sample_size else config.micro_batch or self._fitting_micro_batch()
+        )
         # Progress bar; None if none is shown.
         self._bar: Any = None
         # Step of the last validation.
@@ -322,15 +324,15 @@ class Trainer:
             self.split.train,
         )
         # Reads the batch of the next step during the current one.
-        self._ahead = ReadAhead(self._read)
-        self.start_anew()
+        self._batch_reader = ReadAhead(self._read)
+        self.reset_optimiser()
 
     @property
     def model(self) -> nn.Module:
         """The neural network in training."""
         return self.task.model
 
-    def start_anew(self) -> None:
+    def reset_optimiser(self) -> None:
         """Create a new optimiser without state, for example after new weights were loaded."""
         self.optimiser = Adam(self.model.parameters(), self.config.rate)
         self._steps = Steps(self.problem, self.task, self.optimiser, self._augmentation)
@@ -438,7 +440,7 @@ class Trainer:
     def one_step(self) -> dict[str, float]:
         """Make one optimiser step over a batch; return the mean losses by name."""
         step = self.state.step
-        count, parts = self._ahead.get(step)
+        count, parts = self._batch_reader.get(step)
         self._steps.begin(count)
         for matrices in parts:
             self._steps.add(matrices, step)
@@ -630,7 +632,7 @@ class Trainer:
         try:
             self.state = TrainState(**fields["state"])
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
-            self.start_anew()
+            self.reset_optimiser()
             self.optimiser.load(run_state.without_prefix("adam", tensors))
             self._start_scores = run_state.without_prefix("start", tensors)["scores"]
             self._saved_score = Score(*checkpoint.best_validation(out))

@@ -89,9 +89,9 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
             return _train_together(ray, config)
         except ray.exceptions.RayError as error:
             restarts += 1
-            message = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
+            failure = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
             if restarts > _MAX_RESTARTS or _is_input_error(error):
-                raise message from None
+                raise failure from None
 
 
 def _is_input_error(error: Exception) -> bool:

@@ -317,10 +317,10 @@ class _SolvedBlock:
         # Start from the paths of the latest column generation; its problem is ``extended[-1][1]``.
         known_paths = self.extended[-1][1].paths if self.extended else self.problem.paths
         part = _select_rows(self.problem.with_paths(known_paths), rows)
-        last = complete(generating_columns(part, target=target, max_rounds=_MAX_ROUNDS))
-        extended = rows, part.with_paths(last.paths), last.result
+        generated = complete(generating_columns(part, target=target, max_rounds=_MAX_ROUNDS))
+        extended = rows, part.with_paths(generated.paths), generated.result
         return dataclasses.replace(
-            self._with_bound(rows, last.bound_all_paths), extended=(*self.extended, extended)
+            self._with_bound(rows, generated.bound_all_paths), extended=(*self.extended, extended)
         )
 
     def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _SolvedBlock:

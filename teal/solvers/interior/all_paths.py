@@ -30,7 +30,7 @@ from teal.solvers.interior.master import Demands, Master, MasterStart, Round
 # Cost of an unserved Gbit/s over the cost of the most expensive shortest path; the factor by which
 # it is raised while demand is unserved, and the largest number of raises.
 UNSERVED_COST = 3.0
-UNSERVED_COST_FACTOR = 10.0
+SHEDDING_PRICE_GROWTH = 10.0
 _MAX_RAISES = 2
 # Rounds of multiplicative weights, by whether all demand must be served at the least cost; without
 # that requirement none is faster (cost266 to 0.1%: 49 ms with 12 rounds, 35 ms with none).
@@ -194,31 +194,33 @@ def generating_columns(
     # Least cost: the last master must serve all demand.  Raise the cost of unserved demand until it
     # can, and repeat at a smaller gap if the result misses the target.
     if demands.serves_all:
-        for factor in _TARGET_FACTORS:
-            if factor < 1:
+        for target_factor in _TARGET_FACTORS:
+            if target_factor < 1:
                 last_round = yield from master.run_rounds(
-                    factor * target, deadline, max_rounds, report
+                    target_factor * target, deadline, max_rounds, report
                 )
             last_round = master.serve_all(target, deadline)
             while not last_round.serves_all and num_raises < _MAX_RAISES and not deadline.is_over:
-                master.raise_unserved_cost(UNSERVED_COST_FACTOR)
+                master.raise_unserved_cost(SHEDDING_PRICE_GROWTH)
                 num_raises += 1
-                yield from master.run_rounds(factor * target, deadline, max_rounds, report)
+                yield from master.run_rounds(target_factor * target, deadline, max_rounds, report)
                 last_round = master.serve_all(target, deadline)
             if last_round.gap <= target or not last_round.serves_all or deadline.is_over:
                 break
     paths, splits = add_columns(problem.paths, last_round.columns, last_round.share)
     # Under least_cost the master's bound is on (value of all demand - cost), at the raised cost of
     # unserved demand; subtract this value to bound minus the cost.
-    full_value = 0.0
+    value_of_all_demand = 0.0
     if demands.serves_all:
-        full_value = UNSERVED_COST_FACTOR**num_raises * float(demands.rate @ demands.unit_value)
+        value_of_all_demand = SHEDDING_PRICE_GROWTH**num_raises * float(
+            demands.rate @ demands.unit_value
+        )
     # In order: paths, splits, prices, bound, iterations, and whether the target was reached.
     return AllPathsSolution(
         paths,
         splits,
         last_round.price,
-        last_round.bound - full_value,
+        last_round.bound - value_of_all_demand,
         master.iterations,
         last_round.gap <= target and (last_round.serves_all or not demands.serves_all),
     )

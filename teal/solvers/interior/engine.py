@@ -319,28 +319,19 @@ def _solve_batch(
                 on_threads=not is_parallel_by_matrix,
             )
             return
-        # A solution may shed demand.
-        must_serve_all = False
+        # must_serve_all is False: incumbents may shed demand.
         iterations[b] = solve_one(
-            program,
-            sheds,
-            must_serve_all,
-            kernel_gap,
-            max_iterations,
-            splits[b],
-            prices[b],
-            start,
-            stop,
+            program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
 
     if first is not None and problem.batch == 1:
         # The program is built already.  Demands that the presolve removed get its splits; the slots
         # of the program keep those of the warm start.
         program, fixed_splits = first.presolved
-        block_slots = program.slot[program.slot >= 0]
-        block_splits = splits[0, block_slots]
+        program_slots = program.slot[program.slot >= 0]
+        warm_splits = splits[0, program_slots]
         splits[0] = fixed_splits
-        splits[0, block_slots] = block_splits
+        splits[0, program_slots] = warm_splits
         indexed_programs = enumerate([program])
     else:
         indexed_programs = enumerate(_programs(problem, splits))

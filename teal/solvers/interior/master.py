@@ -186,8 +186,8 @@ class Master:
         self._price = np.zeros(len(demands.cost))
         self._best_price = self._price
         # (E,) whether each link has a capacity row in the master.
-        self._is_row = np.full(len(demands.cost), weight_rounds == 0)
-        self._weight_rounds = weight_rounds
+        self._has_row = np.full(len(demands.cost), weight_rounds == 0)
+        self._num_weight_rounds = weight_rounds
         self._start = start
         self._bound = math.inf
         self.iterations = 0
@@ -222,16 +222,16 @@ class Master:
             yield
             # The start may have the target gap already.  A utilisation counts only if all demand is
             # served, since unserved demand would lower it.
-            is_complete = not self._demands.balances or self._all_served()
-            if first_round.gap <= target and is_complete:
+            serves_all = not self._demands.balances or self._all_served()
+            if first_round.gap <= target and serves_all:
                 if report is not None:
                     report(first_round)
                 return first_round
             # Else the first master is over the columns with large shares, and cheaper paths.
             self._keep_large_shares()
-            self._exchange_columns(False)
+            self._drop_and_add_columns(False)
         elif self._last_round is None:
-            for index in range(self._weight_rounds):
+            for index in range(self._num_weight_rounds):
                 self._multiplicative_weights_round(index)
                 yield
                 if deadline.is_over:
@@ -252,21 +252,21 @@ class Master:
             gap = last_round.gap
             # Nearly full links get capacity rows in the next master; an overloaded link without a
             # row makes this solution infeasible.
-            is_feasible = self._add_filled_rows(last_round.share)
+            is_feasible = self._add_capacity_rows(last_round.share)
             # A larger gap than before means that dropped columns are missing: drop no more.
             self._may_drop_columns &= gap <= previous_gap
-            is_fast = index > 0 and gap < _FAST_DECREASE * previous_gap
+            has_fallen_fast = index > 0 and gap < _FAST_DECREASE * previous_gap
             previous_gap = gap
             is_last = is_out_of_budget or (gap <= target and is_feasible)
             if not is_last:
                 last_round = last_round._replace(
-                    added=self._exchange_columns(is_fast and self._may_drop_columns)
+                    added=self._drop_and_add_columns(has_fallen_fast and self._may_drop_columns)
                 )
             if report is not None:
                 report(last_round)
             # Stop without a new path if the master had its smallest gap: nothing would change.
-            is_final_target = master_gap <= _TARGET_FACTOR * target
-            if is_last or (is_final_target and is_feasible and not last_round.added):
+            is_smallest_gap = master_gap <= _TARGET_FACTOR * target
+            if is_last or (is_smallest_gap and is_feasible and not last_round.added):
                 break
         assert last_round is not None
         return last_round
@@ -281,7 +281,7 @@ class Master:
             self._share *= 1 / np.maximum(self._demand_totals(self._share), _ROUNDING)[self._demand]
         self._price = start.price.copy()
         utilisation = self._link_utilisation(self._share)
-        self._is_row = (self._price > 0) | (utilisation > _INITIAL_JOIN_LOAD)
+        self._has_row = (self._price > 0) | (utilisation > _INITIAL_JOIN_LOAD)
         self._fit_capacities()
         self._last_round = self._certified_round(self._value(self._column_value()))
         return self._last_round
@@ -330,7 +330,7 @@ class Master:
         )
         # The scaled shares may overload links: make them feasible, and compute their gap.
         self._fit_capacities()
-        self._last_round = self._round(self._value(self._column_value()))
+        self._last_round = self._round_with_gap(self._value(self._column_value()))
 
     def serve_all(self, target: float, deadline: Deadline) -> Round:
         """Solve the master with all demand served, over the present paths.
@@ -343,7 +343,7 @@ class Master:
             # The last round keeps its shares: the solver overwrites a copy.
             self._share = self._share.copy()
             value = self._solve_master(_TARGET_FACTOR * target, True, deadline)
-            if self._add_filled_rows(self._share) or deadline.is_over:
+            if self._add_capacity_rows(self._share) or deadline.is_over:
                 break
         certified = self._certified_round(value)
         serves_all = self._all_served() and self._is_feasible(self._share)
@@ -447,7 +447,7 @@ class Master:
         # Running mean of the loads, and the prices of the mean utilisation.
         self._mean_load += (load - self._mean_load) / (index + 1)
         utilisation = _utilisation(self._mean_load, demands.capacity)
-        self._is_row = utilisation > _INITIAL_JOIN_LOAD
+        self._has_row = utilisation > _INITIAL_JOIN_LOAD
         exponent = np.minimum(_STEEPNESS * (utilisation - _FREE_LOAD), _MAX_EXPONENT)
         self._price = np.maximum(self._price_unit * np.expm1(exponent), 0.0)
 
@@ -497,7 +497,7 @@ class Master:
         columns = self._columns
         column_value = self._column_value()
         # Links without a row have infinite capacity in the master.
-        capacity = np.where(self._is_row | (demands.capacity <= 0), demands.capacity, np.inf)
+        capacity = np.where(self._has_row | (demands.capacity <= 0), demands.capacity, np.inf)
         unit_value = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
         sheds = not demands.balances
         program = presolve(
@@ -561,9 +561,9 @@ class Master:
         trees = self._trees(weight)
         self._priced_trees = weight, trees
         self._update_bound(self._distance(trees))
-        return self._round(value)
+        return self._round_with_gap(value)
 
-    def _round(self, value: float) -> Round:
+    def _round_with_gap(self, value: float) -> Round:
         """Return the present columns and shares, with their gap to the best bound so far.
 
         Args:
@@ -593,7 +593,7 @@ class Master:
             False,
         )
 
-    def _add_filled_rows(self, share: FloatArray) -> bool:
+    def _add_capacity_rows(self, share: FloatArray) -> bool:
         """Add rows for nearly full links; return whether all links without a row fit their loads.
 
         Args:
@@ -603,8 +603,8 @@ class Master:
             False if a link that had no row was overloaded.
         """
         utilisation = self._link_utilisation(share)
-        overloaded = (utilisation > 1 + _ROUNDING) & ~self._is_row
-        self._is_row |= utilisation > _JOIN_LOAD
+        overloaded = (utilisation > 1 + _ROUNDING) & ~self._has_row
+        self._has_row |= utilisation > _JOIN_LOAD
         return not bool(overloaded.any())
 
     def _link_utilisation(self, share: FloatArray) -> FloatArray:
@@ -616,7 +616,7 @@ class Master:
         """Return whether the shares (P,) of the columns fit all capacities, up to rounding."""
         return bool((self._link_utilisation(share) <= 1 + _ROUNDING).all())
 
-    def _exchange_columns(self, may_drop: bool) -> int:
+    def _drop_and_add_columns(self, may_drop: bool) -> int:
         """Drop columns with negligible shares if allowed, and add cheaper paths.
 
         Args:

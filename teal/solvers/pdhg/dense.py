@@ -196,7 +196,7 @@ class DenseEngine:
     def __init__(self, exact: Problem, price_scale: Tensor) -> None:
         self._exact = exact
         self._price_scale = price_scale.to(torch.float64)
-        self._checked_splits: Tensor | None = None
+        self._projected_splits: Tensor | None = None
         self._incumbent: tuple[Tensor, Tensor] | None = None  # (splits, prices)
 
     def _last_step(self) -> Point:
@@ -229,9 +229,9 @@ class DenseEngine:
             sufficient_ratio: unused; all rounds run.
         """
         point = self._last_step()
-        self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)
+        self._projected_splits = project(self._exact, point.splits.to(torch.float64), refill)
         bound = dual_bound(self._exact, self._prices(point.dual))
-        value, bound = torch.stack([self._exact.value(self._checked_splits), bound]).cpu()
+        value, bound = torch.stack([self._exact.value(self._projected_splits), bound]).cpu()
         return value, bound
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
@@ -245,13 +245,13 @@ class DenseEngine:
         # The first call stores the splits of the check; prices of 0 prove the trivial bound.
         zero_prices = torch.zeros_like(new_prices)
         splits, incumbent_prices = (
-            (self._checked_splits, zero_prices) if self._incumbent is None else self._incumbent
+            (self._projected_splits, zero_prices) if self._incumbent is None else self._incumbent
         )
-        if self._checked_splits is None or splits is None:
+        if self._projected_splits is None or splits is None:
             raise RuntimeError("keep() called before check(): no allocation to store")
         is_best_allocation = is_best_allocation.to(new_prices.device)
         is_best_prices = is_best_prices.to(new_prices.device)
-        splits = torch.where(is_best_allocation[:, None, None], self._checked_splits, splits)
+        splits = torch.where(is_best_allocation[:, None, None], self._projected_splits, splits)
         self._incumbent = splits, torch.where(is_best_prices[:, None], new_prices, incumbent_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:

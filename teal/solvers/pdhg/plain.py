@@ -51,8 +51,8 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     # For the projection: the metric diag(1 / slope), None for one step size per demand; and the
     # change of a split by a value per Gbit/s.
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
-    unit_step = primal_step / scale.objective_scale[..., None]
-    splits = problem.demand_set.project(unprojected, problem.path_mask, slope, unit_step)
+    value_step = primal_step / scale.objective_scale[..., None]
+    splits = problem.demand_set.project(unprojected, problem.path_mask, slope, value_step)
     # Dual step at the extrapolated splits.
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step = primal_weight / scale.full_path_utilisation

@@ -264,14 +264,14 @@ def _extended_prices(problem: Problem, prices: Tensor) -> Tensor:
     )
 
 
-def _power_of_two_unit(largest: Tensor) -> Tensor:
+def _power_of_two_unit(magnitude: Tensor) -> Tensor:
     """Return the unit by which quantities are divided, without rounding: the smallest power of two
     above the largest of them; 1 if that is 0 or within _ORDINARY_MAGNITUDES.
     """
     min_magnitude, max_magnitude = _ORDINARY_MAGNITUDES
     # x = m 2^exponent with 0.5 <= m < 1; the clamp keeps 2^exponent finite and normal.
-    exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
-    is_ordinary = ((largest >= min_magnitude) & (largest <= max_magnitude)) | (largest <= 0)
+    exponent = torch.frexp(magnitude.to(torch.float64)).exponent.clamp(-1000, 1000)
+    is_ordinary = ((magnitude >= min_magnitude) & (magnitude <= max_magnitude)) | (magnitude <= 0)
     return torch.where(
         is_ordinary, 1.0, torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent)
     )

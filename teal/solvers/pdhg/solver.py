@@ -80,7 +80,7 @@ class Pdhg:
         may_stall: bool = False,
         may_replace_start: bool = True,
     ) -> None:
-        self._form = form
+        self._kernel_kind = form
         self._dtype = dtype
         self._first = first
         self._may_stall = may_stall
@@ -90,11 +90,11 @@ class Pdhg:
     @property
     def name(self) -> str:
         """The name of the form; "pdhg" for "auto"."""
-        return "pdhg" if self._form == "auto" else self._form
+        return "pdhg" if self._kernel_kind == "auto" else self._kernel_kind
 
     def accepts(self, problem: Problem) -> bool:
         """Return whether the form supports a program; the reference engine supports all."""
-        if self._form != "fused" or FusedEngine.accepts(problem):
+        if self._kernel_kind != "fused" or FusedEngine.accepts(problem):
             return True
         return _accepted_by_cuda(problem)
 
@@ -126,24 +126,24 @@ class Pdhg:
         """
         dtype = iteration_dtype(problem, limits.gap, self._dtype)
         # ``lanes``: number of matrices that the kernels solve at once.
-        make_engine, lanes = self._kernels(problem, dtype)
+        engine_class, max_batch = self._engine_class(problem, dtype)
         results: list[SolveResult] = []
         origins: list[Origin] = []
-        for first in range(0, problem.batch, lanes):
-            rows = slice(first, first + lanes)
-            part = problem if lanes >= problem.batch else problem.rows(rows)
+        for first in range(0, problem.batch, max_batch):
+            rows = slice(first, first + max_batch)
+            part = problem if max_batch >= problem.batch else problem.rows(rows)
             state = None if start.state is None else start.state.rows(rows)
             # Each part gets time in proportion to its number of matrices.
             begin = time.perf_counter()
             deadline = limits.deadline.share(part.batch / (problem.batch - first))
-            engine = make_engine(part, state, dtype)
+            engine = engine_class(part, state, dtype)
             # Start that may replace ``state``: sampled demands, or a model.
             sampled = None
             model = None
             if self._may_replace_start and isinstance(engine, FusedEngine):
-                if starts_from_samples(part, limits.gap, self._form):
+                if starts_from_samples(part, limits.gap, self._kernel_kind):
                     sampled = SampledStart(part, engine, limits.gap, start.model)
-                elif start.model is not None and foretells_work(part, self._form):
+                elif start.model is not None and foretells_work(part, self._kernel_kind):
                     is_warm = state is not None
                     model = ModelStart(part, engine, limits.gap, start.model, is_warm=is_warm)
             # Search to the target gap.
@@ -170,7 +170,7 @@ class Pdhg:
         self.detail = ", ".join(dict.fromkeys(origins))
         return results[0] if len(results) == 1 else merged(results)
 
-    def _kernels(
+    def _engine_class(
         self, problem: Problem, dtype: torch.dtype
     ) -> tuple[Callable[..., PdhgEngine], int]:
         """Return the engine's class, and the number of matrices that it solves at once.
@@ -183,14 +183,14 @@ class Pdhg:
             InputError: the form does not support the program.
         """
         # Compiled engines: on the CPU, then on a GPU.
-        if self._form != "plain":
+        if self._kernel_kind != "plain":
             if FusedEngine.accepts(problem):
                 return FusedEngine, lanes_of(dtype)[-1]
             if _accepted_by_cuda(problem):
                 from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
 
                 return CudaEngine, lanes(problem, dtype)
-            if self._form == "fused":
+            if self._kernel_kind == "fused":
                 raise InputError.invalid(
                     "solve",
                     "engine",

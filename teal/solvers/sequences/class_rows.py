@@ -42,7 +42,12 @@ def class_weights(class_index: int, ratio: float) -> list[float]:
 
 @partitioned_kernel("out")
 def _sum_class_flows(
-    begin: int, end: int, splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray
+    begin: int,
+    end: int,
+    splits: AnyArray,
+    demand: FloatArray,
+    class_demands: FloatArray,
+    out: FloatArray,
 ) -> None:
     """Sum the served flow of each class over the rows of one matrix.
 
@@ -53,18 +58,18 @@ def _sum_class_flows(
         begin, end: range of parts of the rows for this call.
         splits: (R, K) splits.
         demand: (R,) demand of all classes, Gbit/s.
-        amount: (C, R) demand of each class, Gbit/s.
+        class_demands: (C, R) demand of each class, Gbit/s.
         out: (parts, C) sums over each part of the rows, Gbit/s (added to).
     """
     num_parts = len(out)
     num_rows = len(demand)
-    num_classes = len(amount)
+    num_classes = len(class_demands)
     for part in range(begin, end):
         for row in range(num_rows * part // num_parts, num_rows * (part + 1) // num_parts):
             # Distribute the served flow of the row over its classes.
             remaining = splits[row].sum() * demand[row]
             for class_index in range(num_classes):
-                class_flow = min(remaining, amount[class_index, row])
+                class_flow = min(remaining, class_demands[class_index, row])
                 out[part, class_index] += class_flow
                 remaining -= class_flow
 
@@ -75,7 +80,7 @@ def _split_class(
     end: int,
     splits: AnyArray,
     demand: FloatArray,
-    amount: FloatArray,
+    class_demands: FloatArray,
     class_index: int,
     row: Int64Array,
     out: AnyArray,
@@ -88,7 +93,7 @@ def _split_class(
         begin, end: range of demands of this call.
         splits: (R, K) splits of the rows.
         demand: (R,) demand of all classes in each row, Gbit/s.
-        amount: (C, R) demand of each class in each row, Gbit/s.
+        class_demands: (C, R) demand of each class in each row, Gbit/s.
         class_index: index of the class.
         row: (n,) row of each demand of the class.
         out: (n, K) splits of these demands (written).
@@ -99,9 +104,9 @@ def _split_class(
         split_sum = row_splits.sum()
         remaining = split_sum * demand[row[i]]
         for higher in range(class_index):
-            remaining -= min(remaining, amount[higher, row[i]])
+            remaining -= min(remaining, class_demands[higher, row[i]])
         # Flow of the class, divided among the paths as in the row.
-        class_demand = amount[class_index, row[i]]
+        class_demand = class_demands[class_index, row[i]]
         class_flow = min(remaining, class_demand)
         factor = class_flow / (class_demand * split_sum) if class_flow > 0 else 0.0
         for k in range(len(row_splits)):
@@ -144,24 +149,24 @@ class ClassRows:
         self.is_merged = len(pair_rows.first) < len(demands)
         self._rows = pair_rows if self.is_merged else separate_rows
         # (B, C, R) demand of each class in each row, Gbit/s.
-        self._amount = exact.demand.new_zeros(
+        self._all_class_demands = exact.demand.new_zeros(
             problem.batch, len(self._classes), len(self._rows.first)
         )
         for class_index, block in enumerate(self._classes.blocks):
-            self._amount[:, class_index, torch.from_numpy(self._rows.row[block])] = exact.demand[
-                :, block
-            ]
+            self._all_class_demands[:, class_index, torch.from_numpy(self._rows.row[block])] = (
+                exact.demand[:, block]
+            )
         self._programs: dict[int, Problem] = {}
         # Cache per class: the last prices (B, E), and the cost of each row's cheapest path (B, R).
         self._cheapest_costs: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def _amounts(self, class_index: int) -> Tensor:
+    def _class_demands(self, class_index: int) -> Tensor:
         """Return the demands (B, c, R) in Gbit/s of the first c classes in each of R rows.
 
         c is ``class_index`` + 1; the rows are those with a demand of these classes.
         """
         num_rows = int(np.searchsorted(self._rows.first, self._classes.ptr[class_index + 1]))
-        return self._amount[:, : class_index + 1, :num_rows]
+        return self._all_class_demands[:, : class_index + 1, :num_rows]
 
     def _program(self, class_index: int) -> Problem:
         """Return the cached program of the classes up to ``class_index``, before it is weighted."""
@@ -186,7 +191,7 @@ class ClassRows:
                 demand_value=torch.ones_like(part.demand[0]),
             )
         # Merged rows: demand of all these classes, over the paths of the node pair.
-        demand = self._amounts(class_index).sum(1)
+        demand = self._class_demands(class_index).sum(1)
         paths = self._rows.paths
         ops = exact.ops
         if demand.shape[1] < paths.num_demands:
@@ -223,7 +228,7 @@ class ClassRows:
         # Merged rows: one value step per class, in the order of the classes.
         steps = None
         if class_index:
-            step_end = self._amounts(class_index).cumsum(1)
+            step_end = self._class_demands(class_index).cumsum(1)
             # End of each class as a share of the row's demand; exactly 1 for the last class.
             step_end = torch.where(step_end[:, -1:] > 0, step_end / step_end[:, -1:], 1)
             steps = ValueSteps((weight / weight[0])[None], step_end.transpose(1, 2).contiguous())
@@ -239,13 +244,13 @@ class ClassRows:
         last_class = len(self._classes) - 1
         out = np.empty((len(splits), int(self._classes.ptr[-1]), splits.shape[2]))
         parts = zip(*self._arrays(last_class, splits), out, strict=True)
-        for row_splits, demand, amount, demand_splits in parts:
+        for row_splits, demand, class_demands, demand_splits in parts:
             for class_index, block in enumerate(self._classes.blocks):
                 with threads_for(demand_splits[block].size):
                     _split_class(
                         row_splits,
                         demand,
-                        amount,
+                        class_demands,
                         class_index,
                         self._rows.row[block],
                         demand_splits[block],
@@ -288,11 +293,11 @@ class ClassRows:
         """
         # Sums of each matrix over parts of the rows, in parallel.
         sums = np.zeros((len(splits), _SUM_PARTS, class_index + 1))
-        for row_splits, demand, amount, out in zip(
+        for row_splits, demand, class_demands, out in zip(
             *self._arrays(class_index, splits), sums, strict=True
         ):
-            with threads_for(row_splits.size + amount.size):
-                _sum_class_flows(row_splits, demand, amount, out)
+            with threads_for(row_splits.size + class_demands.size):
+                _sum_class_flows(row_splits, demand, class_demands, out)
         return torch.from_numpy(sums.sum(1)).to(splits.device)
 
     def _arrays(
@@ -307,9 +312,9 @@ class ClassRows:
         Returns:
             splits (B, R, K), demands (B, R) in Gbit/s, and demands (B, c, R) of each class.
         """
-        amount = self._amounts(class_index)
-        rows = amount.shape[2]
-        parts = (splits[:, :rows], self._program(class_index).demand[:, :rows], amount)
+        class_demands = self._class_demands(class_index)
+        rows = class_demands.shape[2]
+        parts = (splits[:, :rows], self._program(class_index).demand[:, :rows], class_demands)
         row_splits, demand, amounts = (
             part.to("cpu", torch.float64).contiguous().numpy() for part in parts
         )
@@ -332,23 +337,25 @@ class ClassRows:
             self._bound(class_index, prices[:, class_index], value)
             for class_index in range(len(self._classes))
         ]
-        return ClassFigures.of_bounds(self._classes.names, self._amount.sum(2), value, bounds)
+        return ClassFigures.of_bounds(
+            self._classes.names, self._all_class_demands.sum(2), value, bounds
+        )
 
-    def _bound(self, class_index: int, prices: Tensor, value: Tensor) -> Tensor:
+    def _bound(self, class_index: int, prices: Tensor, class_flow: Tensor) -> Tensor:
         """Return (B,) the dual bound on the flow of a class, given the flows of higher classes.
 
         Args:
             class_index: index of the class.
             prices: (B, E) prices of the class's program; zeros give the bound of its routable
                 demand.
-            value: (B, C) flows of the classes, Gbit/s.
+            class_flow: (B, C) flows of the classes, Gbit/s.
         """
         program = self._program(class_index)
         prices = finite_prices(prices)
-        amount = self._amounts(class_index) * program.routable[:, None]
+        class_demands = self._class_demands(class_index) * program.routable[:, None]
         # Without prices the bound is the demand of the class.
         if not bool(prices.any()):
-            return amount[:, -1].sum(1)
+            return class_demands[:, -1].sum(1)
         # Cost of the cheapest path of each row at these prices, the same for all classes.
         cached = self._cheapest_costs.get(class_index)
         if cached is None or not torch.equal(cached[0], prices):
@@ -358,5 +365,5 @@ class ClassRows:
             )
         cheapest_costs = [cached[1]] * (class_index + 1)
         return bound_of_class(
-            program.capacity_value(prices), amount.unbind(1), cheapest_costs, value
+            program.capacity_value(prices), class_demands.unbind(1), cheapest_costs, class_flow
         )

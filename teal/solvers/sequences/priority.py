@@ -259,7 +259,7 @@ def tasks(
     figures = best_figures
     if float(figures.gap.max()) > gap and is_small:
         splits, prices, figures = yield Compute(
-            partial(_with_exact_rows, problem, splits, prices, figures, gap)
+            partial(_improved_by_highs, problem, splits, prices, figures, gap)
         )
     return _result(splits, prices, figures, gap)
 
@@ -291,7 +291,7 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
     )
 
 
-def _with_exact_rows(
+def _improved_by_highs(
     problem: Problem,
     splits: Tensor,
     prices: Tensor,

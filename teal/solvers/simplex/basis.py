@@ -337,12 +337,12 @@ def _preferred_rows(program: Program, price: FloatArray, num_flows: int) -> Floa
     num_priced = 0
     for r in range(len(price)):
         num_priced += price[r] > 0
-    least = 0.0
+    min_price = 0.0
     if num_flows > _MAX_FLOWS_PER_PRICE * num_priced:
-        least = _MIN_PRICE_RATIO * largest_value(program)
+        min_price = _MIN_PRICE_RATIO * largest_value(program)
     preference = np.zeros(len(price))
     for r in range(len(price)):
-        if price[r] > least:
+        if price[r] > min_price:
             preference[r] = price[r]
     return preference
 

@@ -129,14 +129,14 @@ class DualSimplex:
             torch.from_numpy(prices),
             limits.gap,
             iterations=int(pivots.max(initial=0)),
-            missed=tuple(_missed(count >= max_pivots, stop) for count in pivots.tolist()),
+            missed=tuple(_stop_reason(count >= max_pivots, stop) for count in pivots.tolist()),
         )
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))
         return result.in_dtype(problem.demand.dtype)
 
 
-def _missed(has_reached_limit: bool, stop: BoolArray) -> Stop:
+def _stop_reason(has_reached_limit: bool, stop: BoolArray) -> Stop:
     """Return why a matrix has no optimal basis, or its gap is above the target."""
     if stop[0]:
         return Stop.DEADLINE

@@ -120,7 +120,7 @@ def optimise(
     for _ in range(_MAX_ATTEMPTS):
         # Dual feasible start: the best key column of each block (generalized upper bounding) at the
         # prices of the basis, then shifted costs.
-        _copy_costs(program, work)
+        _restore_costs(program, work)
         _compute_prices(program, basis, work)
         _choose_keys(program, basis, work, dual_tolerance)
         is_shifted = _shift_costs(program, basis, work, dual_tolerance)
@@ -129,7 +129,7 @@ def optimise(
         count, status = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
         pivots += count
         if status == _DONE and is_shifted:
-            _copy_costs(program, work)
+            _restore_costs(program, work)
             _compute_prices(program, basis, work)
             count, status = _primal_simplex(
                 program, basis, work, max_pivots - pivots, dual_tolerance, stop
@@ -149,7 +149,7 @@ def optimise(
 
 
 @inner_kernel
-def _copy_costs(program: Program, work: Work) -> None:
+def _restore_costs(program: Program, work: Work) -> None:
     """Take the costs of the program, unshifted."""
     for column in range(len(work.cost)):
         work.cost[column] = program.cost[column]
@@ -169,7 +169,7 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
         share: largest change of a value, over the value.
     """
     num_paths = len(program.link_ptr) - 1
-    _copy_costs(program, work)
+    _restore_costs(program, work)
     _compute_prices(program, basis, work)
     for g in range(len(program.demand)):
         key = basis.key[g]
@@ -185,15 +185,17 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
 def _set_tolerances(program: Program, work: Work) -> None:
     """Set the primal feasibility tolerances: of each block's flows, then of each slack, Gbit/s."""
     num_blocks = len(program.demand)
-    largest = 0.0
-    for r in range(len(program.capacity)):
-        largest = max(largest, program.capacity[r])
+    max_capacity = 0.0
+    for row in range(len(program.capacity)):
+        max_capacity = max(max_capacity, program.capacity[row])
     # No tolerance is below the rounding error of a flow.
-    least = _ROUNDING * largest
-    for g in range(num_blocks):
-        work.tolerance[g] = max(_PRIMAL_TOLERANCE * program.demand[g], least)
-    for r in range(len(program.capacity)):
-        work.tolerance[num_blocks + r] = max(_PRIMAL_TOLERANCE * program.capacity[r], least)
+    rounding_error = _ROUNDING * max_capacity
+    for block in range(num_blocks):
+        work.tolerance[block] = max(_PRIMAL_TOLERANCE * program.demand[block], rounding_error)
+    for row in range(len(program.capacity)):
+        work.tolerance[num_blocks + row] = max(
+            _PRIMAL_TOLERANCE * program.capacity[row], rounding_error
+        )
 
 
 @inner_kernel

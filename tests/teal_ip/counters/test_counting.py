@@ -49,7 +49,7 @@ def _counting(solver: AllocationEngine) -> Counting:
 
 def _estimating(solver: AllocationEngine) -> bool:
     process = _counting(solver)._process
-    return bool(process and process.growing_paths)
+    return bool(process and process.paths_by_network)
 
 
 @pytest.mark.system

@@ -378,11 +378,11 @@ def test_intervals_are_wider_for_demands_that_have_grown() -> None:
     """A demand of 0.2 of the total on average has 0.8 of it now: 4 times its mean, and 0.01 x 10 x
     4 to each side."""
     estimator = Estimator(np.array([[0, 1], [1, 0]]), 2)
-    estimator._residuals, estimator._widths = np.zeros((1, 2)), np.array([0.01, 0.01])
-    estimator._mean, estimator._demand_weight = np.array([0.2, 0.8]), 0.0
+    estimator._residuals, estimator._half_widths = np.zeros((1, 2)), np.array([0.01, 0.01])
+    estimator._mean, estimator._own_quantile_weight = np.array([0.2, 0.8]), 0.0
     low, high = estimator._interval(np.array([8.0, 2.0]))
     np.testing.assert_allclose([low, high], [[7.6, 1.9], [8.4, 2.1]])
-    estimator._demand_weight = 1.0  # every width is the demand's own: growth does not count
+    estimator._own_quantile_weight = 1.0  # every width is the demand's own: growth does not count
     np.testing.assert_allclose(estimator._interval(np.array([8.0, 2.0]))[1], [8.1, 2.1])
 
 

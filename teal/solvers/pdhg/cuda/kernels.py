@@ -39,15 +39,15 @@ from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 #   FULL: m, utilisation of the link if every path carried all of its demand;
 #   COST: link cost over S.
 (
-    CURRENT,
-    ANCHOR,
-    STEPPED,
+    CURRENT_DUAL,
+    ANCHOR_DUAL,
+    STEPPED_DUAL,
     CURRENT_LOAD,
     ANCHOR_LOAD,
     STEPPED_LOAD,
     LOAD_FACTOR,
-    INVERSE,
-    FULL,
+    INVERSE_CAPACITY,
+    FULL_PATH_UTILISATION,
     COST,
 ) = range(10)
 DUAL_ROWS = 10
@@ -58,9 +58,17 @@ DUAL_ROWS = 10
 #   LAST_ERROR: fixed-point error of the last iteration;
 #   RESTART_DUE: 1 if the next iteration restarts; BOUND: dual bound at the y before the step;
 #   INVERSE_SCALE: 1 / S.
-WEIGHT, FIRST_WEIGHT, CYCLE, TOTAL, FIRST_ERROR, LAST_ERROR, RESTART_DUE, BOUND, INVERSE_SCALE = (
-    range(9)
-)
+(
+    WEIGHT,
+    FIRST_WEIGHT,
+    CYCLE_ITERATIONS,
+    TOTAL,
+    FIRST_ERROR,
+    LAST_ERROR,
+    RESTART_DUE,
+    BOUND,
+    INVERSE_SCALE,
+) = range(9)
 CONTROL_ROWS = 9
 # Rows of `sums`, (3, B, sources), sums over the demands of a source:
 #   PROFIT: demand times the profit of its best path;
@@ -69,7 +77,7 @@ CONTROL_ROWS = 9
 PROFIT, STEP_DISTANCE, ANCHOR_DISTANCE = range(3)
 SUM_ROWS = 3
 _LOWEST = -1e34  # below every price and split, within the range of float32
-_CLOSING_SUMS = 7  # number of sums over a matrix in :func:`_complete`
+_CLOSING_SUMS = 7  # number of sums over a matrix in :func:`_finish_iteration`
 
 
 class SourceArrays(NamedTuple):
@@ -111,7 +119,7 @@ class LinkArrays(NamedTuple):
 
     Attributes:
         node_flow: (B, T) flow through each trie node, Gbit/s.
-        dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT`` to ``COST``.
+        dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT_DUAL`` to ``COST``.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
         price: (B, E) y / capacity + scaled cost of the next iteration, 1/(Gbit/s) (written).
         sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to
@@ -212,7 +220,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
     num_links = len(arrays.price) // batch
     thread = cuda.threadIdx.x
     # Partial sums of each thread, rows as in ``sums``.
-    partial = cuda.shared.array((SUM_ROWS, THREADS), float64)
+    thread_sums = cuda.shared.array((SUM_ROWS, THREADS), float64)
     real = arrays.price.dtype.type
     end_node = trie.end_node
     control = arrays.control
@@ -239,9 +247,9 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
 
         # Factors of w', w and w_0 in the new iterate: Halpern average with reflection, or w' alone
         # at a restart.
-        cycle = control[CYCLE * batch + b]
+        cycle_iterations = control[CYCLE_ITERATIONS * batch + b]
         is_restart = control[RESTART_DUE * batch + b] > 0
-        halpern_weight = (cycle + 1) / (cycle + 2)
+        halpern_weight = (cycle_iterations + 1) / (cycle_iterations + 2)
         stepped_weight = real(1.0 if is_restart else 2 * halpern_weight)
         current_weight = real(0.0 if is_restart else -halpern_weight)
         anchor_weight = real(0.0 if is_restart else 1 - halpern_weight)
@@ -307,9 +315,9 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
                 arrays.current[first_split + k] = (
                     stepped_weight * new + current_weight * old + anchor_weight * anchor_split
                 )
-        partial[PROFIT, thread] = profit_sum
-        partial[STEP_DISTANCE, thread] = step_distance
-        partial[ANCHOR_DISTANCE, thread] = anchor_distance
+        thread_sums[PROFIT, thread] = profit_sum
+        thread_sums[STEP_DISTANCE, thread] = step_distance
+        thread_sums[ANCHOR_DISTANCE, thread] = anchor_distance
         cuda.syncthreads()
 
         # Flow through each trie node: sum of the flows of its paths and children.
@@ -326,14 +334,14 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         for n in range(thread, num_nodes, THREADS):
             arrays.node_flow[b * all_nodes + first_node + n] = node_value[n + 1]
         # Sums over the demands of the source.
-        add_up(partial, SUM_ROWS, THREADS)
+        add_up(thread_sums, SUM_ROWS, THREADS)
         if thread < SUM_ROWS:
-            arrays.sums[(thread * batch + b) * num_sources + s] = partial[thread, 0]
+            arrays.sums[(thread * batch + b) * num_sources + s] = thread_sums[thread, 0]
         cuda.syncthreads()
 
 
 @device_function
-def add_up(partial, rows, threads):
+def add_up(thread_sums, rows, threads):
     """Sum each of the first ``rows`` rows of a shared array into its first entry; all ``threads``
     must call it.
     """
@@ -343,25 +351,25 @@ def add_up(partial, rows, threads):
         cuda.syncthreads()
         if thread < half:
             for row in range(rows):
-                partial[row, thread] += partial[row, thread + half]
+                thread_sums[row, thread] += thread_sums[row, thread + half]
         half //= 2
     cuda.syncthreads()
 
 
 @device_function
-def _dual_simplex(dual, first_entry, stride, links, weight, partial):
+def _dual_simplex(dual, first_entry, stride, links, weight, thread_sums):
     """Project the dual variables y of the last step onto the simplex (Michelot 1986).
 
     y[e] <- max(0, y[e] - t omega / m[e]), with the step size omega / m[e] and the t for which the y
     of the live links sum to 1.
 
     Args:
-        dual: (10, B, E) flat, rows ``CURRENT`` to ``COST``; row ``STEPPED`` is written.
+        dual: (10, B, E) flat, rows ``CURRENT_DUAL`` to ``COST``; row ``STEPPED_DUAL`` is written.
         first_entry: index of the matrix's first link in a row.
         stride: B * E, length of a row.
         links: E.
         weight: primal weight omega.
-        partial: (>= 3, LINK_THREADS) shared scratch for the threads' sums.
+        thread_sums: (>= 3, LINK_THREADS) shared scratch for the threads' sums.
     """
     thread = cuda.threadIdx.x
     shift = _LOWEST
@@ -373,19 +381,19 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
         size = 0.0
         for e in range(thread, links, LINK_THREADS):
             i = first_entry + e
-            slope = weight / dual[FULL * stride + i]
-            unprojected = dual[STEPPED * stride + i]
-            if dual[INVERSE * stride + i] > 0 and unprojected > shift * slope:
+            slope = weight / dual[FULL_PATH_UTILISATION * stride + i]
+            unprojected = dual[STEPPED_DUAL * stride + i]
+            if dual[INVERSE_CAPACITY * stride + i] > 0 and unprojected > shift * slope:
                 total += unprojected
                 slopes += slope
                 size += 1
-        partial[0, thread] = total
-        partial[1, thread] = slopes
-        partial[2, thread] = size
-        add_up(partial, 3, LINK_THREADS)
-        total = partial[0, 0] - 1
-        slopes = partial[1, 0]
-        size = partial[2, 0]
+        thread_sums[0, thread] = total
+        thread_sums[1, thread] = slopes
+        thread_sums[2, thread] = size
+        add_up(thread_sums, 3, LINK_THREADS)
+        total = thread_sums[0, 0] - 1
+        slopes = thread_sums[1, 0]
+        size = thread_sums[2, 0]
         cuda.syncthreads()
         # The set of positive links is stable; rounding may even add one.
         if size >= last_size or slopes <= 0:
@@ -395,14 +403,17 @@ def _dual_simplex(dual, first_entry, stride, links, weight, partial):
     # Shift the y of the live links; those of failed links are 0.
     for e in range(thread, links, LINK_THREADS):
         i = first_entry + e
-        live = dual[INVERSE * stride + i] > 0
-        shifted = dual[STEPPED * stride + i] - shift * weight / dual[FULL * stride + i]
-        dual[STEPPED * stride + i] = max(0.0, shifted) if live else 0.0
+        live = dual[INVERSE_CAPACITY * stride + i] > 0
+        shifted = (
+            dual[STEPPED_DUAL * stride + i]
+            - shift * weight / dual[FULL_PATH_UTILISATION * stride + i]
+        )
+        dual[STEPPED_DUAL * stride + i] = max(0.0, shifted) if live else 0.0
     cuda.syncthreads()
 
 
 @device_function
-def _complete(arrays, b, batch, links, sources, on_simplex, partial):
+def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums):
     """Complete a matrix's iteration: fixed-point error, Halpern average of y, restart decision.
 
     z = (w, y) is the iterate of splits and dual variables, a prime marks the step T(z) from it,
@@ -421,7 +432,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         links: E.
         sources: number of sources.
         on_simplex: whether y lies on the simplex (balanced program).
-        partial: (_CLOSING_SUMS, LINK_THREADS) shared scratch for the threads' sums.
+        thread_sums: (_CLOSING_SUMS, LINK_THREADS) shared scratch for the threads' sums.
     """
     dual = arrays.dual
     control = arrays.control
@@ -431,10 +442,10 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     first_entry = b * links
     weight = control[WEIGHT * batch + b]
     inverse_scale = control[INVERSE_SCALE * batch + b]
-    cycle = control[CYCLE * batch + b]
+    cycle_iterations = control[CYCLE_ITERATIONS * batch + b]
     is_restart = control[RESTART_DUE * batch + b] > 0
     if on_simplex:
-        _dual_simplex(dual, first_entry, stride, links, weight, partial)
+        _dual_simplex(dual, first_entry, stride, links, weight, thread_sums)
 
     # Sums over sources: profit, and squared distances of the splits w' to w and w_0.
     profit_sum = 0.0
@@ -451,60 +462,60 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     dual_anchor_distance = 0.0
     for e in range(thread, links, LINK_THREADS):
         i = first_entry + e
-        y = dual[STEPPED * stride + i]
-        current = dual[CURRENT * stride + i]
+        y = dual[STEPPED_DUAL * stride + i]
+        current = dual[CURRENT_DUAL * stride + i]
         # m, the weight of the link in the norm of y.
-        full_path_utilisation = dual[FULL * stride + i]
+        full_path_utilisation = dual[FULL_PATH_UTILISATION * stride + i]
         step = y - current
-        anchor_step = y - dual[ANCHOR * stride + i]
+        anchor_step = y - dual[ANCHOR_DUAL * stride + i]
         dual_sum += current
         coupling += step * (dual[STEPPED_LOAD * stride + i] - dual[CURRENT_LOAD * stride + i])
         dual_step_distance += full_path_utilisation * step * step
         dual_anchor_distance += full_path_utilisation * anchor_step * anchor_step
     # Add up the sums of all threads.
-    partial[0, thread] = profit_sum
-    partial[1, thread] = step_distance
-    partial[2, thread] = anchor_distance
-    partial[3, thread] = dual_sum
-    partial[4, thread] = coupling
-    partial[5, thread] = dual_step_distance
-    partial[6, thread] = dual_anchor_distance
-    add_up(partial, _CLOSING_SUMS, LINK_THREADS)
+    thread_sums[0, thread] = profit_sum
+    thread_sums[1, thread] = step_distance
+    thread_sums[2, thread] = anchor_distance
+    thread_sums[3, thread] = dual_sum
+    thread_sums[4, thread] = coupling
+    thread_sums[5, thread] = dual_step_distance
+    thread_sums[6, thread] = dual_anchor_distance
+    add_up(thread_sums, _CLOSING_SUMS, LINK_THREADS)
     # In a balanced program loads are divided by S, and so is the norm of the splits.
     scale = inverse_scale if on_simplex else 1.0
-    profit_sum = partial[0, 0]
-    step_distance = partial[1, 0] * scale
-    anchor_distance = partial[2, 0] * scale
-    dual_sum = partial[3, 0]
-    coupling = partial[4, 0]
-    dual_step_distance = partial[5, 0]
-    dual_anchor_distance = partial[6, 0]
+    profit_sum = thread_sums[0, 0]
+    step_distance = thread_sums[1, 0] * scale
+    anchor_distance = thread_sums[2, 0] * scale
+    dual_sum = thread_sums[3, 0]
+    coupling = thread_sums[4, 0]
+    dual_step_distance = thread_sums[5, 0]
+    dual_anchor_distance = thread_sums[6, 0]
 
     # Halpern average of y, and prices of the next iteration.
-    halpern_weight = (cycle + 1) / (cycle + 2)
+    halpern_weight = (cycle_iterations + 1) / (cycle_iterations + 2)
     stepped_weight = 2 * halpern_weight
     current_weight = -halpern_weight
     anchor_weight = 1 - halpern_weight
     for e in range(thread, links, LINK_THREADS):
         i = first_entry + e
-        y = dual[STEPPED * stride + i]
+        y = dual[STEPPED_DUAL * stride + i]
         load = dual[STEPPED_LOAD * stride + i]
         if is_restart:
-            dual[ANCHOR * stride + i] = y
+            dual[ANCHOR_DUAL * stride + i] = y
             dual[ANCHOR_LOAD * stride + i] = load
         else:
             y = (
                 stepped_weight * y
-                + current_weight * dual[CURRENT * stride + i]
-                + anchor_weight * dual[ANCHOR * stride + i]
+                + current_weight * dual[CURRENT_DUAL * stride + i]
+                + anchor_weight * dual[ANCHOR_DUAL * stride + i]
             )
             y = max(0.0, y)
             load = stepped_weight * load + current_weight * dual[CURRENT_LOAD * stride + i]
             load += anchor_weight * dual[ANCHOR_LOAD * stride + i]
-        dual[CURRENT * stride + i] = y
+        dual[CURRENT_DUAL * stride + i] = y
         dual[CURRENT_LOAD * stride + i] = load
-        live = dual[INVERSE * stride + i] > 0
-        price = y * dual[INVERSE * stride + i] + dual[COST * stride + i]
+        live = dual[INVERSE_CAPACITY * stride + i] > 0
+        price = y * dual[INVERSE_CAPACITY * stride + i] + dual[COST * stride + i]
         arrays.price[i] = price if live else FAILED_PRICE
     # All threads must read control before the first one writes it below.
     cuda.syncthreads()
@@ -528,13 +539,13 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
         min_weight = first_weight / MAX_WEIGHT_CHANGE
         max_weight = first_weight * MAX_WEIGHT_CHANGE
         control[WEIGHT * batch + b] = min(max(weight, min_weight), max_weight)
-        control[CYCLE * batch + b] = 0
+        control[CYCLE_ITERATIONS * batch + b] = 0
         control[RESTART_DUE * batch + b] = 0
         control[FIRST_ERROR * batch + b] = -1
     else:
         # PDLP's restart criteria: sufficient decrease, necessary decrease without progress, or a
         # long cycle.
-        control[CYCLE * batch + b] = cycle + 1
+        control[CYCLE_ITERATIONS * batch + b] = cycle_iterations + 1
         if first_error < 0:
             control[FIRST_ERROR * batch + b] = error
         elif (
@@ -542,7 +553,7 @@ def _complete(arrays, b, batch, links, sources, on_simplex, partial):
             or (
                 error <= RESTART_NECESSARY * first_error and error > control[LAST_ERROR * batch + b]
             )
-            or cycle + 1 >= RESTART_ARTIFICIAL * total_iterations
+            or cycle_iterations + 1 >= RESTART_ARTIFICIAL * total_iterations
         ):
             control[RESTART_DUE * batch + b] = 1
     control[LAST_ERROR * batch + b] = error
@@ -579,7 +590,7 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     row = thread % rows
     e = (cuda.blockIdx.x - b * blocks_per_matrix) * teams_per_block + team
     # Each thread's part of a sum, and whether this is the last block of the matrix.
-    partial = cuda.shared.array((_CLOSING_SUMS, LINK_THREADS), float64)
+    thread_sums = cuda.shared.array((_CLOSING_SUMS, LINK_THREADS), float64)
     is_last = cuda.shared.array(1, int32)
     # Load of the link, summed by its team of threads.
     node_sum = 0.0
@@ -587,20 +598,20 @@ def step_links(arrays, batch, sources, on_simplex, rows):
         node_sum = sum_over_link(
             arrays.node_flow, b * num_nodes, 1, arrays.link_ptr, arrays.link_node, e, row, rows
         )
-    partial[0, thread] = node_sum
-    fold(partial[0], row, rows, 1)
+    thread_sums[0, thread] = node_sum
+    fold(thread_sums[0], row, rows, 1)
     # Dual step.
     if e < num_links and row == 0:
         i = b * num_links + e
         stride = batch * num_links
-        load = partial[0, thread] * dual[LOAD_FACTOR * stride + i]
+        load = thread_sums[0, thread] * dual[LOAD_FACTOR * stride + i]
         reflected_load = 2 * load - dual[CURRENT_LOAD * stride + i]
-        dual_step = control[WEIGHT * batch + b] / dual[FULL * stride + i]
+        dual_step = control[WEIGHT * batch + b] / dual[FULL_PATH_UTILISATION * stride + i]
         gradient = reflected_load if on_simplex else reflected_load - 1
-        stepped_dual = dual[CURRENT * stride + i] + dual_step * gradient
-        live = dual[INVERSE * stride + i] > 0
+        stepped_dual = dual[CURRENT_DUAL * stride + i] + dual_step * gradient
+        live = dual[INVERSE_CAPACITY * stride + i] > 0
         dual[STEPPED_LOAD * stride + i] = load
-        dual[STEPPED * stride + i] = (
+        dual[STEPPED_DUAL * stride + i] = (
             stepped_dual if live and (on_simplex or stepped_dual > 0) else 0.0
         )
     cuda.syncthreads()
@@ -618,4 +629,4 @@ def step_links(arrays, batch, sources, on_simplex, rows):
     if thread == 0:
         arrays.arrived[b] = 0
     # Norms, primal weight, restart and Halpern average of the matrix.
-    _complete(arrays, b, batch, num_links, sources, on_simplex, partial)
+    _finish_iteration(arrays, b, batch, num_links, sources, on_simplex, thread_sums)

@@ -233,15 +233,15 @@ class Buffers:
         dual = self.dual
         control = self.control
         dual[k.LOAD_FACTOR].copy_(inverse_capacity / scale.load_scale)
-        dual[k.INVERSE].copy_(inverse_capacity)
-        dual[k.FULL].copy_(scale.full_path_utilisation)
+        dual[k.INVERSE_CAPACITY].copy_(inverse_capacity)
+        dual[k.FULL_PATH_UTILISATION].copy_(scale.full_path_utilisation)
         dual[k.COST].copy_(problem.link_cost / scale.objective_scale)
         # The first iterate is also the anchor and the last step.
         load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
         for row, load_row in (
-            (k.CURRENT, k.CURRENT_LOAD),
-            (k.ANCHOR, k.ANCHOR_LOAD),
-            (k.STEPPED, k.STEPPED_LOAD),
+            (k.CURRENT_DUAL, k.CURRENT_LOAD),
+            (k.ANCHOR_DUAL, k.ANCHOR_LOAD),
+            (k.STEPPED_DUAL, k.STEPPED_LOAD),
         ):
             dual[row].copy_(point.dual)
             dual[load_row].copy_(load)
@@ -394,7 +394,7 @@ class Recorded:
 
     def _prices(self, exact: Problem) -> Tensor:
         """Return the (B, E) link prices of the last PDHG step, value per Gbit/s."""
-        return self._price_scale * self.buffers.dual[kernels.STEPPED] * exact.inverse_capacity
+        return self._price_scale * self.buffers.dual[kernels.STEPPED_DUAL] * exact.inverse_capacity
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """Replace the incumbent by the splits and prices of the last check.

@@ -367,7 +367,7 @@ def project_round(
     demand_value: DemandValue,
     curve: CurveRows | None,
     load_ratio: FloatArray,
-    unused: FloatArray,
+    residual_capacity: FloatArray,
     is_first: bool,
     is_last: bool,
     flows: FloatArray,
@@ -405,7 +405,7 @@ def project_round(
             values.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests``
             over residual capacity in the others; 0 on links without load.
-        unused: (E, L) capacity open to requests, Gbit/s; 0 on failed links.
+        residual_capacity: (E, L) capacity open to requests, Gbit/s; 0 on failed links.
         is_first: whether this is the first round, which has no requests to grant.
         is_last: whether this is the last round, which makes no new requests.
         flows: (P, L) Gbit/s (written).
@@ -429,7 +429,7 @@ def project_round(
     # (max_slots, L) per trie node of a source: largest load ratio and smallest unused capacity on
     # the path to it; flow and request of the path that ends there.
     path_ratio = np.zeros(max_slots * width)
-    path_unused = np.empty(max_slots * width)
+    path_residual_capacity = np.empty(max_slots * width)
     flow = np.empty(max_slots * width)
     requested_flow = np.empty(max_slots * width)
     ones = fill(1.0, lanes)
@@ -437,7 +437,7 @@ def project_round(
     tiny = fill(_MIN_CAPACITY, lanes)
     unlimited = fill(_UNLIMITED, lanes)
     value_sum = zero
-    store(path_unused, 0, unlimited)
+    store(path_residual_capacity, 0, unlimited)
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
@@ -451,12 +451,12 @@ def project_round(
                 larger(load(path_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
             )
             # where_above(a, b, b, a) is min(a, b).
-            upstream_unused = load(path_unused, parent_row, lanes)
-            link_unused = load(unused, e, lanes)
+            upstream_residual = load(path_residual_capacity, parent_row, lanes)
+            link_residual = load(residual_capacity, e, lanes)
             store(
-                path_unused,
+                path_residual_capacity,
                 i + 1,
-                where_above(upstream_unused, link_unused, link_unused, upstream_unused),
+                where_above(upstream_residual, link_residual, link_residual, upstream_residual),
             )
         flow[: (num_nodes + 1) * width] = 0
         requested_flow[: (num_nodes + 1) * width] = 0
@@ -464,7 +464,7 @@ def project_round(
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             # Scale the flows down, or grant the requests; sum the unused capacities of the paths.
             carried = zero
-            demand_unused = zero
+            demand_residual = zero
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 divisor = larger(load(path_ratio, node, lanes), ones)
@@ -476,13 +476,13 @@ def project_round(
                 store(flows, k, path_flow)
                 store(flow, node, path_flow)
                 carried = carried + path_flow
-                available = load(path_unused, node, lanes)
+                available = load(path_residual_capacity, node, lanes)
                 if has_caps:
                     remaining_cap = larger(
                         load(cap, k, lanes) * load(demand, d, lanes) - path_flow, zero
                     )
                     available = where_above(available, remaining_cap, remaining_cap, available)
-                demand_unused = demand_unused + available
+                demand_residual = demand_residual + available
             # Value of the carried rate: under value steps converted to Gbit/s of the first step.
             valued_flow = carried
             if has_steps:
@@ -500,10 +500,10 @@ def project_round(
             # Request unserved demand in proportion to unused capacity.
             if not is_last:
                 unserved = larger(load(demand, d, lanes) - carried, zero)
-                share = unserved / larger(demand_unused, tiny)
+                share = unserved / larger(demand_residual, tiny)
                 for k in range(p, p + scan.path_count[d]):
                     node = scan.end_node[k]
-                    available = load(path_unused, node, lanes)
+                    available = load(path_residual_capacity, node, lanes)
                     if has_caps:
                         remaining_cap = larger(
                             load(cap, k, lanes) * load(demand, d, lanes) - load(flows, k, lanes),

@@ -258,33 +258,35 @@ class PathPasses:
         self._carries_all = carries_all
         self._arrays = arrays
         self.incumbent_buffer = incumbent_buffer
-        self._curve = curve
+        self._utility = curve
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         # Numbers of lanes L, blocks of sources, and demands D.
-        width = len(lanes)
+        num_lanes = len(lanes)
         blocks = len(self._block_ptr) - 1
         demands = len(packed.scan.path_count)
-        self._operations = operations(packed, width)
+        self._operations_per_pass = operations(packed, num_lanes)
         self._num_links = packed.num_links
-        self._num_entries = packed.num_paths * width
+        self._num_splits = packed.num_paths * num_lanes
         self._dtype = dtype
         # (blocks, E * L) loads of the flows and of the requests, Gbit/s; (blocks, L) sums over
         # demands.
-        self._block_loads, self._block_requested = np.zeros((2, blocks, self._num_links * width))
-        self._block_sums = np.zeros((blocks, width))
+        self._block_loads, self._block_requested = np.zeros(
+            (2, blocks, self._num_links * num_lanes)
+        )
+        self._block_sums = np.zeros((blocks, num_lanes))
         # (D, L) demands with a live path, Gbit/s, and the same in the type of the iteration.
-        self._live_demand = arrays("live_demand", demands * width, np.float64)
+        self._live_demand = arrays("live_demand", demands * num_lanes, np.float64)
         self._demands = DemandRows(
-            demand=arrays("demand", demands * width, dtype),
-            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * width, dtype),
+            demand=arrays("demand", demands * num_lanes, dtype),
+            inverse_capacity_sum=arrays("inverse_capacity_sum", demands * num_lanes, dtype),
         )
         self._iteration_value = demand_value.astype(dtype)
         # (P, L) splits; for the projection, flows and requested additional flows, Gbit/s.
-        self._primal = Primal(*(arrays(name, self._num_entries, dtype) for name in Primal._fields))
-        self._requests = arrays("requests", self._num_entries, np.float64)
+        self._primal = Primal(*(arrays(name, self._num_splits, dtype) for name in Primal._fields))
+        self._requests = arrays("requests", self._num_splits, np.float64)
         # Flows of the last check: the buffer that does not hold the incumbent.
         self._flows = arrays(
-            "flows1" if incumbent_buffer == 0 else "flows0", self._num_entries, np.float64
+            "flows1" if incumbent_buffer == 0 else "flows0", self._num_splits, np.float64
         )
         self._scratch: Scratch | None = None
         # Under a utility the step sizes change: (D, L) h at first, the largest sum of 1 / capacity
@@ -300,10 +302,10 @@ class PathPasses:
     def scratch(self) -> Scratch:
         """Return the work arrays of an iteration, which the first call allocates."""
         if self._scratch is None:
-            width = len(self._lanes)
+            num_lanes = len(self._lanes)
             blocks = len(self._block_ptr) - 1
             real = self._dtype
-            self._scratch = make_scratch(self._num_links, blocks, width, real)
+            self._scratch = make_scratch(self._num_links, blocks, num_lanes, real)
         return self._scratch
 
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
@@ -312,14 +314,14 @@ class PathPasses:
         # The range of blocks is empty, so that the values of the (E * L,) arrays do not matter.
         # The two flags: a first and last round.
         zeros = program.inverse_capacity
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.project_round(
                 self._scan,
                 self._block_ptr[:1],
                 self._max_slots,
                 self._live_demand,
                 self._value,
-                self._curve,
+                self._utility,
                 zeros,
                 zeros,
                 True,
@@ -339,19 +341,19 @@ class PathPasses:
             inverse_capacity: (E * L,) 1 / capacity, 1/(Gbit/s); 0 for a failed link.
             cost: (E * L,) link costs, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         """
-        width = len(self._lanes)
+        num_lanes = len(self._lanes)
         blocks = len(self._block_ptr) - 1
-        demands = len(self._live_demand) // width
+        demands = len(self._live_demand) // num_lanes
         # The kernel reads each demand before it writes the live demand to the same array.
         out = certificates.Measurements(
-            inverse_capacity_sum=np.empty(demands * width),
+            inverse_capacity_sum=np.empty(demands * num_lanes),
             live_demand=self._live_demand,
-            full_load=np.zeros((blocks, self._num_links * width)),
-            trial_load=np.zeros((blocks, self._num_links * width)),
-            demand_value_sum=np.zeros((blocks, width)),
+            full_load=np.zeros((blocks, self._num_links * num_lanes)),
+            trial_load=np.zeros((blocks, self._num_links * num_lanes)),
+            demand_value_sum=np.zeros((blocks, num_lanes)),
         )
         # Constants by block of sources.
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.measure(
                 self._scan,
                 self._block_ptr,
@@ -360,7 +362,7 @@ class PathPasses:
                 inverse_capacity,
                 cost,
                 self._value,
-                self._curve,
+                self._utility,
                 self._carries_all,
                 out,
                 self._lanes,
@@ -368,7 +370,7 @@ class PathPasses:
         # Demands and step sizes in the type of the iteration, and sums over the blocks and demands.
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
-        rates = self._live_demand.reshape(-1, width)
+        rates = self._live_demand.reshape(-1, num_lanes)
         h = out.inverse_capacity_sum.reshape(demands, -1)
         return ProgramSums(
             out.full_load.sum(0),
@@ -383,7 +385,7 @@ class PathPasses:
 
         Negative, infinite and NaN entries become 0.
         """
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
     def respond(
@@ -412,7 +414,7 @@ class PathPasses:
             prices; of length 0 if not ``is_summing``.
         """
         scan = self._scan
-        width = len(self._lanes)
+        num_lanes = len(self._lanes)
         # (blocks, 2 E): load and elasticity of each link, side by side.
         sums = np.zeros(
             (len(self._block_ptr) - 1, 2 * self._num_links if is_summing else 0), np.float32
@@ -423,7 +425,7 @@ class PathPasses:
         )
         # Where all demand must be carried, its value is 0 and it may not be rejected.  The tuple
         # (0, 0) stands for two SIMD lanes, load and elasticity.
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             sample.respond(
                 scan,
                 self._block_ptr,
@@ -431,7 +433,7 @@ class PathPasses:
                 int(max_shares),
                 price_plus_cost,
                 one_step(np.zeros(1)) if self._carries_all else self._value,
-                self._curve,
+                self._utility,
                 np.float32(sharpness),
                 not self._carries_all,
                 fixed_demands,
@@ -441,7 +443,7 @@ class PathPasses:
                 self._primal.stepped,
                 sums,
                 lane,
-                width,
+                num_lanes,
                 (0, 0),
             )
         total = sums.astype(np.float64).sum(0)
@@ -469,10 +471,10 @@ class PathPasses:
             control: (L,) primal weight and restart state of each matrix (written).
         """
         num_done = 0
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             # At least one call: without iterations it compiles the kernels.
             while True:
-                if self._curve is not None and control.restart_due.any():
+                if self._utility is not None and control.restart_due.any():
                     self._update_share_scale(program, control.restart_due)
                 num_done += kernels.iterate(
                     num_iterations - num_done,
@@ -482,7 +484,7 @@ class PathPasses:
                     program,
                     self._demands,
                     self._iteration_value,
-                    self._curve,
+                    self._utility,
                     self._primal,
                     dual,
                     control,
@@ -492,7 +494,7 @@ class PathPasses:
                 if num_done >= num_iterations:
                     return
 
-    def _update_share_scale(self, program: ScaledProgram, restarts: FloatArray) -> None:
+    def _update_share_scale(self, program: ScaledProgram, restart_due: FloatArray) -> None:
         """Scale the step sizes of the matrices that restart by the served shares of their demands.
 
         A demand's step size is inversely proportional to h, in the first iteration h_1, the largest
@@ -502,7 +504,7 @@ class PathPasses:
 
         Args:
             program: scaled program (``full_path_utilisation``, m, is written).
-            restarts: (L,) above 0 for the matrices that restart.
+            restart_due: (L,) above 0 for the matrices that restart.
         """
         h = self._demands.inverse_capacity_sum
         # First restart: r = 1, and h is h_1.
@@ -516,15 +518,15 @@ class PathPasses:
             self._primal.current,
             self._live_demand,
             self._initial_inverse_capacity_sum,
-            restarts,
+            restart_due,
             self._share_scale,
             h,
             self._block_loads,
             self._lanes,
         )
         # m of each link.
-        load = self._block_loads.sum(0) * program.inverse_capacity
-        program.full_path_utilisation[:] = np.where(load > 0, load, NO_UTILISATION)
+        utilisation = self._block_loads.sum(0) * program.inverse_capacity
+        program.full_path_utilisation[:] = np.where(utilisation > 0, utilisation, NO_UTILISATION)
 
     def step(
         self,
@@ -553,14 +555,14 @@ class PathPasses:
         """
         memory = self.scratch()
         scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             kernels.step(
                 self._scan,
                 self._block_ptr,
                 self._max_slots,
                 self._demands,
                 self._iteration_value,
-                self._curve,
+                self._utility,
                 self._primal,
                 scratch,
                 inverse_scale,
@@ -587,14 +589,14 @@ class PathPasses:
         Returns:
             (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.
         """
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.certify(
                 self._scan,
                 self._block_ptr,
                 self._max_slots,
                 self._live_demand,
                 self._value,
-                self._curve,
+                self._utility,
                 price_plus_cost,
                 self._carries_all,
                 is_repairing,
@@ -622,14 +624,14 @@ class PathPasses:
             (E * L,) loads and (E * L,) requested loads, Gbit/s, and (L,) value of the flows without
             link costs.
         """
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.project_round(
                 self._scan,
                 self._block_ptr,
                 self._max_slots,
                 self._live_demand,
                 self._value,
-                self._curve,
+                self._utility,
                 load_ratio,
                 unused,
                 is_first,
@@ -649,23 +651,21 @@ class PathPasses:
         Args:
             lanes: indices of the matrices.
         """
-        width = len(self._lanes)
+        num_lanes = len(self._lanes)
         # All matrices: swap the buffers instead of copying.
         if self.incumbent_buffer < 0 or len(lanes) == self._batch:
             self.incumbent_buffer = 0 if self.incumbent_buffer != 0 else 1
             self._flows = self._arrays(
-                f"flows{1 - self.incumbent_buffer}", self._num_entries, np.float64
+                f"flows{1 - self.incumbent_buffer}", self._num_splits, np.float64
             )
             return
-        best = self._arrays(f"flows{self.incumbent_buffer}", self._num_entries, np.float64)
+        best = self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64)
         for lane in lanes:
-            best[lane::width] = self._flows[lane::width]
+            best[lane::num_lanes] = self._flows[lane::num_lanes]
 
     def recall(self) -> FloatArray:
         """Reload the incumbent flows; return their (E * L,) loads, Gbit/s."""
-        self._flows[:] = self._arrays(
-            f"flows{self.incumbent_buffer}", self._num_entries, np.float64
-        )
+        self._flows[:] = self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64)
         # A round of the projection at load ratios of 0 changes no flow and sums the loads.
         zeros = np.zeros(self._num_links * len(self._lanes))
         return self.project_round(zeros, zeros, is_first=True, is_last=True)[0]
@@ -680,7 +680,7 @@ class PathPasses:
             raise RuntimeError("best_splits(): no incumbent flows; call keep() first")
         demand = self._live_demand.reshape(-1, len(self._lanes)).T[: self._batch]
         return self._unpacked_splits(
-            self._arrays(f"flows{self.incumbent_buffer}", self._num_entries, np.float64),
+            self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64),
             np.ascontiguousarray(demand),
         )
 
@@ -696,7 +696,7 @@ class PathPasses:
             demand: (B, D) Gbit/s, the divisor of flows; (B, 0) for splits.
         """
         splits = np.empty((self._batch, len(self._scan.path_count), self._num_paths))
-        with threads_for(self._operations):
+        with threads_for(self._operations_per_pass):
             certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
         return splits
 

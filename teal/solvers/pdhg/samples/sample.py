@@ -322,7 +322,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     out,
     sums,
     lane,
-    width,
+    num_lanes,
     pair,
 ):
     """Compute the softmax splits of the demands of one block of sources at given link prices.
@@ -355,7 +355,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         sums: (blocks, 2 * E) load in Gbit/s and elasticity of each link, side by side (row
             ``block`` is written); (blocks, 0) for neither.
         lane: index of the matrix among the interleaved matrices.
-        width: number of interleaved matrices.
+        num_lanes: number of interleaved matrices.
         pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
     is_summing = sums.shape[1] > 0
@@ -427,10 +427,10 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             # Fixed demands keep their splits and do not respond to prices.
             if next_fixed < fixed_ptr[s + 1] and fixed_demands[next_fixed] == d:
                 for k in range(num_paths):
-                    out[(path + k) * width + lane] = fixed_splits[next_fixed, k]
+                    out[(path + k) * num_lanes + lane] = fixed_splits[next_fixed, k]
                     if is_summing:
                         node_flow[2 * np.int64(scan.end_node[path + k])] = (
-                            demand[d * width + lane] * fixed_splits[next_fixed, k]
+                            demand[d * num_lanes + lane] * fixed_splits[next_fixed, k]
                         )
                 next_fixed += 1
             else:
@@ -448,7 +448,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                     # most 1.
                     value = demand_value.first[d if len(demand_value.first) > 1 else 0]
                     price = value - max_exponents[d - scan.demand_ptr[s]] / sharpness
-                    full_share_value = max(curve.full_share_value[d * width + lane], 1e-300)
+                    full_share_value = max(curve.full_share_value[d * num_lanes + lane], 1e-300)
                     if price > full_share_value:
                         ratio = full_share_value / price
                         alpha = curve.alpha[0]
@@ -463,7 +463,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                     inverse_square_sum = np.float32(0)
                     step_start = np.float32(0)
                     for c in range(num_steps):
-                        step_end = np.float32(demand_value.end[(d * num_steps + c) * width + lane])
+                        step_end = np.float32(
+                            demand_value.end[(d * num_steps + c) * num_lanes + lane]
+                        )
                         step_inverse_sum = np.float32(1) / max(
                             weight[offset + c] + total, np.float32(1e-30)
                         )
@@ -474,11 +476,11 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                         )
                         step_start = step_end
                 # Split of each path: w = softmax term / normaliser.  Elasticity: q rate (w - w^2).
-                rate = np.float32(demand[d * width + lane])
+                rate = np.float32(demand[d * num_lanes + lane])
                 for k in range(num_paths):
                     softmax_term = weight[offset + num_steps + k]
                     path_share = softmax_term * inverse_sum
-                    out[(path + k) * width + lane] = path_share
+                    out[(path + k) * num_lanes + lane] = path_share
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
                         node_flow[node] = rate * path_share
@@ -530,7 +532,7 @@ def respond(
     out: AnyArray,
     sums: Float32Array,
     lane: int,
-    width: int,
+    num_lanes: int,
     pair: tuple[int, int],
 ) -> None:
     """Write the response of all demands of one matrix to its link prices into that matrix's lane.
@@ -565,7 +567,7 @@ def respond(
         sums: (blocks, 2 * E) load (Gbit/s) and elasticity of each link, side by side, summed over
             the sources of each block (written); (blocks, 0) for neither.
         lane: index of this matrix among the interleaved matrices.
-        width: number of interleaved matrices.
+        num_lanes: number of interleaved matrices.
         pair: a tuple of length 2, so that load and elasticity are added as two SIMD lanes.
     """
     for block in range(begin, end):
@@ -587,6 +589,6 @@ def respond(
             out,
             sums,
             lane,
-            width,
+            num_lanes,
             pair,
         )

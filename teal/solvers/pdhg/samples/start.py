@@ -76,9 +76,11 @@ class SampledStart:
         self._size = first_size(problem.paths, gap)
         # A model replaces iterations where its accuracy suffices and the sample is not tiny, and
         # under the objectives that it supports: demand may be rejected, and values are linear.
-        is_useful = gap >= _MIN_STARTER_GAP and self._size >= _MIN_STARTER_SHARE * self._num_demands
-        may_start = not problem.demand_set.carries_all and problem.utility is None
-        self._starter = starter if is_useful and may_start else None
+        starter_saves_time = (
+            gap >= _MIN_STARTER_GAP and self._size >= _MIN_STARTER_SHARE * self._num_demands
+        )
+        starter_is_applicable = not problem.demand_set.carries_all and problem.utility is None
+        self._starter = starter if starter_saves_time and starter_is_applicable else None
         self._answers: list[sample.SampleAnswer] = []
 
     @property

@@ -64,34 +64,34 @@ class DroppedFlowEngine(PlainEngine):
         # Demand of each scenario: (S, D) and its sum (S,), Gbit/s.
         problem = problem.to(torch.float64)
         DenseEngine.__init__(self, problem, torch.ones(1, 1))
-        self._limits = torch.from_numpy(limits)
-        self._routable = problem.routable_demand
-        self._volume = self._routable.sum(1)
+        self._max_weights = torch.from_numpy(limits)
+        self._routable_demand = problem.routable_demand
+        self._total_demand = self._routable_demand.sum(1)
         mask = problem.path_mask[:1]
-        demand = self._routable
+        demand = self._routable_demand
         # Inverse step sizes: sums of the magnitudes of a variable's coefficients.  For the splits,
         # (1, D, 1), they are equal for all paths of a demand, so that the prox is the Euclidean
         # projection.
         # A split has one coefficient of a y for each link of its path, and one of q.
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))
-        limited_demand = (self._limits @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
-        self._path_size = (
+        limited_demand = (self._max_weights @ demand)[None, :, None].clamp(min=_MIN_DIVISOR)
+        self._inverse_primal_step = (
             limited_demand * torch.where(mask, hops + 1, 0).amax(-1, keepdim=True)
         ).clamp(min=_MIN_DIVISOR)
         # For y and q, (S, E + 1): the same sums, divided by the limit of the scenario.
-        full_path_load = problem.with_demand(demand).loads(
+        coefficient_sum_y = problem.with_demand(demand).loads(
             mask.to(demand).expand(problem.batch, -1, -1)
         )
-        shed_size = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
-        self._row_size = (torch.cat([full_path_load, shed_size], 1) / self._limits[:, None]).clamp(
-            min=_MIN_DIVISOR
-        )
+        coefficient_sum_q = (demand * mask[0].sum(-1)).sum(1, keepdim=True)
+        self._inverse_dual_step = (
+            torch.cat([coefficient_sum_y, coefficient_sum_q], 1) / self._max_weights[:, None]
+        ).clamp(min=_MIN_DIVISOR)
         # A link that can carry all its paths at once has a price of 0.
-        self._is_priced = (problem.capacity > 0) & (full_path_load > problem.capacity)
+        self._is_priced = (problem.capacity > 0) & (coefficient_sum_y > problem.capacity)
         # First iterate: zero flow and prices, or the warm start made feasible.
         splits = torch.zeros_like(problem.even_splits[:1])
         prices = torch.zeros_like(problem.capacity)
-        weights = self._limits / self._limits.sum()
+        weights = self._max_weights / self._max_weights.sum()
         if state is not None:
             positive = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
             splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
@@ -102,7 +102,7 @@ class DroppedFlowEngine(PlainEngine):
         start = Point(
             splits,
             self._feasible(
-                torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)
+                torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._inverse_dual_step)
             ),
         )
         self._init_iterates(start, torch.ones(1, dtype=torch.float64))
@@ -121,7 +121,7 @@ class DroppedFlowEngine(PlainEngine):
         """
         dual = dual.contiguous().clone()
         dual[:, :-1] = torch.where(self._is_priced, dual[:, :-1], 0)
-        project_prices(dual.numpy(), step.contiguous().numpy(), self._limits.numpy())
+        project_prices(dual.numpy(), step.contiguous().numpy(), self._max_weights.numpy())
         return dual.view(1, -1)
 
     def _prices_and_weights(self, dual: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,9 @@ class DroppedFlowEngine(PlainEngine):
             weights: (S,) q.
         """
         path_price = self._exact.ops.path_sum(prices)
-        return torch.einsum("sd,sdk->dk", self._routable, weights[:, None, None] - path_price)[None]
+        return torch.einsum(
+            "sd,sdk->dk", self._routable_demand, weights[:, None, None] - path_price
+        )[None]
 
     def _excess(self, splits: Tensor) -> Tensor:
         """Return (1, S (E + 1)) the gradient of the dual variables: load - c of each link, and shed
@@ -161,13 +163,13 @@ class DroppedFlowEngine(PlainEngine):
         weight = float(primal_weight)
         # Primal step and projection onto {x >= 0, sum <= 1}.
         unprojected = point.splits + self._profit(*self._prices_and_weights(point.dual)) / (
-            weight * self._path_size
+            weight * self._inverse_primal_step
         )
         splits = project_splits(
             unprojected, self._exact.path_mask[:1], carries_all=False, slope=None
         )
         # Dual step at the extrapolated splits.
-        step = weight / self._row_size
+        step = weight / self._inverse_dual_step
         dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(
             step
         )
@@ -180,8 +182,12 @@ class DroppedFlowEngine(PlainEngine):
         split_change = a.splits - b.splits
         dual_change = a.dual - b.dual
         coupling = (dual_change * (self._excess(a.splits) - self._excess(b.splits))).sum(1)
-        primal = (self._path_size * split_change.square()).sum((1, 2))
-        return primal, (self._row_size.view(1, -1) * dual_change.square()).sum(1), 2 * coupling
+        primal = (self._inverse_primal_step * split_change.square()).sum((1, 2))
+        return (
+            primal,
+            (self._inverse_dual_step.view(1, -1) * dual_change.square()).sum(1),
+            2 * coupling,
+        )
 
     def _bound(self, dual: Tensor) -> Tensor:
         """Return (1,) the dual bound of prices y and scenario weights q, made feasible by division.
@@ -196,7 +202,7 @@ class DroppedFlowEngine(PlainEngine):
         prices, weights = self._prices_and_weights(dual)
         # Rounding of the projection may leave a price above its weight.
         weights = weights.maximum(prices.amax(1))
-        divisor = max(1.0, float(weights.sum()), float((weights / self._limits).max()))
+        divisor = max(1.0, float(weights.sum()), float((weights / self._max_weights).max()))
         # Demands' part: the best path's profit, at least 0.
         profit = (
             torch.where(self._exact.path_mask[0], self._profit(prices, weights)[0], 0)
@@ -204,7 +210,7 @@ class DroppedFlowEngine(PlainEngine):
             .clamp(min=0)
             .sum()
         )
-        constant = (weights * self._volume).sum() - (prices * self._exact.capacity).sum()
+        constant = (weights * self._total_demand).sum() - (prices * self._exact.capacity).sum()
         return ((constant - profit) / divisor)[None]
 
     @override
@@ -214,7 +220,7 @@ class DroppedFlowEngine(PlainEngine):
     @override
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
         self._checked_splits = self._stepped.splits
-        return tail_mean(dropped_flow(self._exact, self._checked_splits), self._limits)[
+        return tail_mean(dropped_flow(self._exact, self._checked_splits), self._max_weights)[
             None
         ], self.certify()
 
@@ -289,20 +295,20 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
         # Bracket the multiplier t, then bisect: the sum of q decreases in t.
         low = -1.0
         high = 1.0
-        while _scenario_weights(low, dual, step, limits, weights) < 1 and low > -1e300:
+        while _weight_sum(low, dual, step, limits, weights) < 1 and low > -1e300:
             low *= 4
-        while _scenario_weights(high, dual, step, limits, weights) > 1 and high < 1e300:
+        while _weight_sum(high, dual, step, limits, weights) > 1 and high < 1e300:
             high *= 4
         for _ in range(_MAX_BISECTIONS):
             middle = (low + high) / 2
             if not low < middle < high:
                 break
-            if _scenario_weights(middle, dual, step, limits, weights) > 1:
+            if _weight_sum(middle, dual, step, limits, weights) > 1:
                 low = middle
             else:
                 high = middle
         # Write q at the multiplier found: high, where the sum is at most 1.
-        _scenario_weights(high, dual, step, limits, weights)
+        _weight_sum(high, dual, step, limits, weights)
     # Clamp y to [0, q].
     for s in range(num_scenarios):
         for e in range(num_links):
@@ -311,7 +317,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
 
 
 @inner_kernel
-def _scenario_weights(
+def _weight_sum(
     t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray
 ) -> float:
     """Compute the weight q of each scenario for a multiplier t of their sum; return the sum of q.

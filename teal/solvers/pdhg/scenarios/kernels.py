@@ -25,7 +25,7 @@ from teal.solvers.pdhg.fused.simplex import Lanes, limited_simplex, simplex_shif
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
 
 
-class ScenarioRows(NamedTuple):
+class ScenarioDemands(NamedTuple):
     """Demands of all scenarios.
 
     D demands, P paths, scenarios in G groups of L lanes.
@@ -107,7 +107,7 @@ def step(
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
-    rows: ScenarioRows,
+    rows: ScenarioDemands,
     current: FloatArray,
     anchor: FloatArray,
     stepped: FloatArray,
@@ -234,7 +234,7 @@ def certify(
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
-    rows: ScenarioRows,
+    rows: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
     loads: FloatArray,
@@ -313,7 +313,7 @@ def respond(
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
-    rows: ScenarioRows,
+    rows: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
     sharpness: float,

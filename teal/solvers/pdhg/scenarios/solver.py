@@ -91,8 +91,8 @@ class ScenarioPasses:
         self._current, self._anchor, self._stepped, self._best = np.zeros((4, packed.num_paths))
         # Results of the passes for each block of sources: link loads in Gbit/s; profit and squared
         # distances to z and z_0; demands' part of the dual bound.
-        self._loads = np.zeros((num_blocks, groups, self._row_size))
-        self._sums = np.zeros((num_blocks, 3))
+        self._block_loads = np.zeros((num_blocks, groups, self._row_size))
+        self._block_sums = np.zeros((num_blocks, 3))
         self._profits = np.zeros(num_blocks)
         self._scratch = make_scratch(groups * self._row_size, 1, 1, np.float64)
         self._has_incumbent = False
@@ -163,7 +163,7 @@ class ScenarioPasses:
         # Regroup the demands from (G, D * L) to (D * G * L,).
         inverse_capacity_sum = h_rows[::width].copy()
         total_demand = rate.reshape(groups, num_demands, width).sum((0, 2))
-        self._demand_rows = scenario_kernels.ScenarioRows(
+        self._demand_rows = scenario_kernels.ScenarioDemands(
             rate=np.ascontiguousarray(
                 rate.reshape(groups, num_demands, width).transpose(1, 0, 2)
             ).reshape(-1),
@@ -257,8 +257,8 @@ class ScenarioPasses:
         for _ in range(num_iterations):
             is_restarting = kernels.begin_iteration(program, dual, control, scratch, 1)
             self._step(self._block_ptr, is_restarting=is_restarting)
-            scratch.block_load[0] = self._loads.sum(0).reshape(-1)
-            scratch.block_sums[0] = self._sums.sum(0)
+            scratch.block_load[0] = self._block_loads.sum(0).reshape(-1)
+            scratch.block_sums[0] = self._block_sums.sum(0)
             scenario_kernels.end_iteration(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
@@ -284,8 +284,8 @@ class ScenarioPasses:
                 scratch.halpern,
                 scratch.inverse_weight[0],
                 is_restarting,
-                self._loads,
-                self._sums,
+                self._block_loads,
+                self._block_sums,
                 self._lanes,
             )
 
@@ -311,11 +311,11 @@ class ScenarioPasses:
                 self._demand_rows,
                 self._stepped,
                 price_plus_cost.reshape(self._groups, -1),
-                self._loads,
+                self._block_loads,
                 self._profits,
                 self._lanes,
             )
-        return self._loads.sum(0).reshape(-1), self._profits.sum(keepdims=True)
+        return self._block_loads.sum(0).reshape(-1), self._profits.sum(keepdims=True)
 
     def project_round(
         self, load_ratio: FloatArray, unused: FloatArray, *, is_first: bool, is_last: bool

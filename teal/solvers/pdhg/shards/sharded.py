@@ -120,9 +120,9 @@ class ShardedProblem:
             if self.objective.rules.needs_weight
             else self.objective.demand_value(None, 1)
         )
-        # Divide the demands into shards of whole sources; _first holds the first demand of each.
+        # Divide the demands into shards of whole sources; _first_demand holds the first demand of each.
         parts = divide(pairs, num_shards)
-        self._first = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
+        self._first_demand = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
         shards = [
             ShardDemands(
                 part.start,
@@ -138,7 +138,7 @@ class ShardedProblem:
         self.backend: ShardBackend = (
             backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
         )
-        self.network = self._network(capacity)
+        self.network = self._problem_without_demands(capacity)
 
     def __enter__(self) -> ShardedProblem:
         return self
@@ -155,7 +155,7 @@ class ShardedProblem:
         """Number of shards into which the demands are divided."""
         return self.backend.num_shards
 
-    def _network(self, capacity: FloatArray | None) -> Problem:
+    def _problem_without_demands(self, capacity: FloatArray | None) -> Problem:
         """Create the program without demands, at ``capacity`` (E,) or the topology's capacities."""
         no_indices = np.zeros(0, np.int32)
         # Paths of no demand, in an empty trie.
@@ -188,10 +188,12 @@ class ShardedProblem:
         """
         demands, probability = sample.draw_demands(self._demand, size, row)
         # Indices of the drawn demands within each shard.
-        ends = np.searchsorted(demands, self._first)
+        ends = np.searchsorted(demands, self._first_demand)
         shard_demands = [
             demands[begin:end] - first
-            for (begin, end), first in zip(itertools.pairwise(ends), self._first, strict=False)
+            for (begin, end), first in zip(
+                itertools.pairwise(ends), self._first_demand, strict=False
+            )
         ]
         paths = path_subset.joined(self.backend.subsets(shard_demands))
         value = torch.from_numpy(
@@ -224,7 +226,7 @@ class ShardedProblem:
         self.backend.total("clear")
         # Engine over the shards, started from samples of all demands.
         passes = ShardPasses(
-            self.backend, self._first, self.topology.num_links, self._search.num_paths
+            self.backend, self._first_demand, self.topology.num_links, self._search.num_paths
         )
         engine = FusedEngine(self.network, None, torch.float32, passes)
         # No model solves the samples.
