@@ -185,13 +185,12 @@ def write_tables(out: Path) -> None:
         for rows in by_network(read_csv(out / study / "results.csv", Row)).values():
             matrices = len({row.index for row in rows})
             for summary in summaries_of(rows):
-                # OFFLINE: neither matrix nor network is changed.
                 if summary["protocol"] == Protocol.OFFLINE.value:
                     nominal_rows.append((study, matrices, *(summary[column] for column in COLUMNS)))
                 else:
-                    measure = f"{summary['protocol']} {summary['measure']}"
+                    level = f"{summary['protocol']} {summary['level']}"
                     changed_rows.append(
-                        (study, summary["scheme"], measure, summary["satisfied_demand"])
+                        (study, summary["scheme"], level, summary["satisfied_demand"])
                     )
     for name, table in (("results.csv", nominal_rows), ("results-changed.csv", changed_rows)):
         with (out / name).open("w", newline="", encoding="utf-8") as stream:

@@ -67,7 +67,8 @@ def options_of(options_class: Callable[..., _Options], settings: dict[str, Any])
     """Build the options of a function from keyword arguments, after checking and converting them.
 
     Args:
-        options_class: dataclass of the options; those in its ``TRAFFIC_OPTIONS`` may be traffic matrices.
+        options_class: dataclass of the options; those in its ``TRAFFIC_OPTIONS`` may be traffic
+            matrices.
         settings: values by name.
 
     Raises:

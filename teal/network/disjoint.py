@@ -198,8 +198,8 @@ def _bidirectional_search(
     search.visited[1, target] = visit_stamp
     search.queue[0, 0] = source
     search.queue[1, 0] = target
-    # The frontiers are queue[0, begin0:end0] and queue[1, begin1:end1].  ZERO, not 0: for a literal
-    # Numba would compile _expand_level once more.
+    # The frontiers are queue[0, source_begin:source_end] and queue[1, target_begin:target_end].
+    # ZERO, not 0: for a literal Numba would compile _expand_level once more.
     source_begin = ZERO
     source_end = ZERO + 1
     target_begin = ZERO

@@ -422,7 +422,7 @@ def _fill_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         num_paths: K.
     """
     further = path_links_of(more)
-    # (D, K') index of each further path in ``links``, -1 where there is none.
+    # (D, K') index of each path in ``further``, -1 where there is none.
     path_index = np.full(more.mask.shape, -1, dtype=np.int64)
     path_index.reshape(-1)[further.slot] = np.arange(len(further.slot))
     hops = np.diff(further.link_ptr)
@@ -432,13 +432,13 @@ def _fill_up(paths: PathSet, more: PathSet, num_paths: int) -> PathSet:
         added = np.flatnonzero(is_incomplete & (path_index[:, k] >= 0))
         if not len(added):
             continue
-        # CSR pointer (D + 1,) of the added paths' links: demand d adds a path of length[d] links.
+        # CSR pointer (D + 1,) of the added paths: demand d adds a path of added_hops[d] links.
         added_paths = path_index[added, k]
         added_hops = np.zeros(paths.num_demands, dtype=np.int64)
         added_hops[added] = hops[added_paths]
         ptr = np.concatenate([[0], np.cumsum(added_hops)])
-        # Positions of the added paths' links in ``links.link``, path by path; ``links`` stores the
-        # links of a path from the last to the first.
+        # Positions of the added paths' links in ``further.link``, path by path; ``further`` stores
+        # the links of a path from the last to the first.
         last = np.repeat(further.link_ptr[added_paths + 1] - 1 + ptr[added], hops[added_paths])
         entries = last - np.arange(ptr[-1])
         paths = with_more_paths(paths, ptr, further.link[entries].astype(np.int32))

@@ -579,7 +579,7 @@ def _pass_over_block(
         for b in range(batch):
             state = results.state[b]
             shares = results.share[b]
-            # Compute states and actions; ``min_capacity_or_max_excess`` holds capacities or excess utilisation.
+            # Compute states and actions.
             if is_encoder:
                 _encode(
                     first_node,

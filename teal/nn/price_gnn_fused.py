@@ -53,8 +53,8 @@ class Parameters(NamedTuple):
     Matrices are flat, (inputs, outputs) row by row.
 
     Attributes:
-        feature_weight: (F 3 H,) features to the reset gate, update gate and candidate of the GRU cell.
-        memory_weight: (H 3 H,) memory to the reset gate, update gate and candidate of the GRU cell.
+        feature_weight: (F 3 H,) features to reset gate, update gate and candidate of the GRU cell.
+        memory_weight: (H 3 H,) memory to reset gate, update gate and candidate of the GRU cell.
         feature_bias: (3 H,) bias of the product with ``feature_weight``.
         memory_bias: (3 H,) bias of the product with ``memory_weight``.
         inner: ((H + F) H,) weights of the perceptron's hidden layer; the rows of the memory come

@@ -133,11 +133,11 @@ def _segment_max(
         begin, end: range of destinations.
         head: (E,) node where each link ends.
         dags: DAGs towards all destinations: the reachable nodes ``order[target]``, nearest first;
-            arcs of the i-th of them are links
-            ``arc[target, arc_start[target, row]:arc_start[target, row + 1]]``.
+            arcs of the one at a position are links
+            ``arc[target, arc_start[target, position]:arc_start[target, position + 1]]``.
         link_value: (L, E) L rows of link values.
-        max_value: (L, N, N) maximum, destination first (written); minus infinity at the destination,
-            infinite without a path.
+        max_value: (L, N, N) maximum, destination first (written); minus infinity at the
+            destination, infinite without a path.
         max_link: (L, N, N) first link with that value (written); -1 for none.
     """
     for target in range(begin, end):
@@ -179,7 +179,7 @@ def _segment_load(
         head: (E,) node where each link ends.
         dags: DAGs towards all destinations.
         volume: (L, N, N) Gbit/s of L matrices, destination first.
-        load: (blocks, L, E) Gbit/s of each block (increased).
+        load: (num_blocks, L, E) Gbit/s of each block (increased).
     """
     num_blocks = len(load)
     num_nodes = volume.shape[1]

@@ -267,7 +267,7 @@ def together(
         raise InputError.invalid(
             new.name,
             "problem",
-            f"only one condition may change path variables; {column_changing[0]} does already",
+            f"only one condition may change path variables, and {column_changing[0]} does",
             "remove one of the two",
         )
     return tuple(sorted((*conditions, new), key=lambda condition: not condition.changes_columns))

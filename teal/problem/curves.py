@@ -278,7 +278,7 @@ def project_concave_box(
         point: (B, D, J) y.
         max_share: (B, D, J) largest share on each column.
         slope: (B, D, J) above 0.
-        utility_weight: (B, D, 1) c, at least 0; a demand with 0 gets the projection of y onto the box.
+        utility_weight: (B, D, 1) c, at least 0; where it is 0, y is projected onto the box.
         alpha: exponent of u.
     """
     tiny = torch.finfo(point.dtype).tiny

@@ -3,13 +3,13 @@
 The search visits the demands in turn, removes the flow of demand d, and installs the best neighbour
 of its table (one entry moved to another path), by the score
 
-    v . flow - relief * (sum of price[e] flow[e]),
+    v . flow - price_factor * (sum of price[e] flow[e]),
     flow as large as the demand and the residual capacities allow.
 
 The prices are dual prices of the program without tables, at a wide gap: the value of a Gbit/s on a
 link to other demands.  Exact dual prices are 0 on links that tables fill although the optimum does
-not, and give poorer tables (docs/learning.md).  With a relief of 0 no visit lowers the value;
-larger values reserve capacity for later demands.  ``price_factor`` decreases from round to round, and the
+not, and give poorer tables (docs/learning.md).  With a price factor of 0 no visit lowers the value;
+larger values reserve capacity for later demands.  The factor decreases from round to round, and the
 incumbent tables are stored; further searches restart from them with randomly perturbed prices.
 This is the greedy local search for unsplittable flow (reviewed by Kolliopoulos & Stein,
 "Approximation algorithms for single-source unsplittable flow", 2001), with prices instead of a
@@ -98,7 +98,7 @@ def _add_flow(tables, d, weight, link_sum, amount):
 def _score(tables, d, weight, table_size, link_share, price_factor):
     """Return the largest feasible rate of a demand under a table, and the score of the table.
 
-    rate = min(demand, min over links of residual / share) and score = rate (value - relief *
+    rate = min(demand, min over links of residual / share) and score = rate (value - price_factor *
     price), with the mean value and the mean price of the paths, weighted by their shares.
 
     Args:
@@ -138,7 +138,7 @@ def _score(tables, d, weight, table_size, link_share, price_factor):
 def _search(
     tables: _Tables, order: Int64Array, price_factors: FloatArray, table_size: int
 ) -> tuple[Int64Array, FloatArray]:
-    """Run a local search over the tables of all demands, one round for each relief.
+    """Run a local search over the tables of all demands, one round for each price factor.
 
     A round visits the demands in order, removes the flow of a demand, and installs its best table
     among the present one and all tables with one entry moved to another path.
@@ -146,8 +146,8 @@ def _search(
     Args:
         tables: the matrix and its tables (modified).
         order: (D,) demands in the order of their visits.
-        price_factors: (rounds,) factor on link prices in the score; larger ones reserve capacity for
-            other demands.
+        price_factors: (rounds,) factor on link prices in the score; larger ones reserve capacity
+            for other demands.
         table_size: number of entries of a demand's table.
 
     Returns:
@@ -205,7 +205,7 @@ def _search(
                         best_table[:] = trial_table
                     trial_table[i] += 1
                     trial_table[j] -= 1
-            # Install it; at a positive relief reject the demand if its score is not positive.
+            # Install it; at a positive price factor reject the demand if its score is not positive.
             tables.weight[d] = best_table
             tables.rate[d] = rate if score > 0 or price_factors[round_index] == 0 else 0.0
             _add_flow(tables, d, best_table, tables.residual, -tables.rate[d] / table_size)

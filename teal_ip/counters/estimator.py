@@ -387,8 +387,7 @@ class Estimator:
             raise InputError(
                 "estimate", "history", f"an array of shape (T, {len(pairs)})", history.shape
             )
-        # Settings, past matrices with traffic, and priors; ``_average_shares`` (D,) is the exponential
-        # average of shares.
+        # Settings, past matrices with traffic, and priors; (D,) exponential average of shares.
         self._pairs = pairs
         self._nodes = nodes
         self._counter_error = relative

@@ -363,7 +363,7 @@ def _answer_chunk(
         run: finished run of the chunk's batch.
         chunk: chunk to answer.
         begin_time: begin of the slice.
-        has_time_for_another_slice: returns whether the queued requests leave time for another slice.
+        has_time_for_another_slice: returns whether queued requests leave time for another slice.
     """
     # Continue if only another chunk's end time ended the run; keep the solver state.
     solved = run.result

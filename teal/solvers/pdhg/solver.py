@@ -125,7 +125,6 @@ class Pdhg:
             InputError: no kernels of the requested form support the program.
         """
         dtype = iteration_dtype(problem, limits.gap, self._dtype)
-        # ``lanes``: number of matrices that the kernels solve at once.
         engine_class, max_batch = self._engine_class(problem, dtype)
         results: list[SolveResult] = []
         origins: list[Origin] = []

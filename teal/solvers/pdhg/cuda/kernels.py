@@ -32,11 +32,12 @@ from teal.solvers.pdhg.engine import (
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 
 # Rows of `dual`, (10, B, E):
-#   CURRENT, ANCHOR, STEPPED: y of the iterate z, the Halpern anchor z_0 and the step T(z);
+#   CURRENT_DUAL, ANCHOR_DUAL, STEPPED_DUAL: y of the iterate z, the Halpern anchor z_0 and the
+#       step T(z);
 #   CURRENT_LOAD, ANCHOR_LOAD, STEPPED_LOAD: link loads of their splits, times LOAD_FACTOR;
 #   LOAD_FACTOR: 1 / c, divided by S in a balanced program;
-#   INVERSE: 1 / c, 0 for a failed link;
-#   FULL: m, utilisation of the link if every path carried all of its demand;
+#   INVERSE_CAPACITY: 1 / c, 0 for a failed link;
+#   FULL_PATH_UTILISATION: m, utilisation of the link if every path carried all of its demand;
 #   COST: link cost over S.
 (
     CURRENT_DUAL,
@@ -53,7 +54,7 @@ from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 DUAL_ROWS = 10
 # Rows of `control`, (9, B):
 #   WEIGHT: primal weight omega; FIRST_WEIGHT: omega at the start of the solve;
-#   CYCLE: iterations since the last restart; TOTAL: iterations of all cycles;
+#   CYCLE_ITERATIONS: iterations since the last restart; TOTAL: iterations of all cycles;
 #   FIRST_ERROR: fixed-point error of the cycle's first iteration, -1 before it;
 #   LAST_ERROR: fixed-point error of the last iteration;
 #   RESTART_DUE: 1 if the next iteration restarts; BOUND: dual bound at the y before the step;
@@ -119,7 +120,7 @@ class LinkArrays(NamedTuple):
 
     Attributes:
         node_flow: (B, T) flow through each trie node, Gbit/s.
-        dual: (10, B, E) dual variables, loads and link constants, rows ``CURRENT_DUAL`` to ``COST``.
+        dual: (10, B, E) dual variables, loads, link constants: rows ``CURRENT_DUAL`` to ``COST``.
         control: (9, B) state of the restarts, rows ``WEIGHT`` to ``INVERSE_SCALE``.
         price: (B, E) y / capacity + scaled cost of the next iteration, 1/(Gbit/s) (written).
         sums: (3, B, sources) sums over the demands of each source, rows ``PROFIT`` to

@@ -382,10 +382,10 @@ def project_round(
     First round: divide each path's flow by max(1, largest load / capacity along the path).  Later
     rounds: add to it the path's request, divided by max(1, largest requested load / residual
     capacity along the path).  Afterwards no link is overloaded.  Then request the unserved demand
-    of each demand from its paths, in proportion to the smallest unused capacity along each path
+    of each demand from its paths, in proportion to the smallest residual capacity along each path
     (under path caps at most the remaining cap):
 
-        request[k] = unused[k] min(1, unserved / sum_j unused[j]).
+        request[k] = residual[k] min(1, unserved / sum_j residual[j]).
 
     An array of shape (X, L) is flat, and ``load(array, i, lanes)`` and ``store`` access its row i.
 
@@ -426,7 +426,7 @@ def project_round(
     has_caps = len(demand_value.cap) > 0
     # (L,) carried rate of one demand, which curve_value replaces by its value.
     lane_scratch = np.empty(width)
-    # (max_slots, L) per trie node of a source: largest load ratio and smallest unused capacity on
+    # (max_slots, L) per trie node of a source: largest load ratio and smallest residual capacity on
     # the path to it; flow and request of the path that ends there.
     path_ratio = np.zeros(max_slots * width)
     path_residual_capacity = np.empty(max_slots * width)
@@ -441,7 +441,7 @@ def project_round(
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
-        # Largest load ratio and smallest unused capacity along the path to each node.
+        # Largest load ratio and smallest residual capacity along the path to each node.
         for i in range(num_nodes):
             parent_row = scan.parent[first_node + i]
             e = scan.link[first_node + i]
@@ -462,7 +462,7 @@ def project_round(
         requested_flow[: (num_nodes + 1) * width] = 0
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
-            # Scale the flows down, or grant the requests; sum the unused capacities of the paths.
+            # Scale the flows down, or grant the requests; sum the residual capacities of the paths.
             carried = zero
             demand_residual = zero
             for k in range(p, p + scan.path_count[d]):
@@ -497,7 +497,7 @@ def project_round(
                 value_sum = value_sum + valued_flow * fill(
                     demand_value.first[d if has_distinct_values else 0], lanes
                 )
-            # Request unserved demand in proportion to unused capacity.
+            # Request unserved demand in proportion to residual capacity.
             if not is_last:
                 unserved = larger(load(demand, d, lanes) - carried, zero)
                 share = unserved / larger(demand_residual, tiny)

@@ -350,8 +350,8 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of the fixed demands.
-        demand: (D * width,) Gbit/s; demand d of this matrix at d * width + lane.
-        out: (P * width,) splits (written); path p of this matrix at p * width + lane.
+        demand: (D * num_lanes,) Gbit/s; demand d of this matrix at d * num_lanes + lane.
+        out: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
         sums: (blocks, 2 * E) load in Gbit/s and elasticity of each link, side by side (row
             ``block`` is written); (blocks, 0) for neither.
         lane: index of the matrix among the interleaved matrices.
@@ -561,9 +561,9 @@ def respond(
         fixed_ptr: (sources + 1,) the fixed demands of source s are
             fixed_demands[fixed_ptr[s]:fixed_ptr[s + 1]].
         fixed_splits: (n, K) splits of these demands.
-        demand: (D * width,) Gbit/s, 0 where no path is live; demand d of this matrix at
-            d * width + lane.
-        out: (P * width,) splits (written); path p of this matrix at p * width + lane.
+        demand: (D * num_lanes,) Gbit/s, 0 where no path is live; demand d of this matrix at
+            d * num_lanes + lane.
+        out: (P * num_lanes,) splits (written); path p of this matrix at p * num_lanes + lane.
         sums: (blocks, 2 * E) load (Gbit/s) and elasticity of each link, side by side, summed over
             the sources of each block (written); (blocks, 0) for neither.
         lane: index of this matrix among the interleaved matrices.

@@ -120,7 +120,7 @@ class ShardedProblem:
             if self.objective.rules.needs_weight
             else self.objective.demand_value(None, 1)
         )
-        # Divide the demands into shards of whole sources; _first_demand holds the first demand of each.
+        # Divide the demands into shards of whole sources.
         parts = divide(pairs, num_shards)
         self._first_demand = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
         shards = [
