@@ -21,7 +21,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.parallel import kernel
-from teal.solvers.sequences.fairness import require_shedding
+from teal.solvers.sequences.fairness import require_may_shed
 from teal.spec import Spec
 
 # A link is queued again if its level has risen by more than this relative amount since it was
@@ -48,7 +48,7 @@ class AdaptiveWaterfiller:
         Raises:
             InputError: the objective requires that all demand is carried.
         """
-        require_shedding("adaptive-waterfiller", problem.objective)
+        require_may_shed("adaptive-waterfiller", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:

@@ -42,7 +42,7 @@ def optimum(problem: Problem) -> float:
     if problem.objective.maximises_value:
         return constraints.max_value(problem)
     demand = np.where(problem.routable[0].numpy(), problem.demand[0].numpy(), 0)
-    if not problem.objective.rules.balances:
+    if not problem.objective.rules.minimises_utilisation:
         return constraints.min_cost(problem, demand)
     theta = constraints.min_utilisation(demand)
     return 1 / max(1.0, theta) if problem.objective.may_shed else theta

@@ -104,7 +104,7 @@ class LpAll:
         problem = problem.to(torch.float64)
         settings = self.settings
         objective = problem.objective
-        if not self.crossover and objective.rules.may_have_no_allocation:
+        if not self.crossover and objective.rules.may_be_infeasible:
             raise InputError.invalid(
                 "lp-all",
                 "crossover=false",

@@ -29,7 +29,7 @@ from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem, ProgramPrices, Status
-from teal.solvers.sequences.fairness import require_shedding
+from teal.solvers.sequences.fairness import require_may_shed
 from teal.spec import Spec
 
 # Smallest dual variable of a demand that limits the level; these variables sum to 1.
@@ -59,7 +59,7 @@ class ExactMaxMin:
         """Allocate max-min fair rates for every matrix; the result has the prices of
         every level.
         """
-        require_shedding("max-min-lp", problem.objective)
+        require_may_shed("max-min-lp", problem.objective)
         levels: _Levels = []
         weight = (
             problem.demand_value.double().cpu().numpy()
@@ -257,7 +257,7 @@ class GeometricBinner:
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate nearly max-min fair rates for every matrix."""
-        require_shedding("geometric-binner", problem.objective)
+        require_may_shed("geometric-binner", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:

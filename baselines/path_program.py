@@ -83,16 +83,21 @@ def path_program(
     loads = variables.link_incidence(len(capacity))[links]
     rate = matrix.demand[variables.demands][variables.demand_row]
     background_load = np.zeros(len(capacity)) if background is None else background
-    balances = matrix.network.objective.rules.balances
+    minimises_utilisation = matrix.network.objective.rules.minimises_utilisation
     # Links that cannot bind have no row: this takes a tenth of the time on UsCarrier.
     has_one_path = np.bincount(variables.demand_row)[variables.demand_row] == 1
     is_needed = may_bind(
-        loads, rate, rate * has_one_path, capacity[links], background_load[links], balances
+        loads,
+        rate,
+        rate * has_one_path,
+        capacity[links],
+        background_load[links],
+        minimises_utilisation,
     )
     rows = _LinkRows(links[is_needed], loads[np.flatnonzero(is_needed)], capacity, background_load)
     program = (
         _balanced_program(matrix, variables, rows)
-        if balances
+        if minimises_utilisation
         else _value_program(matrix, variables, rows)
     )
     return PathProgram(matrix, program, variables.path, rows.links, time.perf_counter() - begin)
@@ -214,7 +219,7 @@ def may_bind(
     forced_rate: Array,
     capacity: Array,
     background_load: Array,
-    balances: bool,
+    minimises_utilisation: bool,
 ) -> Array:
     """Return for each link (m,) whether its capacity could bind in an optimum; the other links need
     no row.
@@ -229,10 +234,10 @@ def may_bind(
         forced_rate: (n,) this rate where the demand has no other path, else 0.
         capacity: (m,) capacity of each link.
         background_load: (m,) load of other demands.
-        balances: whether the objective minimises the largest utilisation.
+        minimises_utilisation: whether the objective minimises the largest utilisation.
     """
     min_utilisation = 1.0
-    if balances:
+    if minimises_utilisation:
         # The lower bound; failed links, without capacity, carry no flow.
         load = background_load + loads @ forced_rate
         min_utilisation = (1 - _ROUNDING) * _max_utilisation(load, capacity)

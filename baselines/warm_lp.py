@@ -174,14 +174,19 @@ class _NetworkProgram:
         forced_rate = max_rate * (num_live[variables.demand_row] == 1)
         # A failed link needs no row: its paths have the upper bound 0.
         may_be_full = may_bind(
-            self._loads, max_rate, forced_rate, limit, np.zeros(len(limit)), self._rules.balances
+            self._loads,
+            max_rate,
+            forced_rate,
+            limit,
+            np.zeros(len(limit)),
+            self._rules.minimises_utilisation,
         )
         needs_row = may_be_full & (limit > 0)
         kept_rows = self._update_rows(rate, limit, needs_row)
         # Right-hand sides and bounds of this matrix.
         link_limit = limit[self._has_row]
         upper = np.where(may_carry, np.inf, 0.0)
-        if self._rules.balances:
+        if self._rules.minimises_utilisation:
             link_limit = np.zeros(len(link_limit))
             upper = np.append(upper, np.inf)
         scaled_program = self._program
@@ -212,7 +217,7 @@ class _NetworkProgram:
         """
         is_first = self._units is None
         has_new_rows = bool((needs_row & ~self._has_row).any())
-        has_new_coefficients = self._rules.balances and not np.array_equal(
+        has_new_coefficients = self._rules.minimises_utilisation and not np.array_equal(
             limit, self._coefficients
         )
         if not (is_first or has_new_rows or has_new_coefficients):
@@ -238,7 +243,7 @@ class _NetworkProgram:
         demand_rows = self._demand_rows
         cost = -self._problem.path_value.cpu().numpy().reshape(-1)[self._path]
         size = rate[self._variables.demand_row]
-        if rules.balances:
+        if rules.minimises_utilisation:
             # The last variable is theta.
             theta = sp.csr_array(-limit[self._has_row][:, None])
             loads = sp.hstack([loads, theta], format="csr")

@@ -80,7 +80,7 @@ def main() -> None:
             )
 
 
-def chosen_paths(
+def paths_by_column_generation(
     topology: teal.Topology,
     edge_disjoint: teal.PathSet,
     objective: teal.Objective,
@@ -142,7 +142,7 @@ def compare(name: str, objective_name: str, data: Path, schemes: list[str]) -> N
     edge_disjoint_s = time.perf_counter() - begin
     split = traffic.split()
     training = traffic.read(spread(split.train, representative_matrices(edge_disjoint))) * factor
-    chosen, chosen_s = chosen_paths(topology, edge_disjoint, objective, training)
+    chosen, chosen_s = paths_by_column_generation(topology, edge_disjoint, objective, training)
     # Problems of unseen matrices over each set, and bounds over all paths of the network.
     # One unseen matrix if D x K paths are many.
     num_unseen = 1 if edge_disjoint.leaf.size > MANY_PATHS else MAX_UNSEEN

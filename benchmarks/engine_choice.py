@@ -243,7 +243,7 @@ def _measure_network(
         done: cases that are measured already, as strings.
     """
     import teal
-    from teal.solvers.interior.engine import FirstProgram
+    from teal.solvers.interior.engine import FirstMatrixProgram
 
     topology = teal.load_topology(network)
     matrices = teal.load_traffic(traffic, topology)
@@ -255,7 +255,7 @@ def _measure_network(
         if objective == "proportional_fair" and paths.scan_size > _MAX_UTILITY_SCAN:
             continue
         problem = teal.Problem.create(topology, paths, objective, demand)
-        size = FirstProgram(problem.row(1)).size
+        size = FirstMatrixProgram(problem.row(1)).size
         for gap in _GAPS:
             previous = None
             kinds = [("cold", 1), ("warm", 1), *(("cold", b) for b in _BATCHES if b < count)]

@@ -240,7 +240,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
         out: folder of the table.
     """
     import teal
-    from teal.solvers.interior.engine import FirstProgram
+    from teal.solvers.interior.engine import FirstMatrixProgram
 
     with (out / "interior.csv").open("w", newline="") as stream:
         writer = csv.writer(stream)
@@ -255,7 +255,7 @@ def measure_engines(networks: list[tuple[str, int]], max_nodes: int, out: Path) 
                 problem = teal.Problem.create(topology, paths, objective, traffic.read([0]))
                 row: list[object] = [topology.name, topology.num_nodes, objective, load, gap]
                 # Rows, paths and Schur complement updates after presolve; entries of a path scan.
-                row += [*map(int, FirstProgram(problem).size), paths.scan_size]
+                row += [*map(int, FirstMatrixProgram(problem).size), paths.scan_size]
                 # Interior points and PDHG, then the engine that teal.solve selects by itself.
                 for engine in ("interior", "fused"):
                     row += measured(problem, gap, engine)

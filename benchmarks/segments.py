@@ -79,7 +79,7 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
         gaps: relative gaps to reach, the widest first.
         policies: whether to search for few policies, and for one list per demand.
     """
-    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    problem = SegmentProblem.of(dag, pairs, demand, minimises_utilisation=True)
     direct = np.ascontiguousarray(problem.target[:, None])
     ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
     row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}

@@ -30,8 +30,8 @@ import teal
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
 from teal.schemes.price_gnn import PriceGnnScheme
-from teal.solvers.split_table import admit
-from teal.solvers.table_search import in_tables
+from teal.solvers.split_table import feasible_tables
+from teal.solvers.table_search import round_to_tables
 from teal_study.learning.network_pool import group_of, topohub_pool
 
 _DRAWS = 32  # random tables, of which the best one counts
@@ -57,7 +57,7 @@ def best_random_table(problem: teal.Problem, splits: Tensor, entries: int) -> Te
             1, chosen, torch.ones(chosen.shape, dtype=splits.dtype)
         )
         # The table's ratios, with the rates scaled to the capacities.
-        candidate = admit(problem, counts[None] / entries * total, entries)
+        candidate = feasible_tables(problem, counts[None] / entries * total, entries)
         if best is None or problem.value(candidate)[0] > problem.value(best)[0]:
             best = candidate
     assert best is not None
@@ -66,7 +66,7 @@ def best_random_table(problem: teal.Problem, splits: Tensor, entries: int) -> Te
 
 def rounded_model_splits(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tensor:
     """Return the splits (1, D, K) of a model, rounded to tables by largest remainders."""
-    return admit(problem, model.solve(problem).splits, entries)
+    return feasible_tables(problem, model.solve(problem).splits, entries)
 
 
 def rounding_methods(
@@ -81,9 +81,9 @@ def rounding_methods(
         models: models whose splits are rounded, by name.
     """
     methods: dict[str, Callable[[], Tensor]] = {
-        "rounded": partial(admit, problem, splits, entries),
+        "rounded": partial(feasible_tables, problem, splits, entries),
         "best of 32 random ones": partial(best_random_table, problem, splits, entries),
-        "with the search": partial(in_tables, problem, splits, entries),
+        "with the search": partial(round_to_tables, problem, splits, entries),
     }
     return methods | {
         f"{name}, rounded": partial(rounded_model_splits, model, problem, entries)

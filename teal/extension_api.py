@@ -103,7 +103,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "IgpLinks",
         "METRICS",
         "check_metric",
-        "grow_dag",
+        "shortest_path_dag",
         "igp_links",
         "igp_metric",
         "is_on_dag",
@@ -171,8 +171,8 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "MAX_BLOCKS",
         "SegmentPasses",
         "SteeredTraffic",
-        "load_inwards",
-        "sum_outwards",
+        "add_ecmp_loads",
+        "ecmp_path_sums",
         "volumes",
     ),
     "teal.problem.bounds": (
@@ -194,7 +194,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "on_interrupt",
     ),
     "teal.runtime.lp": (
-        "Between",
+        "LinearConstraint",
         "LpResult",
         "solve_lp",
         "solve_milp",

@@ -80,7 +80,7 @@ class Rules:
 
     Attributes:
         carries_all: whether the program must serve all demand.
-        balances: whether the program minimises the maximum link utilisation.
+        minimises_utilisation: whether the program minimises the maximum link utilisation.
         solved_as: equivalent objective that engines solve; None for the objective itself.
         may_shed: whether an allocation may serve a demand in part.
         holds_capacity: whether loads must stay within capacities.
@@ -118,7 +118,7 @@ class Rules:
         return self
 
     @property
-    def may_have_no_allocation(self) -> bool:
+    def may_be_infeasible(self) -> bool:
         """Whether the program can be infeasible: all demand must be served within capacities."""
         return self.carries_all and not self.may_shed and self.holds_capacity
 
@@ -128,7 +128,7 @@ class Rules:
         return self.alpha is None and not self.needs_functions
 
     carries_all: bool = False
-    balances: bool = False
+    minimises_utilisation: bool = False
     holds_capacity: bool = True
     capacity_share: float = 1.0
     solved_as: ObjectiveName | None = None
@@ -480,7 +480,7 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.LATENCY_PENALISED_FLOW: _LatencyPenalised(),
     ObjectiveName.MAX_LINK_UTILISATION: _Utilisation(
         carries_all=True,
-        balances=True,
+        minimises_utilisation=True,
         may_shed=False,
         holds_capacity=False,
         sense=-1.0,
@@ -490,7 +490,7 @@ _BUILT_IN: dict[str, Rules] = {
     ),
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
         carries_all=True,
-        balances=True,
+        minimises_utilisation=True,
         solved_as=ObjectiveName.MAX_LINK_UTILISATION,
         unit="",
         measure_label="least share carried",
@@ -531,7 +531,7 @@ _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
 SINGLE_PROGRAMS = tuple(
     name
     for name, rules in ((name, _BUILT_IN[name]) for name in ObjectiveName)
-    if rules.is_linear and not (rules.is_sequence or rules.may_have_no_allocation)
+    if rules.is_linear and not (rules.is_sequence or rules.may_be_infeasible)
 )
 
 
@@ -635,7 +635,7 @@ class Objective:
         Args:
             scheme: name of the scheme, for the message.
         """
-        if self.rules.may_have_no_allocation:
+        if self.rules.may_be_infeasible:
             raise InputError.invalid(
                 scheme,
                 "objective",

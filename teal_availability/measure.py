@@ -64,8 +64,9 @@ class Availability:
 
     Attributes:
         routing: name of the routing scheme.
-        demand_time: (D, 3) share of the time in which at least 100, 99 and 90% of a demand arrive.
-        demand_mean: (D,) delivered share of the traffic of a demand.
+        demand_time_at_levels: (D, 3) share of the time in which at least 100, 99 and 90% of a
+            demand arrive.
+        demand_mean_share: (D,) delivered share of the traffic of a demand.
         totals: availability of all demands together, then of each class, the highest first.
         lost_while_down: (n,) share of all traffic lost in listed states in which a component is
             down; a state with several failed components counts for each of them.
@@ -74,8 +75,8 @@ class Availability:
     """
 
     routing: str
-    demand_time: Bounds
-    demand_mean: Bounds
+    demand_time_at_levels: Bounds
+    demand_mean_share: Bounds
     totals: tuple[Totals, ...]
     lost_while_down: FloatArray
     gained_without_failures: FloatArray
@@ -177,8 +178,8 @@ def measure(
     # Average each metric over the matrices.
     return Availability(
         name,
-        bounds([item.demand_time for item in by_matrix], time_weights),
-        bounds([item.demand_mean for item in by_matrix], demand_weights),
+        bounds([item.demand_time_at_levels for item in by_matrix], time_weights),
+        bounds([item.demand_mean_share for item in by_matrix], demand_weights),
         tuple(totals(index, *group) for index, group in enumerate(_demand_groups(problems[0]))),
         mean([item.lost_while_down for item in by_matrix], traffic_weights),
         mean([item.gained_without_failures for item in by_matrix], traffic_weights),
@@ -240,8 +241,8 @@ def _measure_matrix(
     levels = np.array(LEVELS) - _LEVEL_TOLERANCE
     # Sums over the states: delivered share and time at the levels of each demand, and the totals of
     # each group of demands.
-    demand_mean = _BoundedSum(len(demand))
-    demand_time = _BoundedSum(len(demand), len(levels))
+    demand_mean_share = _BoundedSum(len(demand))
+    demand_time_at_levels = _BoundedSum(len(demand), len(levels))
     groups = [_GroupSums(*group) for group in _demand_groups(problem)]
     # (S,) lost share of all traffic in each state.
     lost = np.zeros(len(states))
@@ -261,14 +262,16 @@ def _measure_matrix(
             group.add(probability, 1 - group_loss, all_reach, max_total_share)
         # Single demands: in inexact states, the only certain upper bound is 1.
         is_inexact = _is_inexact(max_total_share, len(share))
-        demand_mean.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
-        demand_time.add(probability, reaches, _upper_where_inexact(is_inexact, True, reaches))
+        demand_mean_share.add(probability, share, _upper_where_inexact(is_inexact, 1.0, share))
+        demand_time_at_levels.add(
+            probability, reaches, _upper_where_inexact(is_inexact, True, reaches)
+        )
         progress(batch.stop - batch.start)
     lost_while_down, gained_without_failures = _component_losses(len(components), states, lost)
     return Availability(
         name,
-        demand_time.bounds(states.unlisted_probability),
-        demand_mean.bounds(states.unlisted_probability),
+        demand_time_at_levels.bounds(states.unlisted_probability),
+        demand_mean_share.bounds(states.unlisted_probability),
         tuple(group.totals(states.unlisted_probability) for group in groups),
         lost_while_down,
         gained_without_failures,

@@ -34,7 +34,7 @@ from teal.network.ecmp import METRICS, Dags, EcmpDag, igp_metric
 from teal.network.path_links import path_links_of
 from teal.network.reachability import with_surviving_paths
 from teal.network.segment_lists import SegmentPolicies
-from teal.pathops.segment_passes import load_inwards
+from teal.pathops.segment_passes import add_ecmp_loads
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 from teal_availability.components import Components
@@ -757,7 +757,7 @@ def _accumulate_load(dags: Dags, head: IntArray, volume: FloatArray, load: Float
     transit = np.empty(volume.shape[1])
     for t in range(len(volume)):
         transit[:] = volume[t]
-        load_inwards(t, head, dags, transit, load)
+        add_ecmp_loads(t, head, dags, transit, load)
 
 
 @kernel

@@ -502,13 +502,13 @@ def _demand_rows(
             names[source],
             names[target],
             rate,
-            float(availability.demand_mean.low[demand_index]),
-            float(availability.demand_mean.high[demand_index]),
-            *_level_shares(availability.demand_time.low[demand_index]),
-            *_level_shares(availability.demand_time.high[demand_index]),
+            float(availability.demand_mean_share.low[demand_index]),
+            float(availability.demand_mean_share.high[demand_index]),
+            *_level_shares(availability.demand_time_at_levels.low[demand_index]),
+            *_level_shares(availability.demand_time_at_levels.high[demand_index]),
             # The lower bound of the loss is one minus the upper bound of the share.
-            minutes_a_year(1 - float(availability.demand_mean.high[demand_index])),
-            minutes_a_year(1 - float(availability.demand_mean.low[demand_index])),
+            minutes_a_year(1 - float(availability.demand_mean_share.high[demand_index])),
+            minutes_a_year(1 - float(availability.demand_mean_share.low[demand_index])),
         )
         for availability in measured
         for demand_index, ((source, target), rate) in enumerate(zip(pairs, rates, strict=True))

@@ -38,7 +38,11 @@ class HopPenalised(Rules):
 
 
 def calm_tasks(
-    problem: Problem, gap: float, *, knows_value_steps: bool, start: SolveState | None = None
+    problem: Problem,
+    gap: float,
+    *,
+    supports_piecewise_linear_values: bool,
+    start: SolveState | None = None,
 ) -> Tasks:
     """The largest flow; then its rates at the least utilisation of the fullest link."""
     flow = dataclasses.replace(problem, objective=teal.Objective())

@@ -12,7 +12,7 @@ import numpy as np
 from teal.allocation.settings import ImproveConfig, PathsConfig
 from teal.app.command import Notify, Outcome
 from teal.app.instance import load_instance
-from teal.app.path_sets import chosen_paths, first_paths
+from teal.app.path_sets import first_paths, paths_by_column_generation
 from teal.formats import load_traffic, topology_of
 from teal.network import PathSet, Topology
 from teal.network.path_file import save_paths
@@ -51,7 +51,9 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
         # scale of the demands.
         objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)
         traffic = traffic or load_traffic(_GENERATED, topology, progress=True)
-        paths = chosen_paths(config, topology, traffic, paths, objective, None, notify)
+        paths = paths_by_column_generation(
+            config, topology, traffic, paths, objective, None, notify
+        )
     if config.out:
         with atomic_file(config.out) as temporary:
             _write_csv(temporary, topology, paths)

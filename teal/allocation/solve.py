@@ -388,7 +388,7 @@ def solve_matrix(
     with contextlib.ExitStack() as kernel_context:
         # Column generation always compiles the kernels if the objective may be infeasible.
         rules = Objective(config.objective).rules
-        needs_kernels = config.over_all_paths and rules.may_have_no_allocation
+        needs_kernels = config.over_all_paths and rules.may_be_infeasible
 
         def prepare_kernels(topology: Topology) -> None:
             """Compile the kernels, or let HiGHS solve a small network without them."""

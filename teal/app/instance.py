@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from teal.app.path_sets import candidate_paths, chosen_paths, of_classes
+from teal.app.path_sets import candidate_paths, of_classes, paths_by_column_generation
 from teal.app.settings import (
     InstanceConfig,
     ObjectiveConfig,
@@ -427,7 +427,7 @@ def instance_of(
     # Add paths by column generation, and expand the paths of the pairs to (D, K) of the demands.
     begin = time.perf_counter()
     if config.paths is None and config.chooses_paths and not end.is_over:
-        pair_paths = chosen_paths(
+        pair_paths = paths_by_column_generation(
             config, topology, traffic, pair_paths, objective, weight, notify, end
         )
     paths = of_classes(config, topology, traffic, pair_paths)

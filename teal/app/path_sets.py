@@ -1,7 +1,7 @@
 """Candidate paths from the settings of a command: a fixed number for each pair of nodes, read from
 a file, or extended by column generation for the traffic.
 
-Entry points: :func:`candidate_paths`, :func:`chosen_paths`, :func:`of_classes`.
+Entry points: :func:`candidate_paths`, :func:`paths_by_column_generation`, :func:`of_classes`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def of_classes(
     return class_paths(paths, topology, traffic.pairs, traffic.classes, limits)
 
 
-def chosen_paths(
+def paths_by_column_generation(
     config: PathConfig,
     topology: Topology,
     traffic: TrafficMatrices,
@@ -184,7 +184,7 @@ def chosen_paths(
         weight=weight if traffic.classes is None else None,
         gap=choice.gap,
         max_paths=choice.max_paths,
-        deadline=_choice_seconds(end or Deadline()),
+        deadline=_generation_seconds(end or Deadline()),
         report=lambda row, column_round: progress(
             column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
@@ -228,7 +228,7 @@ def _notify_of_choice(
         )
 
 
-def _choice_seconds(end: Deadline) -> float:
+def _generation_seconds(end: Deadline) -> float:
     """Return the time limit of column generation in seconds: 300, or at most half of the remaining
     time.
 

@@ -160,7 +160,7 @@ class ProgramConfig(ObjectiveConfig, CalibratedConfig, ClassConfig, CandidateCon
         """Text for messages that names the part of the program which needs the CPU; "" if the
         program can run on a GPU.
         """
-        is_on_cpu = Objective(self.objective).rules.may_have_no_allocation
+        is_on_cpu = Objective(self.objective).rules.may_be_infeasible
         return f"the objective {self.objective}" if is_on_cpu else ""
 
     @property

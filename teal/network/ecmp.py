@@ -111,7 +111,7 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
 
 
 @inner_kernel
-def grow_dag(
+def shortest_path_dag(
     target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray
 ) -> None:
     """Compute the shortest-path DAG towards a node, by Dijkstra's algorithm against the links'
@@ -245,7 +245,7 @@ def _compute_dags(
         keys = np.empty(size)
         nodes = np.empty(size, dtype=np.int32)
         for i in range(block, len(targets), blocks):
-            grow_dag(targets[i], targets[i], links, dags, keys, nodes)
+            shortest_path_dag(targets[i], targets[i], links, dags, keys, nodes)
 
 
 @partitioned_kernel("blocks", int)

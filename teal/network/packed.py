@@ -63,12 +63,12 @@ class PackedPaths:
 
     Attributes:
         scan: arrays in scan order.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
         num_links: E.
     """
 
     scan: PathScan
-    max_slots: int
+    max_trie_nodes: int
     num_links: int
 
     @property
@@ -121,9 +121,11 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     path_count = (leaf >= 0).sum(1, dtype=np.uint8)
     first_path = np.concatenate([[0], np.cumsum(path_count, dtype=np.int64)])
     node_ptr = trie.source_ptr.astype(np.int64)
-    max_slots = int(np.diff(node_ptr).max(initial=0)) + 1
+    max_trie_nodes = int(np.diff(node_ptr).max(initial=0)) + 1
     # The smallest type that holds all node numbers and link indices.
-    index_dtype = np.uint16 if max(max_slots, num_links) <= np.iinfo(np.uint16).max else np.uint32
+    index_dtype = (
+        np.uint16 if max(max_trie_nodes, num_links) <= np.iinfo(np.uint16).max else np.uint32
+    )
     parent = np.empty(trie.num_nodes, dtype=index_dtype)
     end_node = np.empty(first_path[-1], dtype=index_dtype)
     demands = demand_ptr.astype(np.int64)
@@ -138,7 +140,7 @@ def pack(leaf: IntArray, trie: Trie, demand_ptr: IntArray, num_links: int) -> Pa
     )
     # Write the parents and end nodes.
     _number_within_sources(trie.parent, leaf, scan)
-    return PackedPaths(scan, max_slots, num_links)
+    return PackedPaths(scan, max_trie_nodes, num_links)
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Path sets derived from others: with more paths (column generation), fewer paths, or merged rows.
 
-:func:`with_more_paths` and :func:`with_columns` add and select paths.  :func:`merged_rows` merges
+:func:`with_more_paths` and :func:`select_paths` add and select paths.  :func:`merged_rows` merges
 demands with the same nodes and candidate paths, such as those of several classes, by a 64-bit hash
 of nodes and paths.  :func:`with_moves` duplicates every path for programs that limit churn.
 """
@@ -91,7 +91,7 @@ def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]
     return paths
 
 
-def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
+def select_paths(paths: PathSet, columns: IntArray) -> PathSet:
     """Return the selected paths of each demand, in another order.
 
     Trie nodes that are on no selected path are removed.
@@ -116,7 +116,7 @@ def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
     return _path_set(paths, np.where(leaves >= 0, new_index[leaves], -1).astype(np.int32), new_trie)
 
 
-def first_columns(paths: PathSet, num_paths: int) -> PathSet:
+def first_paths_of_each(paths: PathSet, num_paths: int) -> PathSet:
     """Return the first paths of each demand; demands with fewer paths keep all.
 
     The result has exactly ``num_paths`` path slots per demand.
@@ -127,7 +127,7 @@ def first_columns(paths: PathSet, num_paths: int) -> PathSet:
     """
     # (D, num_paths) index of each selected path, -1 for an empty slot.
     columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :num_paths]
-    return with_columns(
+    return select_paths(
         paths, np.pad(columns, ((0, 0), (0, num_paths - columns.shape[1])), constant_values=-1)
     )
 
@@ -352,7 +352,7 @@ def _merged_rows(paths: PathSet) -> MergedRows:
     # (D,) hash of each demand; equal hashes share a row.
     scan = paths.packed.scan
     key = np.empty(paths.num_demands, np.uint64)
-    _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_slots, key)
+    _hash_demands(scan, paths.pairs.astype(np.uint64), paths.packed.max_trie_nodes, key)
     _, first, row = np.unique(key, return_index=True, return_inverse=True)
     # Sort the rows by their first demands.
     order = np.argsort(first)
@@ -381,7 +381,7 @@ def _mix(key, number):  # type: ignore[no-untyped-def]
 
 @partitioned_kernel("scan", lambda scan: len(scan.node_ptr) - 1)
 def _hash_demands(
-    begin: int, end: int, scan: PathScan, pairs: AnyArray, max_slots: int, out: AnyArray
+    begin: int, end: int, scan: PathScan, pairs: AnyArray, max_trie_nodes: int, out: AnyArray
 ) -> None:
     """Compute a hash of source, target and paths of each demand.
 
@@ -389,12 +389,12 @@ def _hash_demands(
         begin, end: range of sources that this call hashes.
         scan: packed paths of all demands.
         pairs: (D, 2) uint64, source and target node of each demand.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         out: (D,) uint64, hash of each demand (written).
     """
     for s in range(begin, end):
         # Hash of the links from the source to each of its trie nodes; node 0 is the source.
-        node_key = np.zeros(max_slots, np.uint64)
+        node_key = np.zeros(max_trie_nodes, np.uint64)
         first = scan.node_ptr[s]
         num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
         for i in range(num_nodes):

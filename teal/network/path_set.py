@@ -43,7 +43,7 @@ class LevelTrie:
         link_ptr: (E + 1,) the nodes into which link e leads are
             ``link_node[link_ptr[e]:link_ptr[e + 1]]``.
         link_node: (T,) node numbers from 0 to T - 1 over all sources, ascending for each link.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
     """
 
     parent: UnsignedArray
@@ -58,7 +58,7 @@ class LevelTrie:
     level_end: IntArray
     link_ptr: Int64Array
     link_node: IntArray
-    max_slots: int
+    max_trie_nodes: int
 
     @property
     def num_bytes(self) -> int:
@@ -85,7 +85,15 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
     # A source has at most as many levels as nodes.
     level_end = np.empty(num_nodes, np.int32)
     num_levels = _renumber(
-        scan, packed.max_slots, parent, link, child_end, is_path_end, end_node, level_ptr, level_end
+        scan,
+        packed.max_trie_nodes,
+        parent,
+        link,
+        child_end,
+        is_path_end,
+        end_node,
+        level_ptr,
+        level_end,
     )
     # Trie nodes grouped by link, in CSR form.
     link_ptr = np.concatenate(
@@ -105,14 +113,14 @@ def by_level(packed: PackedPaths, num_paths: int) -> LevelTrie:
         level_end[:num_levels].copy(),
         link_ptr,
         link_node,
-        packed.max_slots,
+        packed.max_trie_nodes,
     )
 
 
 @kernel
 def _renumber(
     scan: PathScan,
-    max_slots: int,
+    max_trie_nodes: int,
     parent: UnsignedArray,
     link: UnsignedArray,
     child_end: UnsignedArray,
@@ -128,7 +136,7 @@ def _renumber(
 
     Args:
         scan: paths, demands and trie nodes in scan order.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
         parent: (T,) new number of each node's parent (written).
         link: (T,) link that leads into each node (written).
         child_end: (T,) number after the last child of each node (written).
@@ -142,11 +150,11 @@ def _renumber(
         number of levels of all S sources together.
     """
     # Child lists of one source, in old numbers: first child and next sibling, 0 for none.
-    first_child = np.empty(max_slots, np.int64)
-    next_sibling = np.empty(max_slots, np.int64)
+    first_child = np.empty(max_trie_nodes, np.int64)
+    next_sibling = np.empty(max_trie_nodes, np.int64)
     # New number of each old one, and old number of each new one.
-    new_number = np.empty(max_slots, np.int64)
-    old_number = np.empty(max_slots, np.int64)
+    new_number = np.empty(max_trie_nodes, np.int64)
+    old_number = np.empty(max_trie_nodes, np.int64)
     num_levels = 0
     for s in range(len(scan.node_ptr) - 1):
         base = scan.node_ptr[s]

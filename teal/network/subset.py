@@ -53,7 +53,7 @@ def cut(
     # index of each selected demand's first path.
     sizes = np.zeros((2, num_sources), dtype=np.int64)
     first_path = np.empty(len(demands), dtype=np.int64)
-    _count_nodes(scan, demands, demand_ptr, packed.max_slots, first_path, sizes)
+    _count_nodes(scan, demands, demand_ptr, packed.max_trie_nodes, first_path, sizes)
     node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
     num_nodes = int(node_ptr[-1])
     total_paths = int(path_ptr[-1])
@@ -70,7 +70,7 @@ def cut(
     parent = np.empty(num_nodes, dtype=np.int32)
     link = np.empty(num_nodes, dtype=np.int32)
     leaves = np.full((len(demands), num_paths), -1, dtype=np.int32)
-    _copy_nodes(scan, demands, first_path, packed.max_slots, subset_scan, parent, link, leaves)
+    _copy_nodes(scan, demands, first_path, packed.max_trie_nodes, subset_scan, parent, link, leaves)
     trie = Trie(parent, link, node_ptr.astype(np.int32))
     return _path_set(pairs, leaves, trie, subset_scan, packed.num_links, topology_key)
 
@@ -182,9 +182,9 @@ def _path_set(
     paths = PathSet(
         pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key
     )
-    max_slots = int(np.diff(scan.node_ptr).max(initial=0)) + 1
+    max_trie_nodes = int(np.diff(scan.node_ptr).max(initial=0)) + 1
     # Fill the cached property.
-    paths.__dict__["packed"] = PackedPaths(scan, max_slots, num_links)
+    paths.__dict__["packed"] = PackedPaths(scan, max_trie_nodes, num_links)
     return paths
 
 
@@ -195,7 +195,7 @@ def _count_nodes(
     scan: PathScan,
     demands: Int64Array,
     demand_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     first_path: Int64Array,
     sizes: Int64Array,
 ) -> None:
@@ -207,13 +207,13 @@ def _count_nodes(
         demands: (n,) indices of the selected demands, ascending.
         demand_ptr: (S + 1,) the selected demands of source s are
             ``demands[demand_ptr[s]:demand_ptr[s + 1]]``.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
         first_path: (n,) index of each selected demand's first path in ``scan`` (written).
         sizes: (2, S) number of trie nodes on selected paths, and of selected paths (written).
     """
     for s in range(begin, end):
         # Whether a node is counted already, by number within the source; 0 is the source itself.
-        is_marked = np.zeros(max_slots, dtype=np.uint8)
+        is_marked = np.zeros(max_trie_nodes, dtype=np.uint8)
         is_marked[0] = 1
         first = scan.node_ptr[s]
         d = scan.demand_ptr[s]
@@ -245,7 +245,7 @@ def _copy_nodes(
     scan: PathScan,
     demands: Int64Array,
     first_path: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     subset_scan: PathScan,
     parent: IntArray,
     link: IntArray,
@@ -258,7 +258,7 @@ def _copy_nodes(
         scan: packed paths of all D demands, from S sources.
         demands: (n,) indices of the selected demands, ascending.
         first_path: (n,) index of each selected demand's first path in ``scan``.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
         subset_scan: packed paths of the selected demands, with T' nodes; ``parent``, ``link`` and
             ``end_node`` are written, the other fields are read.
         parent: (T',) parent of each node as an index over all sources, -1 for the source (written).
@@ -270,7 +270,7 @@ def _copy_nodes(
     subset_end = subset_scan.end_node
     for s in range(begin, end):
         # New number of each node within the source; 0: unused, -1: used, not yet numbered.
-        new_number = np.zeros(max_slots, dtype=np.int32)
+        new_number = np.zeros(max_trie_nodes, dtype=np.int32)
         first = scan.node_ptr[s]
         offset = subset_scan.node_ptr[s]
         last_node = np.int64(0)

@@ -28,13 +28,13 @@ from teal.problem import Problem
 from teal.problem.problem import mean_value
 from teal.runtime.arrays import Float32Array, Int64Array
 from teal.runtime.lanes import (
+    broadcast,
     exponential,
-    fill,
+    lane_sum,
     load,
-    plus_product,
-    spread,
+    load_broadcast,
+    multiply_accumulate,
     store,
-    total,
     where_above,
 )
 from teal.runtime.parallel import inlined_kernel, inner_kernel, partitioned_kernel, threads_for
@@ -130,8 +130,8 @@ def _bounded_profit(profit):
 @inlined_kernel
 def _silu(row, lanes):
     """Return SiLU, x / (1 + exp(-x)), of each of the F numbers of a row."""
-    zero = fill(np.float32(0), lanes)
-    ones = fill(np.float32(1), lanes)
+    zero = broadcast(np.float32(0), lanes)
+    ones = broadcast(np.float32(1), lanes)
     # Only exponentials of numbers <= 0, which cannot overflow.
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, row, row * power) / (ones + power)
@@ -148,7 +148,7 @@ def _action(row, profit, weights, clamp, lanes):
         clamp: largest absolute value of an action.
         lanes: tuple of length F.
     """
-    action = total(row * load(weights.action, 0, lanes)) + weights.action_bias
+    action = lane_sum(row * load(weights.action, 0, lanes)) + weights.action_bias
     return min(max(action + weights.sharpness * profit, -clamp), clamp)
 
 
@@ -189,8 +189,8 @@ def _encode(
         capacity: (B, E) Gbit/s.
         state: (P, F) states, flat (rows of the source's paths are written; 0 for a path with a
             failed link).
-        price, max_log_utilisation, min_capacity, num_hops: (max_slots,) of the path to each trie
-            node: price, log of the largest utilisation, smallest capacity, links (written).
+        price, max_log_utilisation, min_capacity, num_hops: (max_trie_nodes,) of the path to each
+            trie node: price, log of the largest utilisation, smallest capacity, links (written).
         actions: (paths of the source,) actions (written; minus infinity for a path with a failed
             link).
         weights: weights of the encoder: ``features`` (4, F), ``bias`` (F,), ``action`` (F,).
@@ -220,7 +220,7 @@ def _encode(
             node = scan.end_node[path]
             i = path - scan.path_ptr[source]
             # A path with a failed link, which has a huge price, keeps state 0 and action -inf.
-            encoded_state = fill(np.float32(0), lanes)
+            encoded_state = broadcast(np.float32(0), lanes)
             action = np.float32(-np.inf)
             if price[node] < _MIN_DEAD_PRICE:
                 log_demand_ratio = np.float32(
@@ -230,21 +230,23 @@ def _encode(
                 log_hops = np.float32(math.log(num_hops[node])) - np.float32(2)
                 # Multiply the four features by their weights.
                 encoded_state = load(weights.bias, 0, lanes)
-                encoded_state = plus_product(
-                    encoded_state, fill(log_demand_ratio, lanes), load(weights.features, 0, lanes)
-                )
-                encoded_state = plus_product(
+                encoded_state = multiply_accumulate(
                     encoded_state,
-                    fill(max_log_utilisation[node], lanes),
+                    broadcast(log_demand_ratio, lanes),
+                    load(weights.features, 0, lanes),
+                )
+                encoded_state = multiply_accumulate(
+                    encoded_state,
+                    broadcast(max_log_utilisation[node], lanes),
                     load(weights.features, 1, lanes),
                 )
-                encoded_state = plus_product(
+                encoded_state = multiply_accumulate(
                     encoded_state,
-                    fill(value - value_offset, lanes),
+                    broadcast(value - value_offset, lanes),
                     load(weights.features, 2, lanes),
                 )
-                encoded_state = plus_product(
-                    encoded_state, fill(log_hops, lanes), load(weights.features, 3, lanes)
+                encoded_state = multiply_accumulate(
+                    encoded_state, broadcast(log_hops, lanes), load(weights.features, 3, lanes)
                 )
                 encoded_state = _silu(encoded_state, lanes)
                 action = _action(
@@ -295,9 +297,10 @@ def _update(
         state: (P, F) states, flat (rows of the source's paths are updated; those of a path with a
             failed link stay 0).
         share: (P,) splits of the last pass.
-        price, max_log_utilisation, max_excess, num_hops: (max_slots,) of the path to each trie
+        price, max_log_utilisation, max_excess, num_hops: (max_trie_nodes,) of the path to each trie
             node: price plus cost, log of the largest utilisation, largest excess, links (written).
-        message_sum: (max_slots, F) sum of the links' messages on the path to each node (written).
+        message_sum: (max_trie_nodes, F) sum of the links' messages on the path to each node
+            (written).
         actions: (paths of the source,) actions (written; minus infinity for a path with a failed
             link).
         mean_state: (F,) work array.
@@ -307,7 +310,7 @@ def _update(
         lanes: tuple of length F.
     """
     width = len(lanes)
-    zero_row = fill(np.float32(0), lanes)
+    zero_row = broadcast(np.float32(0), lanes)
     # Walk the trie from the root: price, largest utilisation and excess, hops, and the sum of the
     # messages of links.
     price[0] = 0
@@ -334,17 +337,19 @@ def _update(
             mean = mean + load(state, path + k, lanes)
             if price[scan.end_node[path + k]] < _MIN_DEAD_PRICE:
                 count += np.float32(1)
-        store(mean_state, 0, mean * fill(np.float32(1) / max(count, np.float32(1)), lanes))
+        store(mean_state, 0, mean * broadcast(np.float32(1) / max(count, np.float32(1)), lanes))
         # Multiply the mean state by its weights B; even and odd inputs are summed apart, as
         # two independent sums that the processor can overlap.
         demand_term = load(weights.bias, 0, lanes)
         second_sum = zero_row
         for j in range(0, width, 2):
-            demand_term = plus_product(
-                demand_term, spread(mean_state, j, lanes), load(weights.demand, j, lanes)
+            demand_term = multiply_accumulate(
+                demand_term, load_broadcast(mean_state, j, lanes), load(weights.demand, j, lanes)
             )
-            second_sum = plus_product(
-                second_sum, spread(mean_state, j + 1, lanes), load(weights.demand, j + 1, lanes)
+            second_sum = multiply_accumulate(
+                second_sum,
+                load_broadcast(mean_state, j + 1, lanes),
+                load(weights.demand, j + 1, lanes),
             )
         demand_term = demand_term + second_sum
         # Update each live path.
@@ -356,34 +361,34 @@ def _update(
                 # Add the mean message of its links and the four features, again as two independent
                 # sums.
                 profit = _bounded_profit(demands.value[d] - price[node])
-                new_state = plus_product(
+                new_state = multiply_accumulate(
                     demand_term,
                     load(message_sum, node, lanes),
-                    fill(np.float32(1) / num_hops[node], lanes),
+                    broadcast(np.float32(1) / num_hops[node], lanes),
                 )
-                second_sum = fill(max_log_utilisation[node], lanes) * load(
+                second_sum = broadcast(max_log_utilisation[node], lanes) * load(
                     weights.features, 0, lanes
                 )
-                new_state = plus_product(
-                    new_state, fill(max_excess[node], lanes), load(weights.features, 1, lanes)
+                new_state = multiply_accumulate(
+                    new_state, broadcast(max_excess[node], lanes), load(weights.features, 1, lanes)
                 )
-                second_sum = plus_product(
-                    second_sum, fill(profit, lanes), load(weights.features, 2, lanes)
+                second_sum = multiply_accumulate(
+                    second_sum, broadcast(profit, lanes), load(weights.features, 2, lanes)
                 )
-                new_state = plus_product(
-                    new_state, fill(share[path], lanes), load(weights.features, 3, lanes)
+                new_state = multiply_accumulate(
+                    new_state, broadcast(share[path], lanes), load(weights.features, 3, lanes)
                 )
                 # Add the product of its state and the weights A.
                 for j in range(0, width, 2):
                     position = path * width + j
-                    new_state = plus_product(
+                    new_state = multiply_accumulate(
                         new_state,
-                        spread(state, position, lanes),
+                        load_broadcast(state, position, lanes),
                         load(weights.path_state, j, lanes),
                     )
-                    second_sum = plus_product(
+                    second_sum = multiply_accumulate(
                         second_sum,
-                        spread(state, position + 1, lanes),
+                        load_broadcast(state, position + 1, lanes),
                         load(weights.path_state, j + 1, lanes),
                     )
                 # Residual connection, then the action.
@@ -478,8 +483,9 @@ def _sum_over_links(
         state: (P, F) states g, flat.
         shares: (P,) splits w.
         sharpness: q, factor of the profit in the actions.
-        node_load_elasticity: (max_slots, 2) load and elasticity of each trie node (work array).
-        node_state: (max_slots, F) demand-weighted states of each trie node (work array).
+        node_load_elasticity: (max_trie_nodes, 2) load and elasticity of each trie node (work
+            array).
+        node_state: (max_trie_nodes, F) demand-weighted states of each trie node (work array).
         link_load_elasticity: (E, 2) load and elasticity of each link, flat, Gbit/s (increased).
         link_states: (E, F) demand-weighted states of each link, flat (increased).
         lanes: tuple of length F.
@@ -497,7 +503,7 @@ def _sum_over_links(
             node_load_elasticity[2 * node + 1] = (
                 sharpness * rate * path_share * (np.float32(1) - path_share)
             )
-            store(node_state, node, fill(rate, lanes) * load(state, path, lanes))
+            store(node_state, node, broadcast(rate, lanes) * load(state, path, lanes))
             path += 1
     # Walk the trie from the leaves: add each subtree to its link and to its parent.
     for j in range(num_nodes):
@@ -525,7 +531,7 @@ def _pass_over_block(
     clamp,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     max_paths,
     max_shares,
     results,
@@ -545,7 +551,7 @@ def _pass_over_block(
         clamp: largest absolute value of an action.
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         max_paths: maximum number of paths of a source.
         max_shares: maximum number of paths plus demands of a source.
         results: states (B, P F) and splits (B, P) of the paths (updated), load and elasticity
@@ -558,15 +564,15 @@ def _pass_over_block(
     load_elasticity = results.load_elasticity
     link_states = results.link_states
     # Scratch arrays over the trie nodes of a source, about the path to each node.
-    price = np.empty(max_slots, dtype=np.float32)
-    max_log_utilisation = np.empty(max_slots, dtype=np.float32)
+    price = np.empty(max_trie_nodes, dtype=np.float32)
+    max_log_utilisation = np.empty(max_trie_nodes, dtype=np.float32)
     # Smallest capacity (encoder) or largest excess utilisation (layer).
-    min_capacity_or_max_excess = np.empty(max_slots, dtype=np.float32)
-    num_hops = np.empty(max_slots, dtype=np.float32)
+    min_capacity_or_max_excess = np.empty(max_trie_nodes, dtype=np.float32)
+    num_hops = np.empty(max_trie_nodes, dtype=np.float32)
     # F numbers: the sum of messages, later the sum of states.
-    node_messages_or_states = np.empty(max_slots * width, dtype=np.float32)
+    node_messages_or_states = np.empty(max_trie_nodes * width, dtype=np.float32)
     # Load and elasticity.
-    node_load_elasticity = np.empty(max_slots * 2, dtype=np.float32)
+    node_load_elasticity = np.empty(max_trie_nodes * 2, dtype=np.float32)
     # Actions by path of a source; mean state of a demand; unnormalised shares by path and demand.
     actions = np.empty(max_paths, dtype=np.float32)
     mean_state = np.empty(width, dtype=np.float32)
@@ -656,7 +662,7 @@ def one_pass(
     clamp: np.float32,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     max_paths: int,
     max_shares: int,
     results: PassResults,
@@ -674,7 +680,7 @@ def one_pass(
         clamp: largest absolute value of an action.
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         max_paths: maximum number of paths of a source.
         max_shares: maximum number of paths plus demands of a source.
         results: states (B, P F) and splits (B, P) of the paths (updated); load and elasticity
@@ -693,7 +699,7 @@ def one_pass(
             clamp,
             scan,
             block_ptr,
-            max_slots,
+            max_trie_nodes,
             max_paths,
             max_shares,
             results,
@@ -708,7 +714,7 @@ def _even_loads_of_block(
     failed,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     sums,
 ):
     """Compute the link loads of even splits and of full paths, for one block of sources.
@@ -722,14 +728,14 @@ def _even_loads_of_block(
         failed: (B, E) 1 where a link has failed, else 0.
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         sums: (blocks, B, 2 E) load of even splits and of full paths, side by side, Gbit/s (row
             ``block`` is increased).
     """
-    # (max_slots,) number of failed links on the path to each trie node of a source.
-    num_failed = np.zeros(max_slots, dtype=np.float32)
-    # (max_slots, 2) even flow and full flow of each node.
-    flow = np.empty(2 * max_slots, dtype=np.float32)
+    # (max_trie_nodes,) number of failed links on the path to each trie node of a source.
+    num_failed = np.zeros(max_trie_nodes, dtype=np.float32)
+    # (max_trie_nodes, 2) even flow and full flow of each node.
+    flow = np.empty(2 * max_trie_nodes, dtype=np.float32)
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
@@ -771,7 +777,7 @@ def even_loads(
     failed: Float32Array,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     sums: Float32Array,
 ) -> None:
     """Compute the link loads of even splits over live paths, and those if every live path carried
@@ -783,7 +789,7 @@ def even_loads(
         failed: (B, E) 1 where a link has failed, else 0.
         scan: candidate paths, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         sums: (blocks, B, 2 E) both loads of each link, side by side, Gbit/s, to be summed over the
             blocks (increased).
     """
@@ -794,7 +800,7 @@ def even_loads(
             failed,
             scan,
             block_ptr,
-            max_slots,
+            max_trie_nodes,
             sums,
         )
 
@@ -850,7 +856,7 @@ class CompiledPasses:
                 _array(self._is_dead.to(torch.float32)),
                 scan,
                 self._block_ptr,
-                packed.max_slots,
+                packed.max_trie_nodes,
                 sums,
             )
         even = torch.from_numpy(sums.sum(0))
@@ -988,7 +994,7 @@ class CompiledPasses:
                 self._clamp,
                 packed.scan,
                 self._block_ptr,
-                packed.max_slots,
+                packed.max_trie_nodes,
                 self._max_paths,
                 self._max_shares,
                 results,

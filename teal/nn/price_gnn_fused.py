@@ -16,16 +16,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from teal.network.packed import PathScan
-from teal.pathops.response import FAILED_WEIGHT, Responding, Responses, respond_in_block
+from teal.pathops.response import FAILED_WEIGHT, DemandArrays, Responses, respond_in_block
 from teal.runtime.arrays import BoolArray, Float32Array
 from teal.runtime.lanes import (
+    broadcast,
     exponential,
-    fill,
+    lane_sum,
     load,
-    plus_product,
-    spread,
+    load_broadcast,
+    multiply_accumulate,
     store,
-    total,
     where_above,
 )
 from teal.runtime.parallel import (
@@ -136,8 +136,8 @@ def _transposed(values: Tensor) -> Float32Array:
 @inlined_kernel
 def _sigmoid(row, lanes):  # type: ignore[no-untyped-def]
     """Return 1 / (1 + exp(-x)) of each number of a row."""
-    zero = fill(np.float32(0), lanes)
-    ones = fill(np.float32(1), lanes)
+    zero = broadcast(np.float32(0), lanes)
+    ones = broadcast(np.float32(1), lanes)
     # Only exponentials of numbers <= 0, which cannot overflow.
     power = exponential(where_above(row, zero, zero - row, row))
     return where_above(row, zero, ones, power) / (ones + power)
@@ -168,10 +168,10 @@ def _linear(results, bias, vectors, first, length, matrix, lanes):  # type: igno
         for j in range(length):
             row = load(matrix, j * columns + column, lanes)
             position = first + j
-            a = plus_product(a, spread(vectors, position, lanes), row)
-            b = plus_product(b, spread(vectors, stride + position, lanes), row)
-            c = plus_product(c, spread(vectors, 2 * stride + position, lanes), row)
-            d = plus_product(d, spread(vectors, 3 * stride + position, lanes), row)
+            a = multiply_accumulate(a, load_broadcast(vectors, position, lanes), row)
+            b = multiply_accumulate(b, load_broadcast(vectors, stride + position, lanes), row)
+            c = multiply_accumulate(c, load_broadcast(vectors, 2 * stride + position, lanes), row)
+            d = multiply_accumulate(d, load_broadcast(vectors, 3 * stride + position, lanes), row)
         store(results, column, a)
         store(results, columns + column, b)
         store(results, 2 * columns + column, c)
@@ -283,8 +283,8 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     hidden = len(parameters.outer)
     num_features = len(parameters.feature_weight) // (3 * hidden)
     columns = hidden // len(lanes)
-    ones = fill(np.float32(1), lanes)
-    two = fill(np.float32(2), lanes)
+    ones = broadcast(np.float32(1), lanes)
+    two = broadcast(np.float32(2), lanes)
     length = hidden + num_features
     # (4, H + F) memory, then features, of four links.
     vectors = np.zeros(4 * length, dtype=np.float32)
@@ -347,7 +347,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                     lanes,
                 )
                 gate_column += columns
-                argument = plus_product(
+                argument = multiply_accumulate(
                     load(feature_gates, gate_column, lanes),
                     reset,
                     load(memory_gates, gate_column, lanes),
@@ -357,7 +357,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
                 store(
                     memory,
                     memory_position,
-                    plus_product(
+                    multiply_accumulate(
                         candidate, update_gate, load(memory, memory_position, lanes) - candidate
                     ),
                 )
@@ -372,7 +372,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
             for column in range(columns):
                 # SiLU of the hidden layer, x sigmoid(x).
                 argument = load(inner, i * columns + column, lanes)
-                price_change += total(
+                price_change += lane_sum(
                     load(parameters.outer, column, lanes) * argument * _sigmoid(argument, lanes)
                 )
             raw_price[row] += price_gain * price_change
@@ -383,7 +383,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
 @kernel
 def _make_rounds(
     sharpness: Float32Array,
-    demands: Responding,
+    demands: DemandArrays,
     scan: PathScan,
     sums: Float32Array,
     sums_by_row: Float32Array,

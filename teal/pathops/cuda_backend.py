@@ -78,7 +78,7 @@ class CudaBackend:
         self._shape = paths.leaf.shape
         self._num_links = paths.num_links
         self.num_nodes = paths.trie.num_nodes
-        self._max_slots = trie.max_slots
+        self._max_slots = trie.max_trie_nodes
         self.sources = len(trie.node_ptr) - 1
         # Upload the trie and the nodes of each link.
         names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")

@@ -65,13 +65,13 @@ class NodeMemory(NamedTuple):
 
     Attributes:
         space: IN_SHARED_MEMORY or IN_GLOBAL_MEMORY.
-        scratch: (blocks * max_slots * lanes,) global memory; used only for IN_GLOBAL_MEMORY.
-        max_slots: maximum number of nodes of a source, including the source itself.
+        scratch: (blocks * max_trie_nodes * lanes,) global memory; used only for IN_GLOBAL_MEMORY.
+        max_trie_nodes: maximum number of nodes of a source, including the source itself.
     """
 
     space: Any
     scratch: Any
-    max_slots: int
+    max_trie_nodes: int
 
 
 @device_function
@@ -144,7 +144,7 @@ def scan_down(value, index, offset, level_end, level, last_level, row, lane, lan
     processes every ``rows``-th node of a level, in one lane.  All threads must call it.
 
     Args:
-        value: (max_slots, lanes) value of each node, row 0 the source (written).
+        value: (max_trie_nodes, lanes) value of each node, row 0 the source (written).
         index: parents; that of node n is ``index[offset + n]``.
         offset: offset of the source's nodes in ``index``.
         level_end: number after the last node of each level, of all sources.
@@ -180,7 +180,7 @@ def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes
     it.
 
     Args:
-        value: (max_slots, lanes) value of each node, row 0 the source (written, except row 0).
+        value: (max_trie_nodes, lanes) value of each node, row 0 the source (written, except row 0).
         index: ends of the children; those of node n are ``index[offset + n - 1]`` to
             ``index[offset + n] - 1``, those of node 1 begin where level 1 ends.
         offset: offset of the source's nodes in ``index``.
@@ -243,7 +243,7 @@ def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lan
         first_node = trie.node_ptr[s]
         num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.parent, memory.max_slots, lanes, first_node, num_nodes
+            memory, trie.parent, memory.max_trie_nodes, lanes, first_node, num_nodes
         )
         # Values of the links into the nodes; 0 at the source.
         position = b * num_links * features + feature + lane
@@ -294,11 +294,11 @@ def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
         first_node = trie.node_ptr[s]
         num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.parent, 2 * memory.max_slots, 1, first_node, num_nodes
+            memory, trie.parent, 2 * memory.max_trie_nodes, 1, first_node, num_nodes
         )
         # The second half holds, for each node, the node with the largest value on the path to it;
         # even a float32 holds node numbers exactly: no source has 2^24 nodes.
-        max_node = value[memory.max_slots :]
+        max_node = value[memory.max_trie_nodes :]
         for n in range(cuda.threadIdx.x, num_nodes, THREADS):
             value[n + 1] = link_values[b * num_links + trie.link[first_node + n]]
             max_node[n + 1] = n + 1
@@ -362,7 +362,7 @@ def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
         first_node = trie.node_ptr[s]
         num_nodes = trie.node_ptr[s + 1] - trie.node_ptr[s]
         value, index, offset = node_memory(
-            memory, trie.child_end, memory.max_slots, lanes, first_node, num_nodes
+            memory, trie.child_end, memory.max_trie_nodes, lanes, first_node, num_nodes
         )
         for n in range(cuda.threadIdx.x, (num_nodes + 1) * width, THREADS):
             value[n] = 0

@@ -68,21 +68,21 @@ def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
         arguments[i] = polynomial * powers[i] if arguments[i] > np.float32(-80) else np.float32(0)
 
 
-class Responding(NamedTuple):
+class DemandArrays(NamedTuple):
     """Demands of B matrices and sizes of scratch buffers, as kernel arguments.
 
     Attributes:
         demand: (B, D) Gbit/s.
         value: (D,) value of each demand, in the unit of the link weights.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: maximum number of trie nodes of a source, including the source itself.
+        max_trie_nodes: maximum number of trie nodes of a source, including the source itself.
         max_shares: maximum number of demands plus paths of a source.
     """
 
     demand: Float32Array
     value: Float32Array
     block_ptr: Int64Array
-    max_slots: int
+    max_trie_nodes: int
     max_shares: int
 
 
@@ -116,10 +116,10 @@ def respond_in_block(block, weight, sharpness, demands, scan, sums, splits, pair
     block_ptr = demands.block_ptr
     batch = len(weight)
     is_storing = splits.shape[1] > 0
-    # (max_slots,) weight of the path to each trie node of a source, times the sharpness.
-    path_weight = np.zeros(demands.max_slots, dtype=np.float32)
-    # (max_slots, 2) load and elasticity of each node.
-    flow = np.empty(2 * demands.max_slots, dtype=np.float32)
+    # (max_trie_nodes,) weight of the path to each trie node of a source, times the sharpness.
+    path_weight = np.zeros(demands.max_trie_nodes, dtype=np.float32)
+    # (max_trie_nodes, 2) load and elasticity of each node.
+    flow = np.empty(2 * demands.max_trie_nodes, dtype=np.float32)
     # Unnormalised shares of a source's demands, one after the other: the unserved share, then one
     # share per path.
     share = np.empty(demands.max_shares, dtype=np.float32)
@@ -216,7 +216,7 @@ def _respond(
     end: int,
     weight: Float32Array,
     sharpness: np.float32,
-    demands: Responding,
+    demands: DemandArrays,
     scan: PathScan,
     sums: Float32Array,
     splits: Float32Array,
@@ -260,8 +260,8 @@ class Responses:
         # Scratch entries before each source: one per path, and one per demand.
         shares_before_source = packed.scan.path_ptr + packed.scan.demand_ptr
         max_shares = int(np.diff(shares_before_source).max(initial=0))
-        self.demands = Responding(
-            _float32(demand), _float32(value), block_ptr, packed.max_slots, max_shares
+        self.demands = DemandArrays(
+            _float32(demand), _float32(value), block_ptr, packed.max_trie_nodes, max_shares
         )
         self.scan = packed.scan
         self.sums = np.zeros(

@@ -33,7 +33,7 @@ _OPERATIONS_PER_ARC = 4
 
 
 @inner_kernel
-def sum_outwards(
+def ecmp_path_sums(
     row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray
 ) -> None:
     """Sum link values along the ECMP paths from every node to one destination.
@@ -65,7 +65,7 @@ def sum_outwards(
 
 
 @inner_kernel
-def load_inwards(
+def add_ecmp_loads(
     row: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray
 ) -> None:
     """Add the loads of all traffic to one destination, routed by ECMP, farthest nodes first.
@@ -112,7 +112,7 @@ def _segment_sum(
     """
     for target in range(begin, end):
         for i in range(len(link_value)):
-            sum_outwards(target, head, dags, link_value[i], result[i, target])
+            ecmp_path_sums(target, head, dags, link_value[i], result[i, target])
 
 
 @partitioned_kernel("dags", lambda dags: len(dags.reached))
@@ -190,7 +190,7 @@ def _segment_load(
             for i in range(len(volume)):
                 for node in range(num_nodes):
                     node_traffic[node] = volume[i, target, node]
-                load_inwards(target, head, dags, node_traffic, load[block, i])
+                add_ecmp_loads(target, head, dags, node_traffic, load[block, i])
 
 
 class SteeredTraffic(NamedTuple):

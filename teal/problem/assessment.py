@@ -307,7 +307,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
     # The validator overrides the status of the scheme.
     breaks_rule = metrics.violation > TOLERANCE
     # Under least_cost a demand without a live path makes the program infeasible.
-    if problem.objective.rules.may_have_no_allocation:
+    if problem.objective.rules.may_be_infeasible:
         breaks_rule = breaks_rule | ((problem.demand > 0) & ~problem.routable).any(1)
     status = tuple(
         Status.INFEASIBLE if scheme_status.usable and is_broken else scheme_status

@@ -105,7 +105,7 @@ def usable_prices(problem: Problem, prices: Tensor, max_ratio: float = 1e6) -> T
     """
     prices = finite_prices(prices)
     # Values are unbounded under a utility (shares near 0), and for demand that must be carried.
-    if problem.utility is not None or problem.objective.rules.may_have_no_allocation:
+    if problem.utility is not None or problem.objective.rules.may_be_infeasible:
         return prices
     return problem.price_set.usable(prices, _max_value(problem.demand_value), max_ratio)
 
@@ -222,7 +222,7 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     # Profit of the best path; 0 without a path.
     profit = torch.where(min_cost.isfinite(), problem.demand_value - min_cost, 0)
     # Support function of the demand set: an unprofitable demand counts 0 if it may be shed.
-    return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
+    return float((demand * problem.demand_set.support_of_best(profit[None])[0]).sum())
 
 
 def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) -> Tensor:
@@ -237,7 +237,7 @@ def from_score(problem: Problem, score: Tensor, prices: Tensor | None = None) ->
         prices: (B, E) dual prices that prove a bound, to estimate its rounding; None if unknown.
     """
     rules = problem.objective.rules
-    if prices is None or not rules.may_have_no_allocation:
+    if prices is None or not rules.may_be_infeasible:
         return rules.from_score(problem, score)
     # Rounding is relative to the sums in the score: costs of flows, and prices of capacity.
     # The bound may use a multiple of the prices, up to the largest of PRICE_SCALES.

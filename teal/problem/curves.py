@@ -160,7 +160,7 @@ class Concave(ByBestColumn):
         mean = torch.where(total > 0, score / total.clamp(min=_MIN_DIVISOR) - 1, 0)
         return self.curve.share_of(mean)
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support (B, D) for each Gbit/s of demand: the maximum over shares s in (0, 1]
         of W (u(s) + 1) / demand - price * s, with the weight W of the demand.
 

@@ -6,6 +6,6 @@ from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition
 from teal.problem.protection import Protection
 
-OFFERS: dict[str, type[Condition]] = {
+CONDITIONS_BY_OPTION: dict[str, type[Condition]] = {
     kind.option.name: kind for kind in (ChurnLimit, Protection) if kind.option is not None
 }

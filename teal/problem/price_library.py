@@ -77,7 +77,7 @@ class PriceLibrary:
             and problem.steps is None
             and type(problem.demand_set) is (ExactlyOne if on_simplex else AtMostOne)
             and not problem.objective.rules.is_sequence
-            and not problem.objective.rules.may_have_no_allocation
+            and not problem.objective.rules.may_be_infeasible
         )
 
     def bound(self, problem: Problem) -> Tensor:
@@ -248,5 +248,5 @@ class PriceLibrary:
             profit = -price if problem.price_set.on_simplex else value - price
             best = torch.where(mask, profit, -torch.inf).amax(-1)
             best = torch.where(mask.any(-1), best, 0.0)
-            factors.append(problem.demand_set.of_best(best).cpu())
+            factors.append(problem.demand_set.support_of_best(best).cpu())
         return torch.cat(factors)

@@ -776,7 +776,7 @@ class Problem:
     @property
     def price_set(self) -> PriceSet:
         """The feasible set of link prices: the simplex if utilisation is balanced, else y >= 0."""
-        return Simplex() if self.objective.rules.balances else NonNegative()
+        return Simplex() if self.objective.rules.minimises_utilisation else NonNegative()
 
     @cached_property
     def program(self) -> Program:

@@ -316,7 +316,7 @@ class Program:
             values = multiple * row_value
             factor = self.price_set.scale(values) * multiple
             profit = torch.where(has_column, value - factor[..., None] * cheapest, 0)
-            demand_part = (self.demand * self.demand_set.of_best(profit)).sum(-1)
+            demand_part = (self.demand * self.demand_set.support_of_best(profit)).sum(-1)
             return _finite_bound(self.price_set.support(values) + demand_part)
 
         block = max(1, _MAX_BOUND_ENTRIES // max(1, cheapest.numel()))

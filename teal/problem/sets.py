@@ -51,7 +51,7 @@ class DemandSet(Protocol):
         """Whether every demand with a live column must be carried in full."""
         ...
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support function (B, D) of each demand's shares, from its largest profit:
         the largest profit of feasible shares, per Gbit/s of demand.
 
@@ -92,7 +92,7 @@ class ByBestColumn:
     uses_best_column = True
     carries_all = False
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support (B, D) from the largest profit (B, D) of each demand's
         live columns.
         """
@@ -107,13 +107,13 @@ class ByBestColumn:
         """
         has_column = live.any(-1)
         best = torch.where(live, profit, -torch.inf).amax(-1)
-        return self.of_best(torch.where(has_column, best, 0))
+        return self.support_of_best(torch.where(has_column, best, 0))
 
 
 class AtMostOne(ByBestColumn):
     """Demand set {w >= 0, sum w <= 1}: demand may be shed."""
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support (B, D), max(0, largest profit), since an unprofitable
         demand is shed.
         """
@@ -129,7 +129,7 @@ class ExactlyOne(ByBestColumn):
 
     carries_all = True
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support (B, D): the largest profit, even if negative, since all is carried."""
         return best
 
@@ -151,7 +151,7 @@ class Stepped(ByBestColumn):
     value: Float[Tensor, " D"]
 
     @override
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Return the support (B, D) from the largest profit (B, D) in the first step: the steps
         that are profitable are filled.
         """
@@ -186,7 +186,7 @@ class Capped:
     uses_best_column = False
     carries_all = False
 
-    def of_best(self, best: Tensor) -> Tensor:
+    def support_of_best(self, best: Tensor) -> Tensor:
         """Raise NotImplementedError, since the support depends on the profits of all columns."""
         raise NotImplementedError
 

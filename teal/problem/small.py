@@ -76,7 +76,7 @@ def is_small(problem: Problem) -> bool:
         and problem.ops.is_over_paths
         and not problem.conditions
         and not rules.is_sequence
-        and (rules.balances if rules.carries_all else type(rules).value is Rules.value)
+        and (rules.minimises_utilisation if rules.carries_all else type(rules).value is Rules.value)
         and (rules.carries_all or type(problem.demand_set) is AtMostOne)
         and problem.objective.may_shed != rules.carries_all
         and not is_interpreting()
@@ -168,7 +168,7 @@ def _compute_metrics(
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
-    balances: bool,
+    minimises_utilisation: bool,
     holds_capacity: bool,
     capacity_share: float,
     splits: FloatArray,
@@ -191,7 +191,7 @@ def _compute_metrics(
         demand: (B, D) Gbit/s.
         capacity: (B, E) usable capacity c, Gbit/s; 0 for failed links.
         value: (D, K) value of a Gbit/s on each path.
-        balances: whether the largest utilisation is minimised.
+        minimises_utilisation: whether the largest utilisation is minimised.
         holds_capacity: whether loads must stay within capacities.
         capacity_share: usable share of each link's full capacity.
         splits: (B, D, K) share of each demand on each path.
@@ -219,10 +219,12 @@ def _compute_metrics(
             load[e] = 0.0
             has_failures = has_failures or capacity[b, e] <= 0
         for m in range(len(scales)):
-            row_metrics[_FIRST_BOUND + m] = 0.0 if balances else scales[m] * capacity_value
+            row_metrics[_FIRST_BOUND + m] = (
+                0.0 if minimises_utilisation else scales[m] * capacity_value
+            )
         # Prices are scaled to c' y = 1 where the utilisation is minimised.
         price_scale = 1.0
-        if balances:
+        if minimises_utilisation:
             price_scale = 1.0 / capacity_value if capacity_value > 0 else 0.0
         # Demands: flow, value and price of each path.
         for d in range(num_demands):
@@ -251,7 +253,9 @@ def _compute_metrics(
                 is_routable = True
                 path_price[k] = price_scale * price
                 cheapest = min(cheapest, path_price[k])
-                has_one_value = has_one_value and (balances or value[d, k] == value[d, 0])
+                has_one_value = has_one_value and (
+                    minimises_utilisation or value[d, k] == value[d, 0]
+                )
             # Slots without a path must have no traffic.
             for k in range(end - first, num_paths):
                 has_nan = has_nan or np.isnan(splits[b, d, k])
@@ -262,7 +266,7 @@ def _compute_metrics(
             row_metrics[_DEMAND] += rate
             row_metrics[_CARRIED] += rate * total
             excess = total - 1.0
-            if balances:
+            if minimises_utilisation:
                 excess = abs(excess) if is_routable and rate > 0 else total
             violation = max(violation, excess)
             if not is_routable:
@@ -270,7 +274,7 @@ def _compute_metrics(
             # Dual bounds: the cheapest path has the best profit if all paths have one value.
             for m in range(len(scales)):
                 best_profit = -scales[m] * cheapest
-                if not balances:
+                if not minimises_utilisation:
                     best_profit += value[d, 0]
                 if not has_one_value:
                     best_profit = -np.inf
@@ -278,7 +282,7 @@ def _compute_metrics(
                         if path_price[k] < np.inf:
                             best_profit = max(best_profit, value[d, k] - scales[m] * path_price[k])
                 row_metrics[_FIRST_BOUND + m] += rate * (
-                    best_profit if balances else max(best_profit, 0.0)
+                    best_profit if minimises_utilisation else max(best_profit, 0.0)
                 )
         # Links: utilisation and overload.
         max_capacity = _MIN_CAPACITY_SCALE
@@ -303,7 +307,11 @@ def _compute_metrics(
 
 @kernel
 def _project(
-    paths: PathLinks, demand: FloatArray, capacity: FloatArray, balances: bool, splits: FloatArray
+    paths: PathLinks,
+    demand: FloatArray,
+    capacity: FloatArray,
+    minimises_utilisation: bool,
+    splits: FloatArray,
 ) -> None:
     """Make splits feasible, in place.
 
@@ -315,7 +323,7 @@ def _project(
             links of path p are link[link_ptr[p]:link_ptr[p + 1]].
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s; 0 for failed links.
-        balances: whether the largest utilisation is minimised, with all demand served.
+        minimises_utilisation: whether the largest utilisation is minimised, with all demand served.
         splits: (B, D K) share of each demand on each path (updated).
     """
     num_demands = demand.shape[1]
@@ -345,16 +353,16 @@ def _project(
             for k in range(end - first):
                 split_index = d * num_paths + k
                 p = first + k
-                if balances and total <= _MIN_SPLIT_SUM:
+                if minimises_utilisation and total <= _MIN_SPLIT_SUM:
                     splits[b, split_index] = (
                         1.0 / num_live if _is_live(paths, p, capacity[b]) else 0.0
                     )
-                elif balances or total > 1:
+                elif minimises_utilisation or total > 1:
                     splits[b, split_index] /= total
                 for i in range(paths.link_ptr[p], paths.link_ptr[p + 1]):
                     utilisation[paths.link[i]] += demand[b, d] * splits[b, split_index]
         # Scale each path down by its most utilised link.
-        if balances:
+        if minimises_utilisation:
             continue
         for e in range(len(utilisation)):
             utilisation[e] = utilisation[e] / capacity[b, e] if utilisation[e] > 0 else 0.0

@@ -637,7 +637,7 @@ def make_claims(
         levels = [] if program_prices is None else _level_claims(problem, splits, allocation)
         return levels or [_rate_claim(problem, splits)]
     # A cost, a utilisation or served share, or a value.
-    if rules.may_have_no_allocation:
+    if rules.may_be_infeasible:
         return [_cost_claim(problem, splits, claimed_prices, over_all=over_all)]
     if rules.carries_all:
         return [_ratio_claim(problem, splits, claimed_prices, over_all=over_all)]

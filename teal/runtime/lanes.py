@@ -105,7 +105,7 @@ def _broadcast(builder, scalar, width):
 
 
 @intrinsic
-def fill(typingctx, value, lanes):
+def broadcast(typingctx, value, lanes):
     """Broadcast the float ``value`` to ``len(lanes)`` lanes."""
     width = len(lanes)
 
@@ -116,7 +116,7 @@ def fill(typingctx, value, lanes):
 
 
 @intrinsic
-def spread(typingctx, array, index, lanes):
+def load_broadcast(typingctx, array, index, lanes):
     """Broadcast element ``index``, an int64, of a flat C-contiguous array (n,) to ``len(lanes)``
     lanes.
     """
@@ -130,7 +130,7 @@ def spread(typingctx, array, index, lanes):
 
 
 @intrinsic
-def plus_product(typingctx, a, b, c):
+def multiply_accumulate(typingctx, a, b, c):
     """Compute a + b c, lane by lane, as a fused multiply-add if the processor has one."""
 
     def codegen(context, builder, signature, arguments):
@@ -195,7 +195,7 @@ def where_above(typingctx, a, b, if_above, otherwise):
 
 
 @intrinsic
-def larger(typingctx, a, b):
+def maximum(typingctx, a, b):
     """Return the maximum of two values, lane by lane; ``b`` if either is NaN."""
 
     def codegen(context, builder, signature, arguments):
@@ -261,7 +261,7 @@ def narrow(typingctx, value, array):
 
 
 @intrinsic
-def total(typingctx, value):
+def lane_sum(typingctx, value):
     """Return the sum of all lanes: halves of the vector are added until one lane remains, in the
     same order on every machine.
     """

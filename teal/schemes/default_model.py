@@ -19,7 +19,7 @@ from teal.runtime.storage import packaged
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, saves_time
 from teal.solvers import cost_model, pipeline
 from teal.solvers.interior import engine as interior
-from teal.solvers.pdhg.model_start import foretells_work
+from teal.solvers.pdhg.model_start import may_start_from_model
 
 # Smallest scan size (trie nodes and path slots) of a network on which the model is asked: about 40
 # nodes.  Below it a solve takes less time than a prediction and its certificate.
@@ -95,7 +95,7 @@ def default_model(
         counts_loading: whether the process solves only this problem: the predicted saving must then
             exceed the time to load the model.
     """
-    if not pipeline.takes_starter(problem) or not foretells_work(problem, engine):
+    if not pipeline.takes_starter(problem) or not may_start_from_model(problem, engine):
         return None
     if not _folder().is_dir():
         return None
@@ -119,6 +119,6 @@ def _predicted_saving_s(problem: Problem, gap: float) -> float:
     """
     if not interior.accepts(problem):
         return 0.0
-    features = interior.FirstProgram(problem).features(gap)
+    features = interior.FirstMatrixProgram(problem).features(gap)
     cold_s = min(cost_model.seconds(name, features, is_warm=False) for name in ("interior", "pdhg"))
     return cold_s - cost_model.seconds_from_model(features)

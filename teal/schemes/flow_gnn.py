@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network.path_changes import first_columns
+from teal.network.path_changes import first_paths_of_each
 from teal.nn.checkpoint import (
     FLOW_GNN_KIND,
     FlowGnnCard,
@@ -41,7 +41,7 @@ from teal.solvers.pdhg.dense import total_value
 from teal.solvers.pdhg.reduction import has_ordinary_numbers
 from teal.solvers.pdhg.search import LAST_REFILL
 from teal.solvers.projection import project
-from teal.solvers.table_search import in_tables
+from teal.solvers.table_search import round_to_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("flow")  # the FlowGNN for any network that comes with Teal
@@ -135,7 +135,7 @@ class FlowGnnScheme:
         # Restrict the problem to the model's paths; the path operations are cached.
         if all_paths.num_paths != num_model_paths:
             if self._first_path_ops is None or self._first_path_ops[0] is not problem.ops:
-                first_paths = first_columns(all_paths, num_model_paths)
+                first_paths = first_paths_of_each(all_paths, num_model_paths)
                 self._first_path_ops = problem.ops, problem.with_paths(first_paths).ops
             problem = problem.with_ops(self._first_path_ops[1])
         # Built-in models have recorded passes; splits of further paths are 0.
@@ -167,8 +167,8 @@ class FlowGnnScheme:
         begin = time.perf_counter()
         # Predict splits and prices, and repair them.
         config = self.config
-        balances = problem.demand_set.carries_all
-        if config.repair == "admm" or (config.repair == "auto" and not balances):
+        carries_all = problem.demand_set.carries_all
+        if config.repair == "admm" or (config.repair == "auto" and not carries_all):
             splits, prices = self._by_admm(problem)
         else:
             splits, prices = (tensor.to(torch.float64) for tensor in self.start(problem))
@@ -188,7 +188,7 @@ class FlowGnnScheme:
             )[:2]
         # Round the splits to tables.
         if config.entries:
-            splits = in_tables(problem.to(torch.float64), splits, config.entries)
+            splits = round_to_tables(problem.to(torch.float64), splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)

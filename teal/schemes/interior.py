@@ -68,7 +68,7 @@ def saves_time_from_model(problem: Problem, gap: float) -> bool:
     """
     if not cost_model.may_benefit_from_model(problem):
         return False
-    size = engine.FirstProgram(problem).size
+    size = engine.FirstMatrixProgram(problem).size
     return cost_model.saves_time_from_model(cost_model.features_of(problem, size, gap))
 
 

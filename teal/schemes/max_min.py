@@ -13,7 +13,7 @@ from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
 from teal.solvers import pipeline
 from teal.solvers.sequences import max_min
-from teal.solvers.sequences.fairness import require_shedding
+from teal.solvers.sequences.fairness import require_may_shed
 from teal.solvers.sequences.task import run_tasks
 from teal.spec import Spec
 
@@ -43,7 +43,7 @@ class MaxMin:
         Raises:
             InputError: an objective that must carry all demand, or ``by=demand`` under max_min.
         """
-        require_shedding("max-min", problem.objective)
+        require_may_shed("max-min", problem.objective)
         if self.by == "demand" and problem.objective.name == ObjectiveName.MAX_MIN:
             raise InputError.invalid(
                 "max-min",

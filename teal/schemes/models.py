@@ -120,5 +120,7 @@ def helps(model: object, problem: Problem) -> bool:
     """
     if not pipeline.takes_starter(problem):
         return False
-    is_useful_at_any_size = isinstance(model, FlowGnnScheme) or pdhg.foretells_work(problem, "auto")
+    is_useful_at_any_size = isinstance(model, FlowGnnScheme) or pdhg.may_start_from_model(
+        problem, "auto"
+    )
     return serves(model, problem.objective) and (is_useful_at_any_size or saves_time(problem.paths))

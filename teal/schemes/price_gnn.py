@@ -26,7 +26,7 @@ from teal.runtime.storage import model_folder
 from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import pipeline
 from teal.solvers.pdhg.fused.warm_up import three_nodes
-from teal.solvers.table_search import in_tables
+from teal.solvers.table_search import round_to_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
@@ -193,7 +193,7 @@ class PriceGnnScheme:
         # Round the splits to tables; on a GPU wait for the end of the work.
         splits = result.splits
         if config.entries:
-            splits = in_tables(problem, splits, config.entries)
+            splits = round_to_tables(problem, splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)

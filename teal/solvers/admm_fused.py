@@ -101,7 +101,7 @@ def _iterate(
     price: FloatArray,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     splits: FloatArray,
     demand_dual: FloatArray,
     loads: FloatArray,
@@ -124,7 +124,7 @@ def _iterate(
         price: (B, E) (2 y - y_old) / c with the multipliers y of the capacity rows, 1/(Gbit/s).
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         splits: (B, P) x of the P paths in scan order (updated).
         demand_dual: (B, D) u (updated).
         loads: (blocks, B, 2, E) link loads of each block in Gbit/s, added to: at [..., 0, :] those
@@ -133,10 +133,10 @@ def _iterate(
     """
     # Scratch of one source, per trie node: sum of 1 / c and price from the source; flow of x and of
     # all demand through the node.
-    inverse_capacity_sum = np.zeros(max_slots)
-    path_price = np.zeros(max_slots)
-    flow = np.empty(max_slots)
-    full_flow = np.empty(max_slots)
+    inverse_capacity_sum = np.zeros(max_trie_nodes)
+    path_price = np.zeros(max_trie_nodes)
+    flow = np.empty(max_trie_nodes)
+    full_flow = np.empty(max_trie_nodes)
     # Scratch of one demand, which has at most 255 paths: right-hand side, diagonal, solution and
     # sorting order of each path.
     linear = np.empty(256)
@@ -279,7 +279,7 @@ def solve(
                 price.numpy(),
                 scan,
                 block_ptr,
-                packed.max_slots,
+                packed.max_trie_nodes,
                 packed_splits,
                 demand_dual,
                 loads,

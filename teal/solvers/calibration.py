@@ -32,7 +32,7 @@ from teal.runtime.interruptible import Deadline
 from teal.runtime.progress import progress_bar
 from teal.solvers import cost_model, pipeline
 from teal.solvers.cost_model import Factors, Features
-from teal.solvers.interior.engine import FirstProgram
+from teal.solvers.interior.engine import FirstMatrixProgram
 from teal.solvers.result import SolveResult, SolveState
 
 # Networks of 12 to 90 nodes, small and large ones in turn.
@@ -106,7 +106,7 @@ def measure(network: str, problem: Problem, limit_s: float) -> Iterator[Case]:
         problem: matrices of one program, at least 2; the first gives warm starts.
         limit_s: time limit of a solve, s.
     """
-    size = FirstProgram(problem.row(1)).size
+    size = FirstMatrixProgram(problem.row(1)).size
     for gap in GAPS:
         start = pipeline.solve(problem.row(0), gap=gap, deadline=limit_s).state
         for is_warm, batch in ((False, 1), (True, 1), (False, min(BATCH, problem.batch - 1))):

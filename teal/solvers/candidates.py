@@ -31,7 +31,7 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import PathSet, Topology, compute_paths
 from teal.network.packed import MAX_PATHS
-from teal.network.path_changes import with_columns
+from teal.network.path_changes import select_paths
 from teal.network.path_file import load_paths, save_paths
 from teal.network.path_options import USUAL_MOST_PATHS
 from teal.network.paths import cache_file
@@ -307,7 +307,9 @@ def _engine(problem: Problem) -> str:
     on all busy links: the paths that they add do not improve the optimum of the representative
     matrices, but prepare the set for other ones.
     """
-    would_be_exact = all_paths.has_few_paths(problem) and problem.objective.rules.balances
+    would_be_exact = (
+        all_paths.has_few_paths(problem) and problem.objective.rules.minimises_utilisation
+    )
     return "pdhg" if would_be_exact else "auto"
 
 
@@ -372,4 +374,4 @@ def _reorder_paths(
     width = max(1, int(path_count.max(initial=1)))
     is_kept = np.arange(width) < path_count[:, None]
     largest_shares = np.where(is_kept, np.take_along_axis(largest_shares, order, 1)[:, :width], 0)
-    return with_columns(paths, np.where(is_kept, order[:, :width], -1)), largest_shares
+    return select_paths(paths, np.where(is_kept, order[:, :width], -1)), largest_shares

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from teal.deprecated import with_old_names
 from teal.errors import InputError
-from teal.network.path_changes import first_columns, paths_in_trees, with_more_paths
+from teal.network.path_changes import first_paths_of_each, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.reachability import with_surviving_paths
 from teal.network.shortest import shortest_trees
@@ -173,7 +173,7 @@ def generating_columns(
     problem = _with_live_paths(problem)
     if start is not None:
         _check_start(problem, start)
-    if problem.objective.rules.may_have_no_allocation:
+    if problem.objective.rules.may_be_infeasible:
         return (yield from _at_least_cost(problem, target, end, max_rounds, report, start))
     if engine == "interior" and not all_paths.accepts(problem):
         raise InputError.invalid(
@@ -369,7 +369,7 @@ def _by_master(
     restricted = exact.with_paths(solution.paths)
     splits = torch.from_numpy(solution.splits)[None]
     prices = torch.from_numpy(solution.prices)[None]
-    if exact.objective.rules.may_have_no_allocation:
+    if exact.objective.rules.may_be_infeasible:
         # Least cost.
         result = least_cost.make_result(
             restricted, splits, prices, solution.iterations, target, end
@@ -527,7 +527,7 @@ def _largest_share(
         path_sets.append(solution.paths)
         return dataclasses.replace(solution.result, bound=solution.bound_all_paths)
 
-    share = yield from least_cost.largest_share(problem, minimise_mlu, end)
+    share = yield from least_cost.max_concurrent_flow(problem, minimise_mlu, end)
     if not share.is_infeasible:
         return None
     result = least_cost.infeasible_result(solution_at_cost.result, share)
@@ -627,7 +627,7 @@ def prepare(problem: Problem, target: float) -> None:
         problem: B matrices.
         target: target gap.
     """
-    if problem.objective.rules.may_have_no_allocation or all_paths.is_faster(problem):
+    if problem.objective.rules.may_be_infeasible or all_paths.is_faster(problem):
         if not is_interpreting():
             warm_up_master()
             # Rounds add columns.
@@ -655,7 +655,7 @@ def warm_up_kernels() -> None:
     The kernels of the engine that solves a round are compiled separately.
     """
     problem = three_nodes()
-    direct = problem.with_paths(first_columns(problem.paths, 1))
+    direct = problem.with_paths(first_paths_of_each(problem.paths, 1))
     prices = torch.zeros_like(problem.capacity)
     # A price that makes the path over the third node profitable.
     prices[:, 0] = 1.0

@@ -24,7 +24,7 @@ from teal.solvers.highs import Highs
 from teal.solvers.interior.engine import (
     MAX_ITERATIONS,
     SMALL_SCAN,
-    FirstProgram,
+    FirstMatrixProgram,
     InteriorPoints,
 )
 from teal.solvers.pdhg.reduction import spans_decades
@@ -73,7 +73,7 @@ def current_engine(name: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Turn:
+class EngineRun:
     """Turn of an engine.
 
     Attributes:
@@ -93,12 +93,12 @@ class Choice:
     """Engines of a program, in the order of their turns.
 
     Attributes:
-        turns: turns of the engines; each solves the matrices that are left above the target gap.
+        runs: turns of the engines; each solves the matrices that are left above the target gap.
         predicted_s: predicted seconds of each engine and start that was compared.
         reason: why the first engine was chosen.
     """
 
-    turns: tuple[Turn, ...]
+    runs: tuple[EngineRun, ...]
     predicted_s: dict[str, float]
     reason: str
 
@@ -123,9 +123,9 @@ def choose_engines(
         may_span_decades: whether magnitudes may be too far apart for one step size per demand.
     """
     if name == "interior":
-        return Choice((Turn(InteriorPoints(), start),), {}, "named by the caller")
+        return Choice((EngineRun(InteriorPoints(), start),), {}, "named by the caller")
     if name == "simplex":
-        return Choice((Turn(DualSimplex(), start),), {}, "named by the caller")
+        return Choice((EngineRun(DualSimplex(), start),), {}, "named by the caller")
     if name not in ENGINES:
         engine = Certified(_OTHER_ENGINES[name]())
         if not engine.accepts(problem):
@@ -135,30 +135,30 @@ def choose_engines(
                 f"{name} does not support this program of {problem.objective.name}",
                 "use auto",
             )
-        return Choice((Turn(engine, start),), {}, "named by the caller")
+        return Choice((EngineRun(engine, start),), {}, "named by the caller")
     if name != "auto":
-        return Choice((Turn(Pdhg(name, dtype), start),), {}, "named by the caller")
+        return Choice((EngineRun(Pdhg(name, dtype), start),), {}, "named by the caller")
     # Before compilation HiGHS is faster than the interpreter.
     if Highs().accepts(problem):
-        turns = (Turn(Highs(), start), *_pdhg_turns(problem, start, limits.gap, dtype))
-        return Choice(turns, {}, "the kernels are not compiled")
+        runs = (EngineRun(Highs(), start), *_pdhg_runs(problem, start, limits.gap, dtype))
+        return Choice(runs, {}, "the kernels are not compiled")
     if not may_use_interior_points(problem):
         return Choice(
-            _pdhg_turns(problem, start, limits.gap, dtype),
+            _pdhg_runs(problem, start, limits.gap, dtype),
             {},
             "interior points do not support the program",
         )
     # PDHG has one step size per demand, which suits its narrowest path.
     if may_span_decades and problem.is_linear and bool(spans_decades(problem).any()):
-        turns = (
-            Turn(InteriorPoints(), start),
-            *_pdhg_turns(problem, start, limits.gap, torch.float64),
+        runs = (
+            EngineRun(InteriorPoints(), start),
+            *_pdhg_runs(problem, start, limits.gap, torch.float64),
         )
-        return Choice(turns, {}, "magnitudes span more than four decades")
+        return Choice(runs, {}, "magnitudes span more than four decades")
     # A caller that asks for float32 or few iterations asks for PDHG.
     if dtype not in (None, torch.float64) or limits.max_iterations < MAX_ITERATIONS:
         return Choice(
-            _pdhg_turns(problem, start, limits.gap, dtype),
+            _pdhg_runs(problem, start, limits.gap, dtype),
             {},
             "float32 or few iterations are asked for",
         )
@@ -168,13 +168,13 @@ def choose_engines(
         simplex_s = simplex.predict_seconds(problem, start, limits.gap)
         # Like interior points, it must fit half of the time.
         if simplex_s <= limits.deadline.remaining_s / 2:
-            turns = (
-                Turn(simplex, start),
-                Turn(InteriorPoints(), None),
-                Turn(Pdhg("auto", torch.float64), None),
+            runs = (
+                EngineRun(simplex, start),
+                EngineRun(InteriorPoints(), None),
+                EngineRun(Pdhg("auto", torch.float64), None),
             )
             predicted_s = {simplex.name: simplex_s}
-            return Choice(turns, predicted_s, "a small network, and a basis of a similar matrix")
+            return Choice(runs, predicted_s, "a small network, and a basis of a similar matrix")
     return _choose_by_time(problem, start, limits, dtype)
 
 
@@ -212,7 +212,7 @@ def _choose_by_time(
         limits: target and limits.
         dtype: type of the splits in the iteration of PDHG; None to choose by the target gap.
     """
-    first = FirstProgram(problem)
+    first = FirstMatrixProgram(problem)
     interior = InteriorPoints(first)
     pdhg = Pdhg("auto", dtype, first, may_stall=True)
     # Each engine with each start that it may use: none, the warm start, the model.
@@ -234,33 +234,33 @@ def _choose_by_time(
     fits_half_of_time = best_s <= limits.deadline.remaining_s / 2
     if not fits_half_of_time:
         reason = "interior points are predicted to take more than half of the time limit"
-        return Choice(_pdhg_turns(problem, start, limits.gap, dtype), predicted_s, reason)
+        return Choice(_pdhg_runs(problem, start, limits.gap, dtype), predicted_s, reason)
     if best_s <= pdhg_s:
         pdhg_start = None if start.state is None else Start(start.state)
-        turns = [Turn(interior, starts[best_start]), Turn(Pdhg("auto", dtype), pdhg_start)]
+        runs = [EngineRun(interior, starts[best_start]), EngineRun(Pdhg("auto", dtype), pdhg_start)]
         # Certify the warm start first, as it may meet the target gap already; not for one small
         # matrix, or one that interior points start from it: they find this out themselves.
         is_one_small_matrix = problem.batch == 1 and problem.paths.scan_size <= SMALL_SCAN
         starts_warm = problem.batch == 1 and best_start == "warm"
         if start.state is not None and not is_one_small_matrix and not starts_warm:
-            turns.insert(0, Turn(WarmStart(), start))
-        return Choice(tuple(turns), predicted_s, "shortest predicted time")
+            runs.insert(0, EngineRun(WarmStart(), start))
+        return Choice(tuple(runs), predicted_s, "shortest predicted time")
     # PDHG may need many times its predicted iterations: limit it to the predicted time of interior
     # points, which then continue.
     is_warm = start.state is not None
     pdhg_factor = cost_model.calibration_factor("pdhg", first.features(limits.gap), is_warm=is_warm)
     max_iterations = cost_model.pdhg_iterations_within(problem, best_s / pdhg_factor)
     pdhg_turns = (
-        Turn(pdhg, start, max_iterations),
-        Turn(interior, None),
-        Turn(Pdhg("auto", torch.float64, may_replace_start=False), None),
+        EngineRun(pdhg, start, max_iterations),
+        EngineRun(interior, None),
+        EngineRun(Pdhg("auto", torch.float64, may_replace_start=False), None),
     )
     return Choice(pdhg_turns, predicted_s, "shortest predicted time")
 
 
-def _pdhg_turns(
+def _pdhg_runs(
     problem: Problem, start: Start, gap: float, dtype: torch.dtype | None
-) -> tuple[Turn, ...]:
+) -> tuple[EngineRun, ...]:
     """Return the turns of PDHG alone: in float64 for matrices that stalled in float32.
 
     Args:
@@ -270,6 +270,6 @@ def _pdhg_turns(
         dtype: type of the splits in the iteration; None to choose by the target gap.
     """
     if dtype is not None or iteration_dtype(problem, gap, None) is torch.float64:
-        return (Turn(Pdhg("auto", dtype), start),)
+        return (EngineRun(Pdhg("auto", dtype), start),)
     second = Pdhg("auto", torch.float64, may_replace_start=False)
-    return Turn(Pdhg("auto", may_stall=True), start), Turn(second, None)
+    return EngineRun(Pdhg("auto", may_stall=True), start), EngineRun(second, None)

@@ -30,7 +30,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.interior import engine as interior
-from teal.solvers.interior.all_paths import UNSERVED_COST, UNSERVED_COST_FACTOR
+from teal.solvers.interior.all_paths import SHEDDING_PRICE_GROWTH, UNSERVED_COST
 from teal.solvers.interior.presolve import NO_TERMS, presolve
 from teal.solvers.interior.search import solve_on_threads
 from teal.solvers.interior.starts import COLD, WARM, Start
@@ -51,7 +51,7 @@ MluSolver = Callable[[Problem, float, Deadline], Steps[SolveResult]]
 """Solver of max_link_utilisation: called with a problem of one matrix, the gap and a deadline."""
 
 
-class LargestShare(NamedTuple):
+class ConcurrentFlow(NamedTuple):
     """Largest common served fraction of all demands of one matrix.
 
     Attributes:
@@ -77,9 +77,9 @@ class LargestShare(NamedTuple):
         return self.bound < 1 - _ROUNDING
 
 
-def largest_share(
+def max_concurrent_flow(
     problem: Problem, minimise_mlu: MluSolver, deadline: Deadline
-) -> Steps[LargestShare]:
+) -> Steps[ConcurrentFlow]:
     """Compute the largest fraction that can be served of every demand of one matrix, with a bound.
 
     It is 1 / (smallest possible largest utilisation), at most 1.  Programs are solved to ever
@@ -99,7 +99,7 @@ def largest_share(
         utilisation_bound = float(result.bound[0])
         share = 1 / max(utilisation, 1.0)
         bound = 1 / utilisation_bound if utilisation_bound > 0 else float("inf")
-        largest = LargestShare(share, bound, share * result.splits, result.prices)
+        largest = ConcurrentFlow(share, bound, share * result.splits, result.prices)
         if largest.is_fully_served or largest.is_infeasible or deadline.is_over:
             break
     return largest
@@ -201,7 +201,7 @@ def _solve_matrix(
     if state is not None:
         splits[:] = scaled_to_one(problem, state.splits.to(torch.float64)).reshape(-1).numpy()
         prices[:] = state.prices[0].numpy()
-    concurrent_flow: LargestShare | None = None
+    concurrent_flow: ConcurrentFlow | None = None
     shedding_price, max_price = _shedding_price_range(problem)
     while True:
         # The computation may pause here.
@@ -217,11 +217,11 @@ def _solve_matrix(
             break
         # Unserved demand: infeasible, or a price that is too low.
         if concurrent_flow is None:
-            concurrent_flow = yield from largest_share(problem, minimise_mlu, deadline)
+            concurrent_flow = yield from max_concurrent_flow(problem, minimise_mlu, deadline)
             if concurrent_flow.is_infeasible:
                 result = infeasible_result(result, concurrent_flow)
                 break
-        shedding_price *= UNSERVED_COST_FACTOR
+        shedding_price *= SHEDDING_PRICE_GROWTH
     if bool(without_path(problem)[0]):
         result = disconnected_result(result)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
@@ -364,7 +364,7 @@ def make_result(
     )
 
 
-def infeasible_result(result: SolveResult, concurrent_flow: LargestShare) -> SolveResult:
+def infeasible_result(result: SolveResult, concurrent_flow: ConcurrentFlow) -> SolveResult:
     """Return the result of an infeasible matrix, with infinite value, bound and gap.
 
     Splits and prices are those of the maximum concurrent flow.

@@ -40,7 +40,7 @@ from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers import cost_model, least_cost
 from teal.solvers.contract import Limits, Start
 from teal.solvers.engine_choice import (
-    Turn,
+    EngineRun,
     choose_engines,
     current_engine,
     engine_names,
@@ -52,11 +52,11 @@ from teal.solvers.highs import Highs
 from teal.solvers.interior import engine as interior
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.warm_up import warm_up_kernels_for
-from teal.solvers.pdhg.model_start import foretells_work
+from teal.solvers.pdhg.model_start import may_start_from_model
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary, spans_decades
 from teal.solvers.pdhg.solver import iteration_dtype, starts_from_samples
 from teal.solvers.result import (
-    TURN,
+    ENGINE_RUN,
     ProgressCallback,
     SolveResult,
     SolveState,
@@ -84,7 +84,7 @@ class MakeTasks(Protocol):
         problem: Problem,
         gap: float,
         *,
-        knows_value_steps: bool,
+        supports_piecewise_linear_values: bool,
         start: SolveState | None = None,
     ) -> Tasks:
         """Return the tasks of a problem.
@@ -92,8 +92,8 @@ class MakeTasks(Protocol):
         Args:
             problem: B matrices.
             gap: target gap.
-            knows_value_steps: whether the solver accepts piecewise constant marginal values
-                (:mod:`teal.problem.steps`).
+            supports_piecewise_linear_values: whether the solver accepts piecewise constant marginal
+                values (:mod:`teal.problem.steps`).
             start: warm start, splits and prices; None for a cold start.
         """
         ...
@@ -113,7 +113,7 @@ def tasks_of(problem: Problem, gap: float) -> Tasks:
         problem: B matrices under an objective that is a sequence of programs.
         gap: target gap.
     """
-    return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
+    return _SEQUENCES[problem.objective.name](problem, gap, supports_piecewise_linear_values=False)
 
 
 def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False) -> None:
@@ -208,7 +208,7 @@ def takes_starter(problem: Problem) -> bool:
     applies to it.
     """
     rules = problem.objective.rules
-    return not (rules.is_sequence or rules.may_have_no_allocation)
+    return not (rules.is_sequence or rules.may_be_infeasible)
 
 
 class SolveOptions(TypedDict, total=False):
@@ -350,7 +350,7 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
             make_tasks(
                 problem,
                 settings.gap,
-                knows_value_steps=_accepts_value_steps(problem, engine),
+                supports_piecewise_linear_values=_accepts_value_steps(problem, engine),
                 start=_warm_start_state(problem, settings.warm_start),
             ),
             partial(solving, engine=engine, dtype=settings.dtype),
@@ -360,7 +360,7 @@ def _solve_steps(problem: Problem, settings: _Settings, deadline: Deadline) -> S
         )
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     # Least cost may be infeasible, so it has a separate solver.
-    if problem.objective.rules.may_have_no_allocation:
+    if problem.objective.rules.may_be_infeasible:
         state = _warm_start_state(problem, settings.warm_start)
         return (
             yield from least_cost.solving(
@@ -399,7 +399,7 @@ def _start_of(problem: Problem, settings: _Settings) -> Start:
     is_sampled = not problem.conditions and starts_from_samples(
         problem, settings.gap, settings.engine
     )
-    if is_sampled or foretells_work(problem, settings.engine):
+    if is_sampled or may_start_from_model(problem, settings.engine):
         return Start(None, model)
     prediction = SolveState(*model.start(problem), is_predicted=True)
     return Start(_warm_start_state(problem, prediction), model)
@@ -431,7 +431,7 @@ def solve_program(
         program, start, limits, engine, dtype, may_span_decades=reduction is not None
     )
     choice_end = time.perf_counter()
-    result, turns = yield from iterate(program, choice.turns, limits)
+    result, runs = yield from iterate(program, choice.runs, limits)
     # Translate the result back, and certify it for the original program.
     undo_begin = time.perf_counter()
     if reduction is not None:
@@ -439,7 +439,7 @@ def solve_program(
     trace = (
         Stage("presolve", presolve_end - begin),
         Stage("choose engines", choice_end - presolve_end, choice.reason, choice.predicted_s),
-        *turns,
+        *runs,
         Stage("undo presolve", time.perf_counter() - undo_begin),
     )
     return dataclasses.replace(result, trace=trace)
@@ -514,7 +514,7 @@ def _solve_rewritten(
 
 
 def iterate(
-    problem: Problem, turns: tuple[Turn, ...], limits: Limits
+    problem: Problem, runs: tuple[EngineRun, ...], limits: Limits
 ) -> Steps[tuple[SolveResult, list[Stage]]]:
     """Let engines take turns until every matrix has the target gap, or a limit ends the solve;
     return the result, and a record of each turn.
@@ -524,17 +524,17 @@ def iterate(
 
     Args:
         problem: B matrices of one program, presolved.
-        turns: turns of the engines, at least one.
+        runs: turns of the engines, at least one.
         limits: target and limits.
     """
     result: SolveResult | None = None
     trace: list[Stage] = []
-    for turn in turns:
+    for run in runs:
         begin = time.perf_counter()
         if result is None:
-            turn_limits = _limits_of_turn(limits, turn, 0)
-            result = yield from turn.engine.solve(problem, turn.start or Start(), turn_limits)
-            trace.append(_stage_of(turn, result, begin))
+            turn_limits = _limits_of_run(limits, run, 0)
+            result = yield from run.engine.solve(problem, run.start or Start(), turn_limits)
+            trace.append(_stage_of(run, result, begin))
             continue
         # Matrices above the target gap, (n,) indices.
         left = [row for row, stop in enumerate(result.stopped_by) if stop is not Stop.GAP]
@@ -543,36 +543,36 @@ def iterate(
         rows = torch.tensor(left)
         part = problem.rows(rows)
         earlier = result.rows(rows)
-        if turn.start is not None:
-            start = turn.start.rows(rows)
+        if run.start is not None:
+            start = run.start.rows(rows)
         else:
             is_near = float(earlier.gap.max()) <= _MAX_START_GAP
             start = Start(earlier.state if is_near else None)
-        turn_limits = _limits_of_turn(limits, turn, result.iterations)
-        later = yield from turn.engine.solve(part, start, turn_limits)
-        trace.append(_stage_of(turn, later, begin))
+        turn_limits = _limits_of_run(limits, run, result.iterations)
+        later = yield from run.engine.solve(part, start, turn_limits)
+        trace.append(_stage_of(run, later, begin))
         result = result.replaced(rows, _combine(part, earlier, later, limits.gap))
     assert result is not None, "at least one turn"
     return result, trace
 
 
-def _limits_of_turn(limits: Limits, turn: Turn, iterations: int) -> Limits:
+def _limits_of_run(limits: Limits, run: EngineRun, iterations: int) -> Limits:
     """Return the limits of a turn after so many iterations of earlier turns."""
-    if turn.max_iterations is None and not iterations:
+    if run.max_iterations is None and not iterations:
         return limits
     remaining = max(0, limits.max_iterations - iterations)
-    if turn.max_iterations is not None:
-        remaining = min(remaining, turn.max_iterations)
+    if run.max_iterations is not None:
+        remaining = min(remaining, run.max_iterations)
     return dataclasses.replace(limits, max_iterations=remaining)
 
 
-def _stage_of(turn: Turn, result: SolveResult, begin: float) -> Stage:
+def _stage_of(run: EngineRun, result: SolveResult, begin: float) -> Stage:
     """Return the record of a turn that began at ``begin``, by ``time.perf_counter()``."""
     return Stage(
-        f"{TURN}{turn.engine.name}",
+        f"{ENGINE_RUN}{run.engine.name}",
         time.perf_counter() - begin,
         # Some engines say how their last solve began.
-        getattr(turn.engine, "detail", ""),
+        getattr(run.engine, "detail", ""),
         matrices=len(result.gap),
         iterations=result.iterations,
     )
@@ -617,7 +617,7 @@ def prepare(
     """
     engine = current_engine(engine)
     # Least cost solves by interior points alone.
-    if problem.objective.rules.may_have_no_allocation:
+    if problem.objective.rules.may_be_infeasible:
         if not is_interpreting():
             interior.warm_up_for(problem.ops.mask.numel(), may_select=False)
         return

@@ -156,7 +156,7 @@ def share_of_value(problem: Problem, value: Tensor) -> Tensor:
     # A minimum, such as max_link_utilisation; then max_concurrent_flow; then the sums of value.
     if problem.objective.rules.sense < 0:
         return 1 / value.clamp(min=1e-30)
-    if problem.objective.rules.balances:
+    if problem.objective.rules.minimises_utilisation:
         return value
     max_value = (problem.demand * problem.path_value.amax(-1)).sum(1)
     return torch.where(max_value > 0, value / max_value.clamp(min=1e-300), 1.0)

@@ -197,7 +197,7 @@ def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
 
 
 # Start of the names of stages that are turns of engines.
-TURN = "iterate: "
+ENGINE_RUN = "iterate: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,16 +221,16 @@ class Stage:
     iterations: int = 0
 
     @property
-    def is_turn(self) -> bool:
+    def is_engine_run(self) -> bool:
         """Whether the stage is a turn of an engine."""
-        return self.name.startswith(TURN)
+        return self.name.startswith(ENGINE_RUN)
 
     def describe(self) -> str:
         """Return a line of text, such as ``choose engines: 0.3 ms, shortest predicted time
         (predicted: interior, cold 2 ms; pdhg 9 ms)``.
         """
         parts = [f"{1e3 * self.seconds:.3g} ms"]
-        if self.is_turn:
+        if self.is_engine_run:
             parts.append(f"{self.iterations} iterations")
         if self.detail:
             parts.append(self.detail)
@@ -287,15 +287,15 @@ class SolveResult(WithLines):
     trace: tuple[Stage, ...] = ()
 
     @property
-    def turns(self) -> tuple[str, ...]:
+    def engine_runs(self) -> tuple[str, ...]:
         """A text for each run of an engine: its name, iterations, start, and selected columns.
 
         Runs of an engine that differ in the iterations only are summed up in one text.
         """
-        turns = [stage for stage in self.trace if stage.is_turn]
+        engine_runs = [stage for stage in self.trace if stage.is_engine_run]
         iterations_by_kind: dict[tuple[str, str, int], list[int]] = {}
-        for stage in turns:
-            kind = stage.name.removeprefix(TURN), stage.detail, stage.matrices
+        for stage in engine_runs:
+            kind = stage.name.removeprefix(ENGINE_RUN), stage.detail, stage.matrices
             iterations_by_kind.setdefault(kind, []).append(stage.iterations)
         texts = []
         for (engine, detail, matrices), iterations in iterations_by_kind.items():

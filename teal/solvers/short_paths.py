@@ -71,7 +71,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     with threads_for(_OPERATIONS_PER_PATH * len(result) * packed.num_paths):
         _shorten(
             packed.scan,
-            packed.max_slots,
+            packed.max_trie_nodes,
             path_length.numpy(),
             problem.demand.to(torch.float64).contiguous().numpy(),
             capacity.contiguous().numpy(),

@@ -79,7 +79,7 @@ def without_small(problem: Problem, splits: Tensor, min_share: float) -> Tensor:
     return remove_small(projected)
 
 
-def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
+def feasible_tables(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
     """Return a feasible allocation (B, D, K) with splits in the ratios of split tables.
 
     Where demand may be shed, the rate of each demand is divided by the worst over-utilisation on

@@ -13,7 +13,7 @@ larger values reserve capacity for later demands.  The factor decreases from rou
 incumbent tables are stored; further searches restart from them with randomly perturbed prices.
 This is the greedy local search for unsplittable flow (reviewed by Kolliopoulos & Stein,
 "Approximation algorithms for single-source unsplittable flow", 2001), with prices instead of a
-congestion bound. Entry points: :func:`in_tables`, :func:`installable`.
+congestion bound. Entry points: :func:`round_to_tables`, :func:`installable`.
 """
 
 # mypy cannot see through Numba's types.
@@ -31,7 +31,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import inlined_kernel, kernel
 from teal.solvers import pipeline
-from teal.solvers.split_table import admit, without_small
+from teal.solvers.split_table import feasible_tables, without_small
 
 # Relief of each round over all demands: of the first search, and of searches from the incumbent
 # tables with perturbed prices and in random order.
@@ -316,7 +316,7 @@ def _improve_row(problem: Problem, splits: Tensor, prices: Tensor, table_size: i
     return torch.from_numpy(best_weight).to(torch.float64) / table_size * admitted_share[:, None]
 
 
-def in_tables(problem: Problem, splits: Tensor, table_size: int) -> Tensor:
+def round_to_tables(problem: Problem, splits: Tensor, table_size: int) -> Tensor:
     """Return a feasible allocation (B, D, K) in the ratios of split tables.
 
     Splits are rounded, and then improved by local search if the objective is a single program that
@@ -328,7 +328,7 @@ def in_tables(problem: Problem, splits: Tensor, table_size: int) -> Tensor:
         splits: (B, D, K) splits to round.
         table_size: number of entries of a demand's table.
     """
-    rounded = admit(problem, splits, table_size)
+    rounded = feasible_tables(problem, splits, table_size)
     # The local search supports one linear program, where demand may be shed, on the CPU.
     is_plain = problem.classes is None and problem.is_linear and not problem.conditions
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
@@ -353,5 +353,5 @@ def installable(problem: Problem, splits: Tensor, min_split: float, table_size: 
     if min_split:
         splits = without_small(problem, splits, min_split)
         # The search does not support a smallest share.
-        return admit(problem, splits, table_size) if table_size else splits
-    return in_tables(problem, splits, table_size) if table_size else splits
+        return feasible_tables(problem, splits, table_size) if table_size else splits
+    return round_to_tables(problem, splits, table_size) if table_size else splits

@@ -423,7 +423,7 @@ def _price_metrics(
         metrics (E,), and lower bound on the largest utilisation over two-segment lists.
     """
     # Solve to a relative gap of 1%.
-    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    problem = SegmentProblem.of(dag, pairs, demand, minimises_utilisation=True)
     result = solve(problem, 0.01, Deadline(time.perf_counter() + _PRICE_LIMIT_S, deadline))
     live = problem.capacity > 0
     # Term in proportion to 1 / capacity; its sum of price times capacity is that of the dual
@@ -472,7 +472,7 @@ def _bound_under_failures(
         matrix = demand[int(by_matrix.argmax())]
         # Dual bound of the two-segment optimum without the failed links, to a relative gap of 1%.
         problem = SegmentProblem.of(
-            dag.without(list(failures[failure])), pairs, matrix, balances=True
+            dag.without(list(failures[failure])), pairs, matrix, minimises_utilisation=True
         )
         largest = max(
             largest,
@@ -538,7 +538,7 @@ def _count_policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray, deadline:
         deadline: time limit.
     """
     # Optimum with two segments, to a tenth of the allowed gap.
-    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    problem = SegmentProblem.of(dag, pairs, demand, minimises_utilisation=True)
     result = solve(
         problem,
         _POLICY_GAP / 10,

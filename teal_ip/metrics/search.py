@@ -25,8 +25,15 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.network import Topology
-from teal.network.ecmp import EcmpDag, IgpLinks, check_metric, grow_dag, igp_links, new_dags
-from teal.pathops.segment_passes import load_inwards
+from teal.network.ecmp import (
+    EcmpDag,
+    IgpLinks,
+    check_metric,
+    igp_links,
+    new_dags,
+    shortest_path_dag,
+)
+from teal.pathops.segment_passes import add_ecmp_loads
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.memory import require
@@ -99,11 +106,11 @@ def compute_loads(  # type: ignore[no-untyped-def]
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
             # DAG towards node t, distances to it, and loads of the traffic to it.
-            grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
+            shortest_path_dag(t, as_int64(0), links, dag, keys, heap_nodes)
             distance[s, t] = dag.distance[0]
             for m in range(len(volume)):
                 node_traffic[:] = volume[m, t]
-                load_inwards(0, links.head, dag, node_traffic, load_by_destination[s, m, t])
+                add_ecmp_loads(0, links.head, dag, node_traffic, load_by_destination[s, m, t])
                 for e in range(load.shape[2]):
                     load[s, m, e] += load_by_destination[s, m, t, e]
 
@@ -379,14 +386,14 @@ def anneal(  # type: ignore[no-untyped-def]
                             links.metric[changed_link[i]] = new_metric[i]
                     has_scenario_metrics = True
                 # Shortest paths and loads towards this destination.
-                grow_dag(t, as_int64(0), links, dag, keys, heap_nodes)
+                shortest_path_dag(t, as_int64(0), links, dag, keys, heap_nodes)
                 affected[num_affected, 0] = s
                 affected[num_affected, 1] = t
                 new_distance[num_affected] = dag.distance[0]
                 new_load[num_affected] = 0.0
                 for m in range(num_matrices):
                     node_traffic[:] = volume[m, t]
-                    load_inwards(0, links.head, dag, node_traffic, new_load[num_affected, m])
+                    add_ecmp_loads(0, links.head, dag, node_traffic, new_load[num_affected, m])
                     for e in range(num_links):
                         trial_load[s, m, e] += (
                             new_load[num_affected, m, e] - load_by_destination[s, m, t, e]

@@ -21,7 +21,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal_ip.purchases.cuts import Cuts, cheapest_expansion, cheapest_modules
 from teal_ip.purchases.scenarios import Scenarios
-from teal_ip.purchases.testing import FITS, GAPS, Tester
+from teal_ip.purchases.testing import FIT_TOLERANCE, GAPS, Tester
 
 # Smallest certified gap of the solver in a test.
 _MIN_GAP = 3e-5
@@ -129,16 +129,16 @@ def expand_capacity(
         num_rounds += 1
         tested_capacity = np.minimum((1 + _ENLARGEMENT * gap) * master.point, scenarios.max_added)
         tested = tester.test(
-            tested_capacity, all_rows, time_limit, finest=finest_gap, until_cut=True
+            tested_capacity, all_rows, time_limit, min_gap=finest_gap, stop_at_cut=True
         )
         # Clip at the limits: a scenario that fits within the tolerance may need a little more.
         expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.max_added)
         utilisation = scenarios.utilisation(tested.load, expansion)
-        if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
+        if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FIT_TOLERANCE):
             incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
         # Add the violated cuts, and solve the master program.
         most_violated = tested.cuts.row[
-            np.argsort(-tested.cuts.lacking(tested_capacity))[:_MAX_CUT_SCENARIOS]
+            np.argsort(-tested.cuts.relative_violation(tested_capacity))[:_MAX_CUT_SCENARIOS]
         ]
         if len(tested.cuts):
             master.add(tested.cuts)
@@ -252,7 +252,7 @@ def _cut_until_fit(master: _Master, tester: Tester, rows: Int64Array, deadline: 
     """
     num_tests = 0
     for _ in range(_FOCUS_ROUNDS if len(rows) else 0):
-        tested = tester.test(master.point, rows, deadline, until_cut=True)
+        tested = tester.test(master.point, rows, deadline, stop_at_cut=True)
         num_tests += 1
         if not len(tested.cuts) or deadline.is_over:
             break
@@ -310,7 +310,7 @@ def expand_in_modules(
         # Gbit/s of the modules on each cable (C,).
         point = (modules * size).sum(1)
         # Test all scenarios; the modules are an incumbent if all fit.
-        tested = tester.test(point, all_rows, time_limit, finest=_MIN_MODULE_GAP, until_cut=True)
+        tested = tester.test(point, all_rows, time_limit, min_gap=_MIN_MODULE_GAP, stop_at_cut=True)
         if tested.fits.all():
             incumbent.update(modules, float(unit_cost @ modules.reshape(-1)), tested.utilisation)
         # The test cannot decide: add the smallest module to each cable whose load needs more.
@@ -439,7 +439,7 @@ def _round_up(
     """
     # Loads (S, E) of all scenarios, solved to a gap of 0.1%.
     all_rows = np.arange(scenarios.num_scenarios)
-    load = tester.test(point, all_rows, end, finest=1e-3, until_cut=False).load
+    load = tester.test(point, all_rows, end, min_gap=1e-3, stop_at_cut=False).load
     needed = scenarios.needed(load)
     # Number of modules (C, J) if a cable has modules of one size alone, and its cheapest size (C,).
     num_by_size = np.ceil(needed[:, None] / size - 1e-9)

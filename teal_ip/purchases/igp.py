@@ -27,7 +27,7 @@ from teal_ip.purchases.benders import Upgrade, expand_for_loads
 from teal_ip.purchases.question import UpgradeTask
 from teal_ip.purchases.result import Replayed
 from teal_ip.purchases.scenarios import Scenarios
-from teal_ip.purchases.testing import FITS, Tester
+from teal_ip.purchases.testing import FIT_TOLERANCE, Tester
 from teal_ip.routing.igp_failures import IgpFailures
 from teal_ip.routing.installed import IgpRouting
 from teal_ip.routing.simulate import largest_loads
@@ -259,7 +259,7 @@ class LeftOut:
                     .max(1)
                 )
                 max_utilisation[block] = np.maximum(max_utilisation[block], utilisation)
-                fits[block] &= utilisation <= scenarios.limit * (1 + FITS)
+                fits[block] &= utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
             num_replayed = min(num_replayed + block_size, len(self.rows))
             if num_replayed < len(self.rows):
                 task.notify(
@@ -306,5 +306,5 @@ class LeftOut:
         tester.scenarios = scenarios
         rows = np.arange(scenarios.num_scenarios)
         return tester.test(
-            added_capacity, rows, task.deadline, finest=_GAP, until_cut=False
+            added_capacity, rows, task.deadline, min_gap=_GAP, stop_at_cut=False
         ).utilisation

@@ -161,7 +161,7 @@ def forecasts(task: UpgradeTask, scenarios: Scenarios, growth: Growth) -> list[L
         tightened = dataclasses.replace(scenarios, limit=0.0)
         load = (
             Tester(tightened)
-            .test(no_expansion, rows, task.deadline, finest=_FORECAST_GAP, until_cut=False)
+            .test(no_expansion, rows, task.deadline, min_gap=_FORECAST_GAP, stop_at_cut=False)
             .load
         )
         max_load = load.reshape(-1, len(names), topology.num_links).max(0)
@@ -201,9 +201,9 @@ def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoin
                     case.scaled(factor),
                     gap=config.gap,
                     deadline=task.deadline,
-                    cuts=known_cuts.at_growth(factor),
+                    cuts=known_cuts.scaled(factor),
                 )
-                known_cuts = grown_cuts.at_growth(1 / factor)
+                known_cuts = grown_cuts.scaled(1 / factor)
             points.append(
                 CurvePoint(
                     growth=factor * config.growth,

@@ -78,7 +78,7 @@ class Scenarios:
         """Return the scenarios over other candidate paths of the same demands."""
         return dataclasses.replace(self, problem=self.problem.with_paths(paths))
 
-    def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
+    def with_scenarios(self, demand: FloatArray, live: BoolArray) -> Scenarios:
         """Return these scenarios, followed by n further ones, each of which is stored as its own
         scenario without failure (``intact``).
 

@@ -27,7 +27,7 @@ from teal.errors import SolverError
 from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import Between, solve_milp
+from teal.runtime.lp import LinearConstraint, solve_milp
 from teal_ip.purchases.benders import (
     Upgrade,
     expand_capacity,
@@ -119,7 +119,7 @@ def schedule(
     # From the largest growth factor to the smallest: each expansion is at most the previous one.
     for growth in sorted(set(largest_growths[:-1]) - {largest_growths[-1]}, reverse=True):
         grown_scenarios = scenarios.scaled(growth)
-        scaled_cuts = cuts.at_growth(growth / largest_growths[-1])
+        scaled_cuts = cuts.scaled(growth / largest_growths[-1])
         next_expansion, period = _plan_period(
             grown_scenarios,
             scaled_cuts,
@@ -131,7 +131,7 @@ def schedule(
         )
         # The new cuts of this period, scaled to the largest demands, are valid for them.
         cuts.add(
-            scaled_cuts.select(np.arange(len(cuts), len(scaled_cuts))).at_growth(
+            scaled_cuts.select(np.arange(len(cuts), len(scaled_cuts))).scaled(
                 largest_growths[-1] / growth
             )
         )
@@ -147,7 +147,7 @@ def schedule(
         period = period_by_growth[largest_growth]
         if growth < largest_growth:
             bound = _bound(
-                scenarios, cuts.at_growth(growth / largest_growths[-1]), module_size, module_price
+                scenarios, cuts.scaled(growth / largest_growths[-1]), module_size, module_price
             )
             period = dataclasses.replace(
                 period,
@@ -282,7 +282,7 @@ def _plan_period(
             else _cheapest_below(cuts, upper_bounds, unit_size, unit_cost, module_size is not None)
         )
         bought = (units * unit_size).sum(1)
-        tested = tester.test(bought, all_rows, deadline, finest=_MIN_GAP, until_cut=True)
+        tested = tester.test(bought, all_rows, deadline, min_gap=_MIN_GAP, stop_at_cut=True)
         if not len(tested.cuts):
             break
         cuts.add(tested.cuts)
@@ -358,7 +358,7 @@ def _cheapest_below(
     is_integer = np.full(upper_bounds.size, int(in_modules))
     result = solve_milp(
         unit_cost.reshape(-1),
-        [Between(rows, low=rhs)],
+        [LinearConstraint(rows, low=rhs)],
         is_integer,
         high=upper_bounds,
         relative_gap=1e-6,

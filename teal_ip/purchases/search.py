@@ -806,7 +806,9 @@ def _link_loads(
             load = igp_loads(task, scenarios, added_capacity)
         else:
             rows = np.arange(scenarios.num_scenarios)
-            load = Tester(scenarios).test(added_capacity, rows, task.deadline, until_cut=True).load
+            load = (
+                Tester(scenarios).test(added_capacity, rows, task.deadline, stop_at_cut=True).load
+            )
         return load_over_capacity(load.max(0), task.offer.regular + added_capacity[scenarios.cable])
 
     return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)

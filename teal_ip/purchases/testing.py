@@ -30,7 +30,7 @@ _MIN_LIVE_SHARE = 1e-3
 # the solver.
 _MAX_SLOTS = 3_000_000
 # Relative excess of a utilisation over the limit that counts as rounding.
-FITS = 1e-6
+FIT_TOLERANCE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,11 +74,11 @@ class Tester:
         rows: Int64Array,
         deadline: Deadline,
         *,
-        finest: float = 1e-2,
-        until_cut: bool,
+        min_gap: float = 1e-2,
+        stop_at_cut: bool,
     ) -> Tested:
         """Solve scenarios to smaller and smaller gaps, until each one is proven to fit or proven
-        not to fit, or until the gap ``finest`` is reached.
+        not to fit, or until the gap ``min_gap`` is reached.
 
         A scenario (matrix under a failure) fits if its splits respect the utilisation limit; it
         does not fit if its dual prices give a violated cut.
@@ -87,9 +87,9 @@ class Tester:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
             deadline: time limit, after which the current gaps decide; at least one pass is made.
-            finest: smallest certified gap of the solver; undecided scenarios are not solved to a
+            min_gap: smallest certified gap of the solver; undecided scenarios are not solved to a
                 smaller one.
-            until_cut: whether to return as soon as a pass proves that some scenario does not fit,
+            stop_at_cut: whether to return as soon as a pass proves that some scenario does not fit,
                 since its cut changes the expansion.
         """
         # Cached loads, or those of the splits without failure, decide most scenarios.
@@ -101,10 +101,10 @@ class Tester:
         utilisation = _utilisation(load, scenarios.capacity(added_capacity, rows))
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         # Solve the others in batches, with smaller and smaller gaps.
-        pending = np.flatnonzero(utilisation > scenarios.limit * (1 + FITS))
+        pending = np.flatnonzero(utilisation > scenarios.limit * (1 + FIT_TOLERANCE))
         state = None
         for gap in GAPS:
-            if gap < finest and gap != GAPS[0]:
+            if gap < min_gap and gap != GAPS[0]:
                 break
             states = []
             for first in range(0, len(pending), self._batch):
@@ -125,9 +125,9 @@ class Tester:
                     )
                 )
             # Refine the undecided scenarios, from the splits and prices of this pass.
-            fits = utilisation <= scenarios.limit * (1 + FITS)
+            fits = utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
             is_undecided = ~(fits | violated)[pending]
-            if not is_undecided.any() or deadline.is_over or (until_cut and violated.any()):
+            if not is_undecided.any() or deadline.is_over or (stop_at_cut and violated.any()):
                 break
             undecided = torch.from_numpy(is_undecided)
             state = SolveState(
@@ -137,7 +137,7 @@ class Tester:
             pending = pending[is_undecided]
         self._loads[rows] = load
         return Tested(
-            load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + FITS)
+            load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
         )
 
     def worst(
@@ -155,7 +155,7 @@ class Tester:
         self._load_from_intact(added_capacity, rows, deadline)
         utilisation = _utilisation(self._loads, self.scenarios.capacity(added_capacity, rows))
         order = np.argsort(-utilisation)[:max_scenarios]
-        return np.asarray(order[utilisation[order] > self.scenarios.limit * (1 + FITS)])
+        return np.asarray(order[utilisation[order] > self.scenarios.limit * (1 + FIT_TOLERANCE)])
 
     def _load_from_intact(
         self, added_capacity: FloatArray, rows: Int64Array, deadline: Deadline
@@ -247,7 +247,7 @@ class Tester:
         needed = cheapest_cost(problem, prices)
         new_cuts = make_cuts(scenarios, rows[block], prices, needed)
         # Scenarios whose cut the expansion violates do not fit; keep these cuts.
-        is_violated = new_cuts.lacking(added_capacity) > 0
+        is_violated = new_cuts.relative_violation(added_capacity) > 0
         violated[block[np.isin(rows[block], new_cuts.row[is_violated])]] = True
         cuts.add(new_cuts.select(np.flatnonzero(is_violated)))
         return solution.state

@@ -48,10 +48,10 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.errors import InputError
-from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
+from teal.network.ecmp import EcmpDag, IgpLinks, is_on_dag, new_dags, shortest_path_dag
 from teal.network.segment_lists import SegmentPolicies
 from teal.network.shortest import heap_pop, heap_push
-from teal.pathops.segment_passes import MAX_BLOCKS, load_inwards
+from teal.pathops.segment_passes import MAX_BLOCKS, add_ecmp_loads
 from teal.runtime.arrays import AnyArray, BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, partitioned_kernel, threads_for
 from teal_ip.routing.steering import steering_of
@@ -704,14 +704,14 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
         for e in failed_links:
             backup[nodes + e] = links.metric[e]
             links.metric[e] = np.inf
-        grow_dag(t, as_int64(0), links, dags_after, heap_keys, heap_nodes)
+        shortest_path_dag(t, as_int64(0), links, dags_after, heap_keys, heap_nodes)
         for e in failed_links:
             links.metric[e] = backup[nodes + e]
         for m in range(num_matrices):
             # Withdraw the loads before the failure: load negative demand.
             for u in range(nodes):
                 node_traffic[u] = -volume[m, t, u]
-            load_inwards(t, links.head, dags, node_traffic, load[m])
+            add_ecmp_loads(t, links.head, dags, node_traffic, load[m])
             # The demand of nodes that lose their path is lost.
             for u in range(nodes):
                 node_traffic[u] = volume[m, t, u]
@@ -726,7 +726,7 @@ def _fast_reroute(  # type: ignore[no-untyped-def]
                 if dags_after.distance[0, u] == np.inf:
                     lost[m] += backup[u]
             # Load the backup paths.
-            load_inwards(0, links.head, dags_after, backup[:nodes], load[m])
+            add_ecmp_loads(0, links.head, dags_after, backup[:nodes], load[m])
             # Micro-loops.
             at_risk[m] += _traffic_at_risk(
                 t, links, dags, dags_after, is_failed, hops_left, queue, volume[m, t]
@@ -911,7 +911,7 @@ def _loads_without_failure(  # type: ignore[no-untyped-def]
             for m in range(len(volume)):
                 for u in range(volume.shape[2]):
                     node_traffic[m, t, u] = volume[m, t, u]
-                load_inwards(t, head, dags, node_traffic[m, t], load[block, m])
+                add_ecmp_loads(t, head, dags, node_traffic[m, t], load[block, m])
 
 
 class IgpFailures:

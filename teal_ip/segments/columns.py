@@ -22,7 +22,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.network.ecmp import Dags
-from teal.pathops.segment_passes import load_inwards
+from teal.pathops.segment_passes import add_ecmp_loads
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
 from teal.runtime.interruptible import Deadline
@@ -77,15 +77,15 @@ def _column_entries(
         volume[:] = 0.0
         if subtracts_shortest_paths:
             volume[source[column]] = -demand[column]
-            load_inwards(target[column], head, dags, volume, load[column])
+            add_ecmp_loads(target[column], head, dags, volume, load[column])
             volume[:] = 0.0
         # Load of the segments to the midpoint and from it.
         volume[source[column]] = demand[column]
-        load_inwards(mid[column], head, dags, volume, load[column])
+        add_ecmp_loads(mid[column], head, dags, volume, load[column])
         if mid[column] != target[column]:
             volume[:] = 0.0
             volume[mid[column]] = demand[column]
-            load_inwards(target[column], head, dags, volume, load[column])
+            add_ecmp_loads(target[column], head, dags, volume, load[column])
 
 
 class _Master:
@@ -110,11 +110,13 @@ class _Master:
         """Start with the loads of shortest-path routing and the columns of the stalled search."""
         self.problem = problem
         direct, ones = problem.direct()
-        self.shortest_path_load = problem.loads(direct, ones * problem.balances)
+        self.shortest_path_load = problem.loads(direct, ones * problem.minimises_utilisation)
         self.is_live = problem.capacity > 0
         shortest_path_utilisation = self.shortest_path_load * problem.inverse_capacity
         self.unit = (
-            float(shortest_path_utilisation.max(initial=0.0)) or 1.0 if problem.balances else 1.0
+            float(shortest_path_utilisation.max(initial=0.0)) or 1.0
+            if problem.minimises_utilisation
+            else 1.0
         )
         self.column_demand: Int64Array = np.empty(0, dtype=np.int64)
         self.column_mid = np.empty(0, dtype=np.int32)
@@ -134,7 +136,7 @@ class _Master:
             & (mid != self.problem.target[:, None])
             & (mid != self.problem.source[:, None])
         )
-        if not self.problem.balances:
+        if not self.problem.minimises_utilisation:
             # The shortest paths, whose share may be below 1.
             is_column[:, 0] = True
         demands, slots = np.nonzero(is_column)
@@ -170,7 +172,7 @@ class _Master:
                 problem.target[d],
                 problem.demand[d],
                 mids[block],
-                problem.balances,
+                problem.minimises_utilisation,
                 dense,
             )
             scaled = (dense * problem.inverse_capacity)[:, self.is_live] / self.unit
@@ -206,7 +208,7 @@ class _Master:
         ] / self.unit
         rows = sp.vstack([self.entries, one_each])
         rhs = np.ones(len(shortest_path_utilisation) + len(demands))
-        if self.problem.balances:
+        if self.problem.minimises_utilisation:
             # min theta s.t. utilisation of the shortest paths + moved utilisation <= theta
             theta = sp.csc_array(
                 np.repeat([[-1.0], [0.0]], [len(shortest_path_utilisation), len(demands)], axis=0)
@@ -255,7 +257,7 @@ class _Master:
         mid[demands, slot] = self.column_mid[used_columns]
         slot_share[demands, slot] = share[used_columns]
         slot_share /= np.maximum(1, slot_share.sum(1, keepdims=True))
-        if self.problem.balances:
+        if self.problem.minimises_utilisation:
             slot_share[:, 0] = np.maximum(0, 1 - slot_share[:, 1:].sum(1))
         return mid, slot_share
 
@@ -277,7 +279,7 @@ def finish(
     best_value = start.value
     dual_bound = _DualBound(start.bound, start.prices)
     # 1 for a minimum (utilisation), -1 for a maximum (flow).
-    sign = 1 if problem.balances else -1
+    sign = 1 if problem.minimises_utilisation else -1
     for _ in range(_MAX_ROUNDS):
         if deadline.is_over or gap_between(best_value, dual_bound.value, problem.sense) <= gap:
             break
@@ -288,7 +290,7 @@ def finish(
         column_share, duals, demand_prices = solution
         mid, slot_share = master.slots(column_share)
         # Incumbent: utilisation, or Gbit/s after a repair to feasibility.
-        if problem.balances:
+        if problem.minimises_utilisation:
             new_value = problem.utilisation(problem.loads(mid, slot_share))
         else:
             slot_share = feasible(problem, mid, slot_share)
@@ -343,7 +345,7 @@ def _generate_columns(
         the number of new columns.
     """
     problem = master.problem
-    sign = 1 if problem.balances else -1
+    sign = 1 if problem.minimises_utilisation else -1
     master_prices = duals * problem.inverse_capacity
     for weight in (_MASTER_WEIGHT, 1.0):
         # Smoothed prices at a weight below 1; the master's own prices, without uniform ones, at 1.
@@ -380,7 +382,7 @@ def _with_uniform_prices(
         prices: (E,) link prices per Gbit/s.
         uniform_weight: weight of the uniform prices, proportional to 1 / c.
     """
-    if not problem.balances:
+    if not problem.minimises_utilisation:
         return prices
     uniform = problem.inverse_capacity / max(1, int((problem.capacity > 0).sum()))
     total = (problem.capacity * prices).sum()
@@ -411,7 +413,7 @@ def _add_best_columns(
     problem = master.problem
     saving = (
         problem.demand * (segment_price[problem.target, problem.source] - cost)
-        if problem.balances
+        if problem.minimises_utilisation
         else problem.demand * (1 - cost) - demand_prices
     )
     # An end of the demand is no midpoint.

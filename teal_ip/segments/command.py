@@ -135,7 +135,7 @@ class SegmentReport:
         """Return the summary of the report as lines of text: value and bounds, policies, and the
         effort of the search.
         """
-        balances = self.objective == "max_link_utilisation"
+        minimises_utilisation = self.objective == "max_link_utilisation"
         unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
         # Value, and number of policies, with the bound on it or the limit of --at-most.  Bounds are
         # rounded away from the value (``sense``): down on a minimum, up on a maximum.
@@ -147,7 +147,7 @@ class SegmentReport:
         policies_note = (
             f" (value and bound for at most {self.at_most:,})" if self.at_most else policies_note
         )
-        sense = -1.0 if balances else 1.0
+        sense = -1.0 if minimises_utilisation else 1.0
         bound = rounding.bound_text(self.bound, sense)
         lines = [
             f"{self.objective}: {self.value:.6g}{unit}, bound {bound}{unit}, gap "
@@ -158,7 +158,7 @@ class SegmentReport:
         ]
         # The bound over any paths precedes the value of the shortest paths on the second line.
         if math.isfinite(self.free_bound):
-            direction = "least" if balances else "most"
+            direction = "least" if minimises_utilisation else "most"
             free_bound = rounding.bound_text(self.free_bound, sense)
             algorithm = self.policies.algorithm
             any_paths = (
@@ -262,7 +262,7 @@ def solve_two_segments(
     begin = time.perf_counter()
     # Splits with any number of policies.
     problem = SegmentProblem.of(
-        dag, pairs, demand, balances=config.objective == "max_link_utilisation"
+        dag, pairs, demand, minimises_utilisation=config.objective == "max_link_utilisation"
     )
     # Demand without a path (``reaches`` has the target first).
     unroutable = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
@@ -406,7 +406,7 @@ def _two_segment_report(
     policies = _with_algorithm(problem.policies(routing.mid, routing.shares), config)
     # Mean latency, weighted by the admitted volume.
     pairs = np.stack([problem.source, problem.target], 1)
-    admitted = problem.demand * (1.0 if problem.balances else routing.shares.sum(1))
+    admitted = problem.demand * (1.0 if problem.minimises_utilisation else routing.shares.sum(1))
     latency = IgpRouting(dag, pairs, policies).latency()
     return SegmentReport(
         topology=dag.topology,
@@ -494,7 +494,11 @@ def _ecmp_value(problem: SegmentProblem) -> float:
     if one common factor scales all demands to fit.
     """
     utilisation = problem.utilisation(problem.loads(*problem.direct()))
-    return utilisation if problem.balances else float(problem.demand.sum() / max(1.0, utilisation))
+    return (
+        utilisation
+        if problem.minimises_utilisation
+        else float(problem.demand.sum() / max(1.0, utilisation))
+    )
 
 
 def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> SegmentResult:
@@ -510,7 +514,7 @@ def _shortest_paths_only(problem: SegmentProblem, config: SegmentsConfig) -> Seg
     bounds = solve(problem, config.gap, max_iterations=0)
     mid, shares = problem.direct()
     value = _ecmp_value(problem)
-    if not problem.balances:
+    if not problem.minimises_utilisation:
         shares = shares * value / problem.demand.sum()
     return dataclasses.replace(bounds, mid=mid, share=shares, value=value)
 

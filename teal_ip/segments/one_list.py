@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from teal.network.ecmp import Dags
-from teal.pathops.segment_passes import load_inwards, sum_outwards
+from teal.pathops.segment_passes import add_ecmp_loads, ecmp_path_sums
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import inner_kernel, kernel
@@ -119,11 +119,11 @@ def _move_load(head, dags, source, target, mid, amount, volume, load):  # type: 
     """
     volume[:] = 0.0
     volume[source] = amount
-    load_inwards(mid, head, dags, volume, load)
+    add_ecmp_loads(mid, head, dags, volume, load)
     if mid != target:
         volume[:] = 0.0
         volume[mid] = amount
-        load_inwards(target, head, dags, volume, load)
+        add_ecmp_loads(target, head, dags, volume, load)
 
 
 @kernel
@@ -193,8 +193,8 @@ def _improve(  # type: ignore[no-untyped-def]
         indicator[:] = 0.0
         indicator[busiest] = 1.0
         for t in range(nodes):
-            sum_outwards(t, head, dags, indicator, busiest_share[t])
-            sum_outwards(t, head, dags, price, segment_price[t])
+            ecmp_path_sums(t, head, dags, indicator, busiest_share[t])
+            ecmp_path_sums(t, head, dags, price, segment_price[t])
         for d in range(demands):
             m = midpoint[d]
             traffic_on_link[d] = demand[d] * (

@@ -451,12 +451,14 @@ def _first_lists(
         segments: largest number of segments of a list.
         end: time limit.
     """
-    balances = (
+    minimises_utilisation = (
         problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
     )
     demand = problem.demand[0].cpu().numpy()
     try:
-        program = SegmentProblem.of(lists.dag, lists.pairs, demand, balances=balances)
+        program = SegmentProblem.of(
+            lists.dag, lists.pairs, demand, minimises_utilisation=minimises_utilisation
+        )
     except InputError:
         # No routable demand.
         return lists

@@ -87,19 +87,19 @@ class SegmentProblem:
         source: (D,) source of each demand, in ascending order.
         target: (D,) target of each demand, which has a path from the source.
         demand: (D,) Gbit/s, above 0.
-        balances: whether theta (the largest utilisation) is minimised; else the total flow is
-            maximised.
+        minimises_utilisation: whether theta (the largest utilisation) is minimised; else the total
+            flow is maximised.
     """
 
     dag: EcmpDag
     source: IntArray
     target: IntArray
     demand: FloatArray
-    balances: bool
+    minimises_utilisation: bool
 
     @classmethod
     def of(
-        cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, balances: bool
+        cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, *, minimises_utilisation: bool
     ) -> SegmentProblem:
         """Build the program: sort the pairs, merge demands of equal pairs, drop unroutable ones.
 
@@ -107,8 +107,8 @@ class SegmentProblem:
             dag: shortest paths of the IGP.
             pairs: (D, 2) source and target.
             demand: (D,) Gbit/s, at least 0; pairs without demand or without a path are dropped.
-            balances: whether the largest utilisation is minimised; else the total flow is
-                maximised.
+            minimises_utilisation: whether the largest utilisation is minimised; else the total flow
+                is maximised.
 
         Raises:
             InputError: no routable demand.
@@ -128,7 +128,7 @@ class SegmentProblem:
             source,
             target,
             np.bincount(pair_index, demand[routable]).astype(np.float64),
-            balances,
+            minimises_utilisation,
         )
 
     @cached_property
@@ -165,7 +165,7 @@ class SegmentProblem:
         """Sense of the objective: -1.0 if the largest utilisation is minimised, 1.0 if the total
         flow is maximised.
         """
-        return -1.0 if self.balances else 1.0
+        return -1.0 if self.minimises_utilisation else 1.0
 
     @property
     def num_nodes(self) -> int:
@@ -240,7 +240,7 @@ class SegmentProblem:
             cost: (D,) cost of the cheapest list, or path, of each demand.
         """
         capacity_value = float((self.capacity * prices).sum())
-        if self.balances:
+        if self.minimises_utilisation:
             return float((self.demand * cost).sum()) / max(capacity_value, 1e-300)
         return capacity_value + float((self.demand * np.maximum(0, 1 - cost)).sum())
 
@@ -274,7 +274,7 @@ class SegmentProblem:
             bounds.append(
                 self.bound(mixed, distance[np.searchsorted(roots, self.source), self.target])
             )
-        return max(bounds) if self.balances else min(bounds)
+        return max(bounds) if self.minimises_utilisation else min(bounds)
 
     def utilisation(self, load: FloatArray) -> float:
         """Return the largest utilisation under link loads (E,), Gbit/s."""

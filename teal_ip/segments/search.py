@@ -171,7 +171,7 @@ class _Search:
         # Best value, bound, allocation and link prices so far; current dual point; and gaps at the
         # last restart and at the last test for a stall.
         self.iterations = 0
-        self.sign = 1.0 if problem.balances else -1.0
+        self.sign = 1.0 if problem.minimises_utilisation else -1.0
         self.value = math.inf * self.sign
         self.bound = -math.inf * self.sign
         self.best_allocation = self.mid.copy(), self.share.copy()
@@ -205,7 +205,7 @@ class _Search:
         # Frank-Wolfe-like rounds on the soft maximum; each one proves a bound, too.
         problem = self.problem
         load = problem.loads(self.mid, self.share)
-        for _ in range(_STARTING_ROUNDS if problem.balances else 0):
+        for _ in range(_STARTING_ROUNDS if problem.minimises_utilisation else 0):
             u = load * problem.inverse_capacity
             prices = np.exp(_SHARPNESS * (u / u.max() - 1)) * problem.inverse_capacity
             prices /= (problem.capacity * prices).sum()
@@ -226,7 +226,7 @@ class _Search:
         u = load * problem.inverse_capacity
         self.y = np.exp(_SHARPNESS * (u / u.max() - 1)) * (problem.capacity > 0)
         self.y /= self.y.sum()
-        if not problem.balances:
+        if not problem.minimises_utilisation:
             # Scale the prices so that the shortest paths of a Gbit/s cost its utility of 1 on
             # average; lower prices if the largest utilisation is below 2.
             mean_cost = (problem.demand * self._direct_cost(self.y)).sum() / problem.demand.sum()
@@ -292,7 +292,7 @@ class _Search:
         """
         problem = self.problem
         # Utility of a Gbit/s.
-        flow_value = 0.0 if self.problem.balances else 1.0
+        flow_value = 0.0 if self.problem.minimises_utilisation else 1.0
         # (D, K) extrapolated split ratios 2 x' - x.
         extrapolated = np.zeros_like(self.share)
         for _ in range(num_iterations):
@@ -314,10 +314,12 @@ class _Search:
                 )
             # Dual step at the extrapolated loads.
             u = problem.loads(self.mid, extrapolated) * problem.inverse_capacity
-            ascended = self.y + self.omega * self.sigma * (u if problem.balances else u - 1)
+            ascended = self.y + self.omega * self.sigma * (
+                u if problem.minimises_utilisation else u - 1
+            )
             self.y = (
                 _on_simplex(ascended, self.sigma * (problem.capacity > 0))
-                if problem.balances
+                if problem.minimises_utilisation
                 else np.maximum(0, ascended)
             )
             self.y_total += self.y
@@ -358,7 +360,9 @@ class _Search:
         # utility of 1; otherwise the shortest paths, which have a slot already.
         segment_price, cheapest_mid, cost = pricings[best_index]
         average = self.share_total if self.num_averaged else self.share.copy()
-        is_profitable = np.ones(len(cost), dtype=bool) if problem.balances else cost < 1
+        is_profitable = (
+            np.ones(len(cost), dtype=bool) if problem.minimises_utilisation else cost < 1
+        )
         take_midpoints(
             segment_price,
             np.ascontiguousarray(segment_price.T),
@@ -407,7 +411,7 @@ class _Search:
         """
         # A demand without flow counts as if it followed its shortest paths.
         share = self.share.copy()
-        if not self.problem.balances:
+        if not self.problem.minimises_utilisation:
             share[:, 0] += _MIN_CARRIED
         share /= share.sum(1, keepdims=True)
         u = self.problem.loads(self.mid, share) * self.problem.inverse_capacity
@@ -444,7 +448,7 @@ class _Search:
             share: (D, K) split ratios of the current slots.
         """
         problem = self.problem
-        if problem.balances:
+        if problem.minimises_utilisation:
             share = share / share.sum(1, keepdims=True)
             value = problem.utilisation(problem.loads(self.mid, share))
         else:

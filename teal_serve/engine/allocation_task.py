@@ -28,7 +28,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.condition import Condition, ConditionRequest, LinkGroups
 from teal.problem.lines import Lines, records
-from teal.problem.offers import OFFERS
+from teal.problem.offers import CONDITIONS_BY_OPTION
 from teal.runtime.arrays import FloatArray, IntArray
 from teal_serve.engine.errors import invalid_request
 from teal_serve.engine.requests import FunctionSpec, NetworkSpec, Options, WeightSpec
@@ -241,7 +241,7 @@ def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
     # Groups of links that fail together, by the value of the option that protects against them.
     link_groups_by_name = {"cables": network.topology.cables(), "groups": groups}
     prepared: dict[str, Any] = {}
-    for name, condition_type in OFFERS.items():
+    for name, condition_type in CONDITIONS_BY_OPTION.items():
         try:
             prepared[name] = condition_type.prepare(
                 network.ops, network.topology.num_links, link_groups_by_name
@@ -286,9 +286,15 @@ def resolve_request(
         raise invalid_request(f"objective: {error}") from None
     # Collect the requested side conditions by option. The installed splits must be given if and
     # only if one of these conditions needs them.
-    requested = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
+    requested = {
+        name: value
+        for name in CONDITIONS_BY_OPTION
+        if (value := getattr(options, name)) is not None
+    }
     options_needing_previous = [
-        name for name, condition_type in OFFERS.items() if condition_type.needs_previous
+        name
+        for name, condition_type in CONDITIONS_BY_OPTION.items()
+        if condition_type.needs_previous
     ]
     if (previous is None) == bool(set(options_needing_previous) & set(requested)):
         names = " or ".join(options_needing_previous)
@@ -300,7 +306,7 @@ def resolve_request(
     splits = None if previous is None else _splits_by_class(previous, topology, paths, task)
     conditions: dict[str, Condition] = {}
     for name, value in requested.items():
-        if options.entries and not OFFERS[name].allows_rounding:
+        if options.entries and not CONDITIONS_BY_OPTION[name].allows_rounding:
             raise invalid_request(
                 f"{name}: cannot be combined with entries, since rounding violates it"
             )
@@ -368,7 +374,7 @@ def _build_condition(
             raise prepared_data
         # Option value, prepared data, installed splits, number of classes (at least 1), and whether
         # any class has a latency limit.
-        return OFFERS[name].from_request(
+        return CONDITIONS_BY_OPTION[name].from_request(
             ConditionRequest(
                 value,
                 prepared_data,

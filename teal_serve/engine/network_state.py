@@ -48,7 +48,7 @@ from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.solvers.result import SolveState, Starter, Stop
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
-from teal.solvers.table_search import in_tables
+from teal.solvers.table_search import round_to_tables
 from teal_serve.engine.allocation_task import (
     AllocationTask,
     DemandValues,
@@ -402,7 +402,7 @@ def _rounded(solved: BatchResult, rows: slice, entries: int) -> BatchResult:
         entries: number of entries of a demand's table.
     """
     problem = solved.problem.rows(rows)
-    splits = in_tables(problem, solved.splits[rows], entries)
+    splits = round_to_tables(problem, solved.splits[rows], entries)
     program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
     return dataclasses.replace(
         solved,
@@ -742,7 +742,7 @@ class NetworkState:
             kind,
             result.program_prices,
             result.largest_share,
-            result.turns,
+            result.engine_runs,
         )
 
     def answer(
@@ -784,7 +784,7 @@ class NetworkState:
             figures = solved.task.figures(
                 result.problem.rows(result_rows), result.splits[result_rows]
             )
-        if solved.problem.objective.rules.may_have_no_allocation:
+        if solved.problem.objective.rules.may_be_infeasible:
             figures["largest_share"] = _largest_shares(solved, rows)
         # With latency limits: (C * D, K) column in the network's path set of each path of a class.
         path_index = self._cached_problem(solved.task)[1]

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 
 from teal.objectives import Objective, ObjectiveName, objective_names
-from teal.problem.offers import OFFERS
+from teal.problem.offers import CONDITIONS_BY_OPTION
 from teal_serve.engine.requests import AllocationRequest
 
 # Numbers of matrices: one; one batch of each width of the kernels; more than one batch.
@@ -26,7 +26,7 @@ _CLASSES = ["gold", "bronze"]
 # Fields that select the program.
 _PROGRAM_FIELDS = ("objective", "classes", "latency_limits_ms")
 # Fields that select the precision of the program, or change its columns and rows.
-_PROBLEM_FIELDS = ("gap", *OFFERS)
+_PROBLEM_FIELDS = ("gap", *CONDITIONS_BY_OPTION)
 # Fields of the traffic, which callers fill in.
 _TRAFFIC_FIELDS = ("demands", "rates")
 # Field of a request for the next interval.
@@ -156,7 +156,7 @@ def programs() -> Iterator[dict[str, Any]]:
             for limits in values["latency_limits_ms"]
         )
         for objective in values["objective"]:
-            if Objective.of(objective).rules.may_have_no_allocation:
+            if Objective.of(objective).rules.may_be_infeasible:
                 yield {"classes": classes, "objective": objective}
 
 
@@ -168,7 +168,7 @@ def allocation_kinds() -> Iterator[AllocationKind]:
     values = examples(AllocationRequest)
     special_fields = (*_PROGRAM_FIELDS, *_TRAFFIC_FIELDS, _NEXT_INTERVAL_FIELD)
     other_fields = [name for name in values if name not in special_fields]
-    needs_previous = {name for name, kind in OFFERS.items() if kind.needs_previous}
+    needs_previous = {name for name, kind in CONDITIONS_BY_OPTION.items() if kind.needs_previous}
     for program in programs():
         for num_matrices in BATCH_SIZES:
             yield AllocationKind(program, num_matrices)

@@ -27,7 +27,7 @@ from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import Objective, ObjectiveName, objective_names
 from teal.option import ENTRIES, GAP, MAX_PATHS, Option
-from teal.problem.offers import OFFERS
+from teal.problem.offers import CONDITIONS_BY_OPTION
 from teal_serve.engine.errors import invalid, invalid_request
 
 # Maximum number of demand classes of a request.
@@ -363,7 +363,7 @@ _Conditions = create_model(
     __base__=_Strict,
     **{
         name: _optional_field(condition_type.option)
-        for name, condition_type in OFFERS.items()
+        for name, condition_type in CONDITIONS_BY_OPTION.items()
         if condition_type.option is not None
     },
 )  # type: ignore[call-overload]
@@ -439,7 +439,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         """Whether the objective is least_cost, which must carry all demand of all classes."""
         if not self.objective:
             return False
-        return Objective.of(self.objective).rules.may_have_no_allocation
+        return Objective.of(self.objective).rules.may_be_infeasible
 
     def objective_name(self, default: str) -> str:
         """Return the objective of this request, with its options; ``priority`` for classes.

@@ -96,7 +96,7 @@ class SweepSummary:
 
     Attributes:
         settings: varied settings; ``start`` for the initial models.
-        metric: name of the metric, a column of :class:`SweepRun`.
+        measure: name of the metric, a column of :class:`SweepRun`.
         runs: number of runs, n.
         kept_start: number of runs in which no step scored better than the initial model.
         mean: mean of the metric.
@@ -105,7 +105,7 @@ class SweepSummary:
     """
 
     settings: str
-    metric: str
+    measure: str
     runs: int
     kept_start: int
     mean: float

@@ -27,7 +27,7 @@ from teal.network import compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.solvers import pipeline
-from teal.solvers.split_table import admit, table_weights
+from teal.solvers.split_table import feasible_tables, table_weights
 from teal.testing import make_topology
 from teal_ip.configuration.allocations import Igp, next_hop_groups, sr_policies
 
@@ -43,7 +43,7 @@ def solved() -> tuple[Problem, np.ndarray, np.ndarray]:
     problem = Problem.create(
         topology, compute_paths(topology, cache=False), Objective(), np.linspace(1, 9, 6)[None]
     )
-    splits = admit(problem, pipeline.solve(problem, gap=1e-4).splits, ENTRIES)
+    splits = feasible_tables(problem, pipeline.solve(problem, gap=1e-4).splits, ENTRIES)
     return problem, splits[0].numpy(), table_weights(splits, ENTRIES)[0].numpy()
 
 

@@ -46,7 +46,7 @@ def test_a_subset_has_the_paths_of_its_demands_and_no_other_node(
         pack(subset.leaf, subset.trie, subset.demand_ptr, subset.num_links),
         subset.packed,
     )
-    assert packed.max_slots == known.max_slots
+    assert packed.max_trie_nodes == known.max_trie_nodes
     for name in packed.scan._fields:
         np.testing.assert_array_equal(
             getattr(packed.scan, name), getattr(known.scan, name), err_msg=name

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from teal.network import PathSet
-from teal.network.path_changes import first_columns
+from teal.network.path_changes import first_paths_of_each
 from teal.nn.flow_gnn import FlowGNN, IncidenceConv, TealModel, hetero_data
 from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
 from teal.nn.policy import FIRST_RAW_PRICE, action_splits, price_softplus
@@ -168,7 +168,7 @@ def test_empty_columns_of_paths_do_not_count_in_the_normalisation() -> None:
     """With the same weights for the columns that have paths, more columns without any change no
     embedding."""
     problem, width = random_problem(2, num_paths=3), 8
-    wider = problem.with_paths(first_columns(problem.paths, 6))
+    wider = problem.with_paths(first_paths_of_each(problem.paths, 6))
     torch.manual_seed(0)
     wide_gnn, gnn = (FlowGNN(k, layers=2, width=width, form="nonlinear").double() for k in (6, 3))
     weights, inner = wide_gnn.state_dict(), 3 * width

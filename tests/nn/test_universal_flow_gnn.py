@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from teal.errors import InputError
-from teal.network.path_changes import first_columns
+from teal.network.path_changes import first_paths_of_each
 from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
 from teal.nn.flow_passes import TorchPasses
@@ -74,7 +74,7 @@ def test_compiled_passes_of_every_width_equal_those_in_torch(width: int) -> None
 def test_a_path_set_with_empty_columns_gives_the_same_splits(objective: ObjectiveName) -> None:
     """The weights are those of any K: padding every demand to more paths changes nothing."""
     problem = random_problem(2, objective=objective, num_paths=3)
-    wider = problem.with_paths(first_columns(problem.paths, 6))
+    wider = problem.with_paths(first_paths_of_each(problem.paths, 6))
     model = _model().double()
     (means, prices), (wide_means, wide_prices) = model(problem), model(wider)
     mask = problem.path_mask

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.network import compute_paths
-from teal.network.path_changes import with_columns
+from teal.network.path_changes import select_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
@@ -109,7 +109,7 @@ def test_over_all_paths_a_balanced_program_includes_what_the_allocation_includes
         [k for k in range(2) if paths.mask[d, k] and len(paths.links_of(d, k)) == 1 + d]
         for d in range(2)
     ]
-    paths = with_columns(paths, np.array(kept, np.int32))
+    paths = select_paths(paths, np.array(kept, np.int32))
     problem = Problem.create(
         topology,
         paths,

@@ -92,7 +92,7 @@ def test_the_support_is_the_largest_profit_of_a_share(
     expected = float((unit_value * (utility + 1) - price * share).max())
     if alpha == 0:
         expected = max(expected, 0.0)
-    assert float(concave.of_best(1 - price * one)) == pytest.approx(
+    assert float(concave.support_of_best(1 - price * one)) == pytest.approx(
         expected, rel=1e-5, abs=1e-5 * unit_value
     )
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teal.network.path_changes import first_columns
+from teal.network.path_changes import first_paths_of_each
 from teal.nn.checkpoint import new_flow_model
 from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
 from teal.nn.flow_models import FlowModel
@@ -66,7 +66,9 @@ def test_a_model_for_another_number_of_paths_uses_the_first_ones(model_paths: in
     )
     assert splits.shape == problem.path_mask.shape
     assert not splits[..., model_paths:].any()
-    same = random_problem(3, num_paths=4).with_paths(first_columns(problem.paths, model_paths))
+    same = random_problem(3, num_paths=4).with_paths(
+        first_paths_of_each(problem.paths, model_paths)
+    )
     expected, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(same)
     both = min(model_paths, 4)
     torch.testing.assert_close(splits[..., :both], expected[..., :both])

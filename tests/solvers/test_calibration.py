@@ -142,9 +142,7 @@ def test_equal_factors_change_no_choice() -> None:
         choice = choose_engines(
             problem, Start(), Limits(1e-2, Deadline(), 10_000), "auto", None, may_span_decades=False
         )
-        return [turn.max_iterations for turn in choice.turns], cost_model.saves_time_from_model(
-            size
-        )
+        return [turn.max_iterations for turn in choice.runs], cost_model.saves_time_from_model(size)
 
     before = chosen()
     assert before[0][0] is not None

@@ -20,7 +20,7 @@ from teal.app import path_sets
 from teal.app.instance import load_instance
 from teal.errors import InputError
 from teal.network import PathSet, compute_paths
-from teal.network.path_changes import first_columns, with_columns
+from teal.network.path_changes import first_paths_of_each, select_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.candidates import choose_paths, representative_matrices
@@ -179,7 +179,7 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
     count = np.array([rng.integers(0, n + 1) for n in paths.mask.sum(1)])
     order = np.argsort(np.where(paths.mask, rng.random(paths.leaf.shape), 2.0), axis=1)
     columns = np.where(np.arange(4) < count[:, None], order, -1)
-    kept = with_columns(paths, columns)
+    kept = select_paths(paths, columns)
     all_paths = _path_lists(paths)
     expected = [[all_paths[d][k] for k in columns[d] if k >= 0] for d in range(paths.num_demands)]
     assert _path_lists(kept) == expected
@@ -214,8 +214,10 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
         atol=1e-12,
     )
     for width in (2, 6):
-        assert _path_lists(first_columns(paths, width)) == [rows[:width] for rows in all_paths]
-        assert first_columns(paths, width).num_paths == width
+        assert _path_lists(first_paths_of_each(paths, width)) == [
+            rows[:width] for rows in all_paths
+        ]
+        assert first_paths_of_each(paths, width).num_paths == width
 
 
 def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(

@@ -20,7 +20,7 @@ from baselines import arc_form
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathMethod, compute_paths
-from teal.network.path_changes import first_columns, with_more_paths
+from teal.network.path_changes import first_paths_of_each, with_more_paths
 from teal.network.path_file import load_paths, save_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
@@ -72,7 +72,7 @@ def test_the_master_reaches_the_optimum_of_random_networks(
     problem = random_problem(
         seed, objective=objective, failed=failed, density=density, num_paths=2, batch=1
     )
-    problem = problem.with_paths(first_columns(problem.paths, 1))
+    problem = problem.with_paths(first_paths_of_each(problem.paths, 1))
     result = generate_columns(problem, target=1e-6, engine="interior")
     over = problem.with_paths(result.paths)
     live = problem.capacity[0].numpy() > 0

@@ -17,7 +17,7 @@ from baselines import arc_form
 from baselines.lp_all import LpAll
 from teal.errors import InputError
 from teal.network import Topology, compute_paths
-from teal.network.path_changes import first_columns
+from teal.network.path_changes import first_paths_of_each
 from teal.problem import Problem, Status, assess, dual_bound
 from teal.problem.bounds import all_paths_bound
 from teal.runtime.interruptible import Deadline
@@ -168,7 +168,7 @@ def test_an_extreme_cost_takes_no_digits_from_the_others(
 @given(seed=st.integers(0, 10_000), load=st.sampled_from([0.02, 0.1, 0.3, 1.0]))
 def test_the_least_cost_over_all_paths_is_that_of_the_arc_form(seed: int, load: float) -> None:
     problem = loaded(seed, load)
-    first = problem.with_paths(first_columns(problem.paths, 1))
+    first = problem.with_paths(first_paths_of_each(problem.paths, 1))
     optimum = arc_form.optimum(first)
     last = generate_columns(first, target=1e-6)
     over = first.with_paths(last.paths)
@@ -296,7 +296,7 @@ def test_a_deadline_ends_before_it_is_known_how_much_can_be_carried() -> None:
 def test_rounding_alone_makes_no_matrix_infeasible(bound: float, is_impossible: bool) -> None:
     splits = torch.zeros(1, 1, 1)
     prices = torch.zeros(1, 1)
-    result = least_cost.LargestShare(bound, bound, splits, prices)
+    result = least_cost.ConcurrentFlow(bound, bound, splits, prices)
     assert result.is_infeasible == is_impossible
 
 

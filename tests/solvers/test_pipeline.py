@@ -14,7 +14,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import engine_choice
 from teal.solvers.certified import WarmStart
 from teal.solvers.contract import Limits, Start
-from teal.solvers.engine_choice import Turn
+from teal.solvers.engine_choice import EngineRun
 from teal.solvers.interior.engine import InteriorPoints
 from teal.solvers.pdhg.solver import Pdhg
 from teal.solvers.pipeline import iterate, solve
@@ -26,8 +26,8 @@ _GAP = 1e-4
 _TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 
 
-def _after_turns(problem: Problem, *turns: Turn) -> SolveResult:
-    result, trace = complete(iterate(problem, turns, Limits(_GAP, Deadline(), 10_000)))
+def _after_runs(problem: Problem, *runs: EngineRun) -> SolveResult:
+    result, trace = complete(iterate(problem, runs, Limits(_GAP, Deadline(), 10_000)))
     return dataclasses.replace(result, trace=tuple(trace))
 
 
@@ -42,10 +42,12 @@ def _partly_solved(problem: Problem) -> Start:
 def test_a_warm_start_is_certified_matrix_by_matrix(dtype: torch.dtype) -> None:
     problem = random_problem(4, batch=3).to(dtype)
     start = _partly_solved(problem)
-    alone = _after_turns(problem, Turn(WarmStart(), start))
+    alone = _after_runs(problem, EngineRun(WarmStart(), start))
     assert [stop is Stop.GAP for stop in alone.stopped_by] == [True, False, True]
     assert alone.splits.dtype == dtype
-    together = _after_turns(problem, Turn(WarmStart(), start), Turn(InteriorPoints(), Start()))
+    together = _after_runs(
+        problem, EngineRun(WarmStart(), start), EngineRun(InteriorPoints(), Start())
+    )
     assert together.stopped_by == (Stop.GAP,) * 3
     assert together.splits.dtype == dtype
     assert [stage.matrices for stage in together.trace] == [3, 1]
@@ -54,10 +56,10 @@ def test_a_warm_start_is_certified_matrix_by_matrix(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pdhg_continues_what_interior_points_leave(dtype: torch.dtype) -> None:
     problem = random_problem(4, batch=3).to(dtype)
-    first = Turn(InteriorPoints(), Start(), max_iterations=1)
-    alone = _after_turns(problem, first)
+    first = EngineRun(InteriorPoints(), Start(), max_iterations=1)
+    alone = _after_runs(problem, first)
     assert any(stop is not Stop.GAP for stop in alone.stopped_by)
-    result = _after_turns(problem, first, Turn(Pdhg(), None))
+    result = _after_runs(problem, first, EngineRun(Pdhg(), None))
     assert result.stopped_by == (Stop.GAP,) * 3
     assert float(violations(problem, result.splits).largest.max()) <= _TOLERANCE[dtype]
 

@@ -17,7 +17,7 @@ from teal.problem import Allocation, Problem
 from teal.problem.feasibility import violations
 from teal.solvers import pipeline
 from teal.solvers.projection import project
-from teal.solvers.split_table import admit, in_table, table_weights, without_small
+from teal.solvers.split_table import feasible_tables, in_table, table_weights, without_small
 from teal.testing import assert_feasible, make_topology, random_problem
 
 
@@ -45,7 +45,7 @@ def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
     expected = torch.rand(
         problem.path_mask.shape, generator=torch.Generator().manual_seed(seed)
     ).double()
-    splits = admit(problem, expected, entries)
+    splits = feasible_tables(problem, expected, entries)
     assert (violations(problem, splits).largest <= 1e-9).all()
     total = splits.sum(-1, keepdim=True)
     counts = torch.where(total > 1e-9, splits / total.clamp(min=1e-9), 0) * entries
@@ -61,7 +61,11 @@ def test_rounding_to_a_split_table_loses_little_and_never_gains(objective: Objec
     optimum = problem.value(exact.splits)
     sign = 1 if problem.objective.maximises_value else -1
     for entries, max_loss in ((100_000, 1e-3), (16, 0.2)):
-        loss = sign * (optimum - problem.value(admit(problem, exact.splits, entries))) / optimum
+        loss = (
+            sign
+            * (optimum - problem.value(feasible_tables(problem, exact.splits, entries)))
+            / optimum
+        )
         assert (loss <= max_loss).all()
         assert (loss >= -1e-9).all()
 
@@ -74,7 +78,7 @@ def test_capacity_freed_by_admission_is_filled_again() -> None:
         topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False
     )
     problem = Problem.create(topology, paths, Objective(), np.array([4.0, 4.0]))
-    splits = admit(problem, torch.ones(problem.path_mask.shape).double(), 16)
+    splits = feasible_tables(problem, torch.ones(problem.path_mask.shape).double(), 16)
     assert problem.flows(splits).flatten().tolist() == pytest.approx([2.0, 1.0])
     torch.testing.assert_close(splits, project(problem, torch.ones_like(splits)))
 

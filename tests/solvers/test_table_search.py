@@ -15,8 +15,8 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Allocation, Problem, assess
 from teal.problem.allocation import Status
 from teal.solvers import pipeline
-from teal.solvers.split_table import admit, table_weights
-from teal.solvers.table_search import in_tables
+from teal.solvers.split_table import feasible_tables, table_weights
+from teal.solvers.table_search import round_to_tables
 from teal.testing import make_topology, random_problem
 
 
@@ -31,8 +31,8 @@ def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
 ) -> None:
     problem = random_problem(seed, objective=objective, batch=3, failed=failed, idle=0.3)
     solved = pipeline.solve(problem, gap=1e-2)
-    rounded = admit(problem, solved.splits, entries)
-    splits = in_tables(problem, solved.splits, entries)
+    rounded = feasible_tables(problem, solved.splits, entries)
+    splits = round_to_tables(problem, solved.splits, entries)
     assert all(
         s is Status.FEASIBLE for s in assess(problem, Allocation.of_batch(splits, None, 0.0)).status
     )
@@ -79,7 +79,7 @@ def test_one_entry_comes_near_the_best_choice_of_paths(seed: int) -> None:
     demand = (4 * torch.rand(paths.num_demands, generator=generator, dtype=torch.float64)).numpy()
     problem = Problem.create(topology, paths, Objective(), demand)
     solved = pipeline.solve(problem, gap=1e-4)
-    value = float(problem.value(in_tables(problem, solved.splits, 1))[0])
+    value = float(problem.value(round_to_tables(problem, solved.splits, 1))[0])
     assert value > 0.97 * _best_of_all(problem)
 
 
@@ -91,7 +91,7 @@ def test_two_fifths_of_what_rounding_loses_on_small_networks_are_found_again() -
         problem = random_problem(seed, nodes=10, batch=1, num_paths=4)
         solved = pipeline.solve(problem, gap=1e-4)
         optimum = float(solved.value[0])
-        lost += 1 - float(problem.value(admit(problem, solved.splits, 1))[0]) / optimum
-        still += 1 - float(problem.value(in_tables(problem, solved.splits, 1))[0]) / optimum
+        lost += 1 - float(problem.value(feasible_tables(problem, solved.splits, 1))[0]) / optimum
+        still += 1 - float(problem.value(round_to_tables(problem, solved.splits, 1))[0]) / optimum
     assert lost > 0.05
     assert still < 0.6 * lost

@@ -136,13 +136,13 @@ def test_every_figure_is_the_sum_over_all_states(seed: int, scheme: str) -> None
     total = share @ demand / demand.sum()
     states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure(scheme, [routing], [problem], components, states)
-    np.testing.assert_allclose(found.demand_mean.low, times @ share, atol=1e-9)
+    np.testing.assert_allclose(found.demand_mean_share.low, times @ share, atol=1e-9)
     assert float(found.mean.low) == pytest.approx(times @ total, abs=1e-9)
     for number, level in enumerate(LEVELS):
         near = (np.abs(share - level) < 3e-6).any()  # where rounding decides
         if not near:
             np.testing.assert_allclose(
-                found.demand_time.low[:, number], times @ (share >= level), atol=1e-9
+                found.demand_time_at_levels.low[:, number], times @ (share >= level), atol=1e-9
             )
             assert found.all_demands_time.low[number] == pytest.approx(
                 times @ (share >= level).all(1), abs=1e-9
@@ -294,8 +294,8 @@ def test_several_matrices_have_equal_shares_of_the_time() -> None:
         expected = by_time if figure == "demand_time" else by_traffic
         assert np.abs(by_time - by_traffic).max() > 1e-4, figure
         np.testing.assert_allclose(_low(getattr(both, figure)), expected, atol=1e-12)
-    times = [one.demand_time.low for one in alone]
-    np.testing.assert_allclose(both.demand_time.low, np.mean(times, axis=0), atol=1e-12)
+    times = [one.demand_time_at_levels.low for one in alone]
+    np.testing.assert_allclose(both.demand_time_at_levels.low, np.mean(times, axis=0), atol=1e-12)
 
 
 def _low(figure: Bounds | np.ndarray) -> np.ndarray:
@@ -327,10 +327,12 @@ def test_of_a_search_near_its_optimum_the_bound_on_all_traffic_alone_is_known() 
     found = measure("near", [_Near()], [problem], components, states)
     # At levels of 100, 99 and 90%.  In the first state each demand may keep all, and all traffic
     # 95% at most.
-    np.testing.assert_allclose(found.demand_time.low, [[0, 0, 0.25], [0, 0, 0.75]])
-    np.testing.assert_allclose(found.demand_time.high, [[0.75, 0.75, 1], [0.75, 0.75, 0.75]])
-    np.testing.assert_allclose(found.demand_mean.low, [0.605, 0.7625])
-    np.testing.assert_allclose(found.demand_mean.high, [0.98, 0.8])
+    np.testing.assert_allclose(found.demand_time_at_levels.low, [[0, 0, 0.25], [0, 0, 0.75]])
+    np.testing.assert_allclose(
+        found.demand_time_at_levels.high, [[0.75, 0.75, 1], [0.75, 0.75, 0.75]]
+    )
+    np.testing.assert_allclose(found.demand_mean_share.low, [0.605, 0.7625])
+    np.testing.assert_allclose(found.demand_mean_share.high, [0.98, 0.8])
     every, gold, bronze = found.totals
     np.testing.assert_allclose(every.total_traffic_time.low, [0, 0, 0])
     np.testing.assert_allclose(every.total_traffic_time.high, [0, 0, 0.75])
@@ -354,5 +356,5 @@ def test_all_traffic_of_a_demand_without_a_path_is_lost_also_where_it_pauses() -
     schemes = [Tunnels(one, PathSplits.from_candidate_paths(one.paths, none)) for one in matrices]
     found = measure("none", schemes, matrices, components, states)
     assert float(found.mean.high) == pytest.approx(0, abs=1e-9)
-    assert found.demand_mean.high[0] == pytest.approx(0, abs=1e-9)
-    assert found.demand_time.low[0, 0] == pytest.approx(0.5)
+    assert found.demand_mean_share.high[0] == pytest.approx(0, abs=1e-9)
+    assert found.demand_time_at_levels.low[0, 0] == pytest.approx(0.5)

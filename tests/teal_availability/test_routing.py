@@ -177,7 +177,7 @@ def test_lower_classes_get_what_the_upper_ones_leave(seed: int, scheme: str) -> 
         times.append(time)
     states = most_probable_states(components.unavailability, max_unlisted_probability=0)
     found = measure(scheme, [routing], [problem], components, states)
-    np.testing.assert_allclose(found.demand_mean.low, times @ np.array(shares), atol=1e-9)
+    np.testing.assert_allclose(found.demand_mean_share.low, times @ np.array(shares), atol=1e-9)
     assert [one.class_name for one in found.totals] == ["", "gold", "bronze"]
     for number, one in enumerate(found.totals[1:]):
         own = class_of == number

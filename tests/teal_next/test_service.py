@@ -127,16 +127,16 @@ def test_what_was_learnt_survives_a_restart_and_damage(tmp_path: Path) -> None:
         own.allocate(_network())
         own.matrices.add(_times(1, row), rates[row : row + 1])
     own.allocate(_network())
-    assert own._hedge is not None
+    assert own._mixture is not None
     again = NextInterval("b4", PAIRS, folder)
     again.matrices.refresh()
     assert again.info() == own.info()
     assert again.info()["interval_s"] == 300
     again.matrices.add(_times(1, 39), rates[39:])
     found = again.allocate(_network())
-    assert again._hedge is not None
-    np.testing.assert_allclose(again._hedge.weights, own._hedge.weights)
-    assert found.limit == pytest.approx(own._limit.limit, rel=0.05)
+    assert again._mixture is not None
+    np.testing.assert_allclose(again._mixture.weights, own._mixture.weights)
+    assert found.limit == pytest.approx(own._ratio_limit.limit, rel=0.05)
     (folder / "mixture.npz").write_bytes(b"damaged")
     (folder / "limit.json").write_text("{")
     damaged = NextInterval("b4", PAIRS, folder)

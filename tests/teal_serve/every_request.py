@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 import teal
-from teal.problem.offers import OFFERS
+from teal.problem.offers import CONDITIONS_BY_OPTION
 from teal.runtime import kernel_cache
 from teal_serve.engine.engine import AllocationEngine
 from teal_serve.engine.kernels import KernelStatus
@@ -96,7 +96,9 @@ class Sender:
         body = {"deadline_ms": deadline_ms, **kind.options, "rates": rates.tolist()}
         query = ""
         if kind.needs_previous:
-            plain = {name: value for name, value in body.items() if name not in OFFERS}
+            plain = {
+                name: value for name, value in body.items() if name not in CONDITIONS_BY_OPTION
+            }
             first = await self.send("POST", f"{AT}/allocations", json=plain)
             if first.status_code != 200:
                 return first.status_code
@@ -125,7 +127,7 @@ class Sender:
         """Wait until no paths are being added."""
         self._compilations.doing = f"{self._source} added paths"
         async with asyncio.timeout(PATIENCE_S):
-            while self._solver._growth._tasks:
+            while self._solver._path_growth._tasks:
                 await asyncio.sleep(0.02)
 
     async def measure(self) -> None:
@@ -163,7 +165,7 @@ def few_kinds() -> Iterator[AllocationKind]:
     """Each program alone, in a batch, and under each side condition."""
     for kind in allocation_kinds():
         others = set(kind.options) - {"objective", "classes", "latency_limits_ms"}
-        if kind.num_matrices <= 2 and others <= set(OFFERS):
+        if kind.num_matrices <= 2 and others <= set(CONDITIONS_BY_OPTION):
             yield kind
 
 

@@ -137,7 +137,7 @@ def test_an_interval_that_follows_added_paths_is_allocated_over_them(
             network = await client.wait_ready("b4")
             await client.measure("b4", rates[:1], np.datetime64("2026-01-01T00:00:00"))
             narrow = await client.allocate_next("b4")
-            solver._growth._interval_s = 0.0
+            solver._path_growth._interval_s = 0.0
             await client.measure("b4", rates[1:2], np.datetime64("2026-01-01T00:05:00"))
             await _wait_for_paths(solver, network.paths or 0)
             await client.measure("b4", rates[2:], np.datetime64("2026-01-01T00:10:00"))
@@ -423,7 +423,7 @@ def test_paths_that_are_added_while_an_interval_is_allocated_take_nothing_from_i
             asking = asyncio.create_task(client.allocate_next("n", deadline_ms=60_000))
             await until(has_begun.is_set, "the allocation has not begun")
             await client.change_link("n", "a", "b", up=False)
-            solver._growth.reconnect("n", solver._registry.get("n"))
+            solver._path_growth.reconnect("n", solver._registry.get("n"))
 
             def has_more() -> bool:
                 return solver._registry.get("n").network_state.paths.num_paths > 1  # type: ignore[union-attr]

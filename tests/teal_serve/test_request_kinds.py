@@ -11,7 +11,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 from pydantic import BaseModel, Field
 
 from teal.objectives import Objective, ObjectiveName
-from teal.problem.offers import OFFERS
+from teal.problem.offers import CONDITIONS_BY_OPTION
 from teal_serve.engine.request_kinds import (
     AllocationKind,
     allocation_kinds,
@@ -67,9 +67,11 @@ def test_every_value_of_every_option_is_in_some_kind() -> None:
     assert {name for name in named - {""} if _is_ours(name)} == set(ObjectiveName) - {
         ObjectiveName.PRIORITY
     }
-    assert set(OFFERS) <= {name for name, _ in sent}
+    assert set(CONDITIONS_BY_OPTION) <= {name for name, _ in sent}
     of_previous = {name for kind in KINDS if kind.needs_previous for name in kind.options}
-    assert of_previous & set(OFFERS) == {n for n, kind in OFFERS.items() if kind.needs_previous}
+    assert of_previous & set(CONDITIONS_BY_OPTION) == {
+        n for n, kind in CONDITIONS_BY_OPTION.items() if kind.needs_previous
+    }
 
 
 def test_the_warm_up_reaches_every_option() -> None:

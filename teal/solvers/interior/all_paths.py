@@ -112,7 +112,7 @@ def _master_demands(problem: Problem) -> Demands:
     """
     rules = problem.objective.rules
     # Only least_cost requires that all demand fits; without a solution it has no allocation.
-    serves_all = rules.may_have_no_allocation
+    serves_all = rules.may_be_infeasible
     rate = problem.routable_demand[0] if rules.carries_all else problem.demand[0]
     link_cost = problem.link_cost.numpy()
     # Value of a Gbit/s of each demand, or its price if it is unserved.
@@ -128,7 +128,7 @@ def _master_demands(problem: Problem) -> Demands:
         np.ascontiguousarray(link_cost),
         np.ascontiguousarray(problem.capacity[0].numpy()),
         serves_all=serves_all,
-        balances=rules.balances,
+        minimises_utilisation=rules.minimises_utilisation,
     )
 
 

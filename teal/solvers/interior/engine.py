@@ -88,7 +88,7 @@ class Size(NamedTuple):
     updates: int
 
 
-class FirstProgram:
+class FirstMatrixProgram:
     """Presolved program of the first matrix: its size predicts the faster engine.
 
     The solve of a single matrix reuses it.
@@ -149,7 +149,7 @@ class InteriorPoints:
 
     name = "interior"
 
-    def __init__(self, first: FirstProgram | None = None) -> None:
+    def __init__(self, first: FirstMatrixProgram | None = None) -> None:
         self._first = first
         self.detail = ""
 
@@ -165,7 +165,7 @@ class InteriorPoints:
             start: start of the search.
             gap: target gap.
         """
-        features = (self._first or FirstProgram(problem)).features(gap)
+        features = (self._first or FirstMatrixProgram(problem)).features(gap)
         if start.state is None and start.model is not None:
             return cost_model.seconds_from_model(features)
         return cost_model.seconds(self.name, features, is_warm=start.state is not None)
@@ -210,7 +210,7 @@ def _solving(
     gap: float,
     max_iterations: int,
     deadline: Deadline,
-    first: FirstProgram | None = None,
+    first: FirstMatrixProgram | None = None,
 ) -> Steps[tuple[SolveResult, str]]:
     """Solve B matrices by interior points, with a certified gap for each; return the result, and a
     text about the selected columns.
@@ -260,7 +260,7 @@ def _solve_batch(
     gap: float,
     max_iterations: int,
     stop: BoolArray,
-    first: FirstProgram | None,
+    first: FirstMatrixProgram | None,
 ) -> tuple[FloatArray, FloatArray, Int64Array, Int64Array]:
     """Solve all matrices, several at once or one after the other.
 
@@ -278,7 +278,7 @@ def _solve_batch(
     """
     # Prices lie on a simplex where the largest utilisation is minimised: then no demand is shed.
     mask = problem.ops.mask
-    sheds = not problem.price_set.on_simplex
+    may_shed = not problem.price_set.on_simplex
     splits = np.zeros((problem.batch, mask.numel()))
     prices = np.zeros((problem.batch, problem.capacity.shape[1]))
     # Warm start: splits projected onto the capacities, without refilling unused capacity; prices.
@@ -308,7 +308,7 @@ def _solve_batch(
 
     def solve_row(b: int, program: PresolvedProgram) -> None:
         columns[b] = len(program.column_value)
-        if state is not None and sheds and _selects_columns(program):
+        if state is not None and may_shed and _selects_columns(program):
             iterations[b], columns[b, 0] = solve_selected(
                 program,
                 kernel_gap,
@@ -321,7 +321,7 @@ def _solve_batch(
             return
         # must_serve_all is False: incumbents may shed demand.
         iterations[b] = solve_one(
-            program, sheds, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
+            program, may_shed, False, kernel_gap, max_iterations, splits[b], prices[b], start, stop
         )
 
     if first is not None and problem.batch == 1:
@@ -359,14 +359,14 @@ def _programs(problem: Problem, splits: FloatArray) -> Iterator[PresolvedProgram
         splits: (B, D K) share of its demand on each path; receives those of demands that are served
             in full because no link limits them.
     """
-    sheds = not problem.price_set.on_simplex
+    may_shed = not problem.price_set.on_simplex
     layout, coefficient = columns_of_ops(problem.ops, problem.capacity.shape[1])
     demand = problem.demand.contiguous().numpy()
     capacity = problem.capacity.contiguous().numpy()
     value = problem.path_value.contiguous().numpy().reshape(-1)
     for b in range(problem.batch):
         terms = _demand_terms(problem, coefficient, b)
-        yield presolve(layout, terms, demand[b], capacity[b], value, sheds, 0.0, splits[b])
+        yield presolve(layout, terms, demand[b], capacity[b], value, may_shed, 0.0, splits[b])
 
 
 def _demand_terms(problem: Problem, coefficient: FloatArray, b: int) -> DemandTerms:
@@ -412,7 +412,7 @@ def warm_up(*, is_large: bool = False) -> None:
     from teal.solvers.pdhg.fused.warm_up import three_nodes
 
     problem = three_nodes()
-    first = FirstProgram(problem)
+    first = FirstMatrixProgram(problem)
     if not is_large:
         # The size of the program, and one iteration of a cold search to a gap of 1%.
         assert first.size
@@ -433,7 +433,7 @@ def _warm_up_selection(*, is_large: bool) -> None:
 
     # Any small program compiles the kernels; splits and prices are scratch.
     problem = three_nodes()
-    program, splits = FirstProgram(problem).presolved
+    program, splits = FirstMatrixProgram(problem).presolved
     prices = np.zeros(problem.capacity.shape[1])
     warm_up_selection(program, splits, prices, is_large=is_large)
 

@@ -91,8 +91,8 @@ class Demands:
         cost: (E,) cost of a Gbit/s on each link.
         capacity: (E,) Gbit/s; 0 where a link has failed.
         serves_all: whether all demand must be served, at the least cost.
-        balances: whether all demand must be served, at the smallest maximum link utilisation;
-            unit_value and cost are then unused.
+        minimises_utilisation: whether all demand must be served, at the smallest maximum link
+            utilisation; unit_value and cost are then unused.
     """
 
     topology: Topology
@@ -102,12 +102,12 @@ class Demands:
     cost: FloatArray
     capacity: FloatArray
     serves_all: bool = False
-    balances: bool = False
+    minimises_utilisation: bool = False
 
     @property
     def needs_paths(self) -> bool:
         """Whether every demand needs a path at any price, because all must be served."""
-        return self.serves_all or self.balances
+        return self.serves_all or self.minimises_utilisation
 
 
 class Round(NamedTuple):
@@ -222,7 +222,7 @@ class Master:
             yield
             # The start may have the target gap already.  A utilisation counts only if all demand is
             # served, since unserved demand would lower it.
-            serves_all = not self._demands.balances or self._all_served()
+            serves_all = not self._demands.minimises_utilisation or self._all_served()
             if first_round.gap <= target and serves_all:
                 if report is not None:
                     report(first_round)
@@ -277,7 +277,7 @@ class Master:
         Links with a price or a high load get rows.
         """
         self._share = start.share.copy()
-        if self._demands.balances:
+        if self._demands.minimises_utilisation:
             self._share *= 1 / np.maximum(self._demand_totals(self._share), _ROUNDING)[self._demand]
         self._price = start.price.copy()
         utilisation = self._link_utilisation(self._share)
@@ -305,7 +305,7 @@ class Master:
 
     def _fit_capacities(self) -> None:
         """Scale each path down by its most overloaded link, where demand may be unserved."""
-        if not self._demands.balances:
+        if not self._demands.minimises_utilisation:
             utilisation = self._link_utilisation(self._share)
             self._share /= path_maxima(self._columns, np.maximum(utilisation, 1.0))
 
@@ -391,7 +391,7 @@ class Master:
         """
         # The largest utilisation, else value less cost.
         demands = self._demands
-        if demands.balances:
+        if demands.minimises_utilisation:
             capacity_price = float(demands.capacity @ price)
             paid = demands.rate @ np.where(np.isfinite(distance), distance, 0.0)
             return -float(paid) / capacity_price if capacity_price > 0 else 0.0
@@ -499,16 +499,23 @@ class Master:
         # Links without a row have infinite capacity in the master.
         capacity = np.where(self._has_row | (demands.capacity <= 0), demands.capacity, np.inf)
         unit_value = float(demands.unit_value.max(initial=0.0)) if demands.serves_all else 0.0
-        sheds = not demands.balances
+        may_shed = not demands.minimises_utilisation
         program = presolve(
-            columns, NO_TERMS, demands.rate, capacity, column_value, sheds, unit_value, self._share
+            columns,
+            NO_TERMS,
+            demands.rate,
+            capacity,
+            column_value,
+            may_shed,
+            unit_value,
+            self._share,
         )
         # Search until the gap is reached, or the deadline sets the flag.
         stop = np.zeros(1, np.bool_)
         with ends_at(deadline, stop):
             self.iterations += solve_on_threads(
                 program,
-                sheds,
+                may_shed,
                 must_serve_all,
                 target_gap,
                 _MAX_ITERATIONS,
@@ -525,7 +532,7 @@ class Master:
         """
         demands = self._demands
         columns = self._columns
-        if demands.balances:
+        if demands.minimises_utilisation:
             return np.zeros(len(columns.slot))
         unit_values = np.repeat(demands.unit_value, np.diff(columns.path_ptr))
         return unit_values - path_sums(columns, demands.cost)
@@ -537,7 +544,7 @@ class Master:
         Args:
             column_value: (P,) value of a Gbit/s on each column.
         """
-        if self._demands.balances:
+        if self._demands.minimises_utilisation:
             return -float(self._link_utilisation(self._share).max(initial=0.0))
         rates = np.repeat(self._demands.rate, np.diff(self._columns.path_ptr))
         return float((rates * self._share) @ column_value)
@@ -557,7 +564,7 @@ class Master:
         """
         demands = self._demands
         # Pricing: shortest paths by cost and price give the Lagrangian bound.
-        weight = self._price if demands.balances else demands.cost + self._price
+        weight = self._price if demands.minimises_utilisation else demands.cost + self._price
         trees = self._trees(weight)
         self._priced_trees = weight, trees
         self._update_bound(self._distance(trees))

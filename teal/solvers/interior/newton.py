@@ -144,7 +144,7 @@ def init_schur(point: Iterate, schur: FloatArray) -> None:
 @inner_kernel
 def accumulate_schur(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     point: Iterate,
     work: Work,
     schur: FloatArray,
@@ -164,7 +164,7 @@ def accumulate_schur(
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands), n rows (links).
-        sheds: whether demand may be shed: delta then has a term of the unserved share.
+        may_shed: whether demand may be shed: delta then has a term of the unserved share.
         point: present point, read.
         work: workspace; ``scaling`` (Q,) and ``delta`` (G,) of these blocks are written.
         schur: (n, n) S, added to.
@@ -187,7 +187,7 @@ def accumulate_schur(
         squared_rate = program.rate[g] * program.rate[g]
         delta = (
             point.unserved[g] / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
-            if sheds
+            if may_shed
             else 0.0
         )
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -232,7 +232,7 @@ def accumulate_schur(
 
 
 @inner_kernel
-def regularise(program: PresolvedProgram, sheds: bool, work: Work) -> None:
+def regularise(program: PresolvedProgram, may_shed: bool, work: Work) -> None:
     """Add rho c c' to the lower triangle of S, where all demand is served; c are the capacities.
 
     A multiple of the optimal prices changes no reduced cost of a used path, so that S becomes
@@ -246,13 +246,13 @@ def regularise(program: PresolvedProgram, sheds: bool, work: Work) -> None:
 
     Args:
         program: presolved program of n link rows.
-        sheds: whether demand may be shed; S then stays as it is.
+        may_shed: whether demand may be shed; S then stays as it is.
         work: workspace; schur (n, n) is added to, penalty (1,) receives rho.
     """
     schur = work.schur
     capacity = program.capacity
     work.penalty[0] = 0.0
-    if sheds:
+    if may_shed:
         return
     # rho = trace(S) / c'c gives both terms the same scale, so that neither is lost to rounding.
     trace = 0.0
@@ -323,7 +323,9 @@ def _solve_cholesky(factor: FloatArray, x: FloatArray) -> None:
 
 
 @inner_kernel
-def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
+def _newton_direction(
+    program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work
+) -> None:
     """Compute the Newton direction for the complementarity targets of ``work``.
 
     A point has the shares x of columns with reduced costs z, the unserved shares s with reduced
@@ -343,7 +345,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands), n rows (links), C
             upper bounds u on columns.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: present point.
         work: workspace.  Read: complementarity (r_x, r_s, r_t, r_w), scaling (Q,) D, delta (G,) sum
             of D over a block, dual_residual and curvature (G,) of concave utilities,
@@ -379,7 +381,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
         first = program.block_ptr[g]
         end = program.block_ptr[g + 1]
         block_step = 0.0
-        if sheds:
+        if may_shed:
             block_step = (
                 complementarity.unserved[g] - point.unserved[g] * work.dual_residual[g]
             ) / (point.unserved_dual[g] + point.unserved[g] * work.curvature[g])
@@ -391,7 +393,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
     # rhs is complete where demand may be shed; otherwise the normalisation adds a term.
     add_link_loads(program, step.share, rhs)
     price_sum_residual = 0.0
-    if not sheds:
+    if not may_shed:
         # Residual g of the normalisation c' y = 1; rho g c belongs to the augmented S + rho c c'.
         price_sum_residual = 1.0
         for r in range(rows):
@@ -399,7 +401,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
         axpy(work.penalty[0] * price_sum_residual, program.capacity, rhs)
     _solve_cholesky(factor, rhs)
     # Eliminate dtheta: dtheta = (c' S^-1 rhs - g) / (c' S^-1 c), dy = S^-1 rhs - S^-1 c dtheta.
-    if not sheds:
+    if not may_shed:
         numerator = 0.0
         denominator = 0.0
         for r in range(rows):
@@ -426,7 +428,7 @@ def _newton_direction(program: PresolvedProgram, sheds: bool, point: Iterate, wo
             step.reduced_cost[q] -= multiplier_step
             step.share[q] = free_step[q] - scaling[q] * step.reduced_cost[q]
         # Step of the unserved share and of its reduced cost.
-        if sheds:
+        if may_shed:
             scaled_curvature = point.unserved[g] * work.curvature[g]
             step.unserved[g] = (
                 complementarity.unserved[g]
@@ -462,7 +464,7 @@ def _max_step(value: FloatArray, step: FloatArray, max_length: float) -> float:
 
 @inner_kernel
 def _step_lengths(
-    program: PresolvedProgram, point: Iterate, work: Work, sheds: bool
+    program: PresolvedProgram, point: Iterate, work: Work, may_shed: bool
 ) -> tuple[float, float]:
     """Return the longest primal and dual steps to the boundary.
 
@@ -472,7 +474,7 @@ def _step_lengths(
         program: presolved program of G blocks (demands).
         point: present point.
         work: workspace; step is the direction, carried (G,) the carried share of each demand.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
     """
     step = work.step
     # Stands for infinity.
@@ -483,7 +485,7 @@ def _step_lengths(
     )
     primal_length = _max_step(point.bound_slack, step.bound_slack, primal_length)
     dual_length = _max_step(point.bound_dual, step.bound_dual, dual_length)
-    if sheds:
+    if may_shed:
         primal_length = _max_step(point.unserved, step.unserved, primal_length)
         dual_length = _max_step(point.unserved_dual, step.unserved_dual, dual_length)
     # Concave utilities: keep a part of each carried share, at which the marginal utility is finite.
@@ -527,7 +529,7 @@ def _pair_complementarity(
 
 @inner_kernel
 def complementarity_sum(
-    point: Iterate, step: Iterate, sheds: bool, primal_length: float, dual_length: float
+    point: Iterate, step: Iterate, may_shed: bool, primal_length: float, dual_length: float
 ) -> float:
     """Return the sum of all complementarity products after a step.
 
@@ -537,7 +539,7 @@ def complementarity_sum(
     Args:
         point: present point.
         step: direction.
-        sheds: whether demand may be shed; unserved shares count only then.
+        may_shed: whether demand may be shed; unserved shares count only then.
         primal_length: length of the primal step.
         dual_length: length of the dual step.
     """
@@ -559,7 +561,7 @@ def complementarity_sum(
         dual_length,
     )
     # Unserved shares and their reduced costs.
-    if sheds:
+    if may_shed:
         total += _pair_complementarity(
             point.unserved,
             step.unserved,
@@ -598,7 +600,7 @@ def _pair_complementarity_target(
 
 @inner_kernel
 def _complementarity_target(
-    point: Iterate, step: Iterate, sheds: bool, mu: float, second_order: float, out: Iterate
+    point: Iterate, step: Iterate, may_shed: bool, mu: float, second_order: float, out: Iterate
 ) -> None:
     """Write mu - x z - second_order dx dz of all pairs to ``out`` (Mehrotra's right-hand side).
 
@@ -608,7 +610,7 @@ def _complementarity_target(
     Args:
         point: present point.
         step: affine-scaling direction dx, dz.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         mu: target of the products, sigma mu for the corrector, 0 for the predictor.
         second_order: 1 for the corrector, 0 for the predictor.
         out: values of the pairs in the fields share, slack, bound_slack, unserved (written).
@@ -632,7 +634,7 @@ def _complementarity_target(
         out.bound_slack,
     )
     # Unserved shares and their reduced costs.
-    if sheds:
+    if may_shed:
         _pair_complementarity_target(
             point.unserved,
             step.unserved,
@@ -691,7 +693,7 @@ def _add_pair_corrector(
 def _add_centrality_corrector(
     point: Iterate,
     step: Iterate,
-    sheds: bool,
+    may_shed: bool,
     mu: float,
     primal_length: float,
     dual_length: float,
@@ -706,7 +708,7 @@ def _add_centrality_corrector(
     Args:
         point: present point.
         step: present direction.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         mu: centring target of the products.
         primal_length: longest primal step along the direction.
         dual_length: longest dual step along the direction.
@@ -742,7 +744,7 @@ def _add_centrality_corrector(
         out.bound_slack,
     )
     # Unserved shares and their reduced costs.
-    if sheds:
+    if may_shed:
         _add_pair_corrector(
             point.unserved,
             step.unserved,
@@ -787,7 +789,7 @@ def _take_step(point: Iterate, step: Iterate, primal_length: float, dual_length:
 
 @inner_kernel
 def _recentre(
-    program: PresolvedProgram, sheds: bool, point: Iterate, mean_complementarity: float
+    program: PresolvedProgram, may_shed: bool, point: Iterate, mean_complementarity: float
 ) -> None:
     """Raise shares whose product with the reduced cost is far below the mean.
 
@@ -797,7 +799,7 @@ def _recentre(
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands).
-        sheds: whether demand may be shed: the unserved share is then one of the block's shares.
+        may_shed: whether demand may be shed: the unserved share is then one of the block's shares.
         point: present point; share, unserved and bound_slack are changed.
         mean_complementarity: mean of all complementarity products.
     """
@@ -808,7 +810,7 @@ def _recentre(
         end = program.block_ptr[g + 1]
         # Largest share of the block; column -1 stands for the unserved share.
         largest_column = -1
-        largest_share = point.unserved[g] if sheds else 0.0
+        largest_share = point.unserved[g] if may_shed else 0.0
         for q in range(first, end):
             if point.share[q] > largest_share:
                 largest_column = q
@@ -831,7 +833,7 @@ def _recentre(
                 if bound >= 0:
                     point.bound_slack[bound] = program.upper_bound[bound] - raised_share
         # The same for the unserved share.
-        if sheds:
+        if may_shed:
             raised_share = min(
                 max_raised_share,
                 min_complementarity / point.unserved_dual[g],
@@ -850,14 +852,14 @@ def _recentre(
 
 
 @inner_kernel
-def _max_imbalance(program: PresolvedProgram, sheds: bool, step: Iterate) -> float:
+def _max_imbalance(program: PresolvedProgram, may_shed: bool, step: Iterate) -> float:
     """Return how much a step changes the sum of the shares of a block, at most over all blocks.
 
     The sum stays 1 in exact arithmetic, so that the result measures the rounding of the step.
     """
     max_imbalance = 0.0
     for g in range(len(program.rate)):
-        total = step.unserved[g] if sheds else 0.0
+        total = step.unserved[g] if may_shed else 0.0
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
             total += step.share[q]
         max_imbalance = max(max_imbalance, abs(total))
@@ -865,12 +867,12 @@ def _max_imbalance(program: PresolvedProgram, sheds: bool, step: Iterate) -> flo
 
 
 @inner_kernel
-def iterate(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> bool:
+def iterate(program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work) -> bool:
     """Compute one interior-point iteration, and move ``point`` by its step.
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: present point (updated).
         work: workspace (overwritten); load must hold the link loads of the point.
 
@@ -879,14 +881,16 @@ def iterate(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) 
     """
     update_utility_terms(program, point, work)
     init_schur(point, work.schur)
-    accumulate_schur(program, sheds, point, work, work.schur, 0, len(program.rate))
-    regularise(program, sheds, work)
+    accumulate_schur(program, may_shed, point, work, work.schur, 0, len(program.rate))
+    regularise(program, may_shed, work)
     cholesky(work.schur)
-    return predict_and_correct(program, sheds, point, work)
+    return predict_and_correct(program, may_shed, point, work)
 
 
 @inner_kernel
-def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> bool:
+def predict_and_correct(
+    program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work
+) -> bool:
     """Move ``point`` by one predictor-corrector step, with a factored Schur complement.
 
     Mehrotra's method: the affine-scaling direction gives the centring parameter sigma
@@ -895,7 +899,7 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
 
     Args:
         program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: present point (updated).
         work: workspace; schur (n, n) is the Cholesky factor of S, load (n,) the link loads of the
             point, scaling (Q,) and delta (G,) the terms of S.  The other buffers are overwritten.
@@ -911,39 +915,39 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
         len(program.column_value)
         + rows
         + len(program.bounded)
-        + (len(program.rate) if sheds else 0)
+        + (len(program.rate) if may_shed else 0)
     )
     # Mean complementarity mu, and the primal residual: capacity (times theta) less load and slack.
-    mu = complementarity_sum(point, step, sheds, 0.0, 0.0) / num_pairs
+    mu = complementarity_sum(point, step, may_shed, 0.0, 0.0) / num_pairs
     for r in range(rows):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        capacity = program.capacity[r] if may_shed else program.capacity[r] * point.theta[0]
         work.primal_residual[r] = capacity - work.load[r] - point.slack[r]
     # S^-1 c with the capacities c, which the step of theta needs.
-    if not sheds:
+    if not may_shed:
         copy_into(program.capacity, work.schur_inv_capacity)
         _solve_cholesky(work.schur, work.schur_inv_capacity)
     # Predictor: affine-scaling direction.
-    _complementarity_target(point, step, sheds, 0.0, 0.0, complementarity)
-    _newton_direction(program, sheds, point, work)
-    primal_length, dual_length = _step_lengths(program, point, work, sheds)
+    _complementarity_target(point, step, may_shed, 0.0, 0.0, complementarity)
+    _newton_direction(program, may_shed, point, work)
+    primal_length, dual_length = _step_lengths(program, point, work, may_shed)
     primal_length = min(1.0, primal_length)
     dual_length = min(1.0, dual_length)
-    affine_mu = complementarity_sum(point, step, sheds, primal_length, dual_length) / num_pairs
+    affine_mu = complementarity_sum(point, step, may_shed, primal_length, dual_length) / num_pairs
     sigma = (affine_mu / mu) ** 3
     # Corrector: centring and the second-order term.
-    _complementarity_target(point, step, sheds, sigma * mu, 1.0, complementarity)
-    _newton_direction(program, sheds, point, work)
-    primal_length, dual_length = _step_lengths(program, point, work, sheds)
+    _complementarity_target(point, step, may_shed, sigma * mu, 1.0, complementarity)
+    _newton_direction(program, may_shed, point, work)
+    primal_length, dual_length = _step_lengths(program, point, work, may_shed)
     # Centrality correctors, each kept only if it lengthens the step enough.
     for _ in range(_MAX_CORRECTORS):
         if min(primal_length, dual_length) > _LONG_STEP:
             break
         copy_iterate(step, work.previous_step)
         _add_centrality_corrector(
-            point, step, sheds, sigma * mu, primal_length, dual_length, complementarity
+            point, step, may_shed, sigma * mu, primal_length, dual_length, complementarity
         )
-        _newton_direction(program, sheds, point, work)
-        longer_primal, longer_dual = _step_lengths(program, point, work, sheds)
+        _newton_direction(program, may_shed, point, work)
+        longer_primal, longer_dual = _step_lengths(program, point, work, may_shed)
         total_length = min(1.0, longer_primal) + min(1.0, longer_dual)
         if total_length < min(1.0, primal_length) + min(1.0, dual_length) + _MIN_CORRECTOR_GAIN:
             copy_iterate(work.previous_step, step)
@@ -957,7 +961,7 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
     dual_length = min(1.0, fraction * dual_length)
     if not max(primal_length, dual_length) > _MIN_STEP:
         return False
-    if not primal_length * _max_imbalance(program, sheds, step) < _MAX_IMBALANCE:
+    if not primal_length * _max_imbalance(program, may_shed, step) < _MAX_IMBALANCE:
         # Rounding errors dominate.
         return False
     _take_step(point, step, primal_length, dual_length)
@@ -965,6 +969,9 @@ def predict_and_correct(program: PresolvedProgram, sheds: bool, point: Iterate, 
     # raised share then overloads its links.
     if len(program.utility_weight) == 0:
         _recentre(
-            program, sheds, point, complementarity_sum(point, step, sheds, 0.0, 0.0) / num_pairs
+            program,
+            may_shed,
+            point,
+            complementarity_sum(point, step, may_shed, 0.0, 0.0) / num_pairs,
         )
     return True

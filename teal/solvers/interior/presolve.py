@@ -125,7 +125,7 @@ def _usable_paths(
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
-    sheds: bool,
+    may_shed: bool,
 ) -> BoolArray:
     """Return (P,) whether each path can carry traffic.
 
@@ -138,14 +138,14 @@ def _usable_paths(
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; 0 for failed links.
         value: (D K,) value of a Gbit/s on each path, at its slot d K + k.
-        sheds: whether demand may be shed; otherwise the values of the paths do not count.
+        may_shed: whether demand may be shed; otherwise the values of the paths do not count.
     """
     is_usable = np.zeros(len(layout.slot), np.bool_)
     for d in range(len(demand)):
         if not demand[d] > 0:
             continue
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
-            can_carry = not sheds or value[layout.slot[p]] > 0
+            can_carry = not may_shed or value[layout.slot[p]] > 0
             if len(terms.max_share) > 0:
                 can_carry = can_carry and terms.max_share[layout.slot[p]] > _MIN_SHARE
             if len(terms.utility_weight) > 0:
@@ -163,7 +163,7 @@ def _link_rows(
     demand: FloatArray,
     capacity: FloatArray,
     is_usable: BoolArray,
-    sheds: bool,
+    may_shed: bool,
 ) -> Int64Array:
     """Return (E,) the row of each link that can bind, -1 for the others.
 
@@ -179,7 +179,7 @@ def _link_rows(
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s.
         is_usable: (P,) whether each path can carry traffic.
-        sheds: whether demand may be shed; else the largest utilisation is minimised.
+        may_shed: whether demand may be shed; else the largest utilisation is minimised.
     """
     num_links = len(capacity)
     has_unit_coefficients = len(terms.coefficient) == 0
@@ -210,7 +210,7 @@ def _link_rows(
                     max_load[e] += demand[d] * (coefficient - max_coefficient[e])
                     max_coefficient[e] = coefficient
                 num_demand_paths[e] += 1
-        if sheds or num_usable == 0:
+        if may_shed or num_usable == 0:
             continue
         # Forced loads: a link of every usable path is a link of the first one.
         for p in range(layout.path_ptr[d], layout.path_ptr[d + 1]):
@@ -222,7 +222,7 @@ def _link_rows(
                 break
     # Lower bound on the largest utilisation.
     min_utilisation = 1.0
-    if not sheds:
+    if not may_shed:
         min_utilisation = 0.0
         for e in range(num_links):
             if capacity[e] > 0:
@@ -235,7 +235,7 @@ def _link_rows(
         # bound may bind.
         max_fitting_load = (
             capacity[e] * (1 + _ROUNDING)
-            if sheds
+            if may_shed
             else min_utilisation * capacity[e] * (1 - _ROUNDING)
         )
         if capacity[e] > 0 and max_load[e] > max_fitting_load:
@@ -361,7 +361,7 @@ def _presolve(
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
-    sheds: bool,
+    may_shed: bool,
     cost_base: float,
     splits: FloatArray,
 ) -> PresolvedProgram:
@@ -376,14 +376,14 @@ def _presolve(
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link without a row.
         value: (D K,) value of a Gbit/s on each path; unused where all demand is served.
-        sheds: whether demand may be shed; else the largest utilisation is minimised.
+        may_shed: whether demand may be shed; else the largest utilisation is minimised.
         cost_base: value of a Gbit/s that costs nothing, where a cost is minimised; else 0.
         splits: (D K,) share of its demand on each path; receives those of the demands that are
             served in full.
     """
     # (P,) paths that can carry traffic; (E,) row of each link that can bind, -1 for the others.
-    is_usable = _usable_paths(layout, terms, demand, capacity, value, sheds)
-    link_row = _link_rows(layout, terms, demand, capacity, is_usable, sheds)
+    is_usable = _usable_paths(layout, terms, demand, capacity, value, may_shed)
+    link_row = _link_rows(layout, terms, demand, capacity, is_usable, may_shed)
     has_unit_coefficients = len(terms.coefficient) == 0
     has_utility = len(terms.utility_weight) > 0
     has_bounds = len(terms.max_share) > 0
@@ -431,7 +431,7 @@ def _presolve(
                     coefficient[position] = terms.coefficient[i]
                 num_entries += 1
             # Value of the column, for all of the demand.
-            path_value = value[layout.slot[p]] * demand[d] if sheds else 0.0
+            path_value = value[layout.slot[p]] * demand[d] if may_shed else 0.0
             if has_utility:
                 path_value = terms.utility_weight[d] * demand[d]
             slot[num_columns] = layout.slot[p]
@@ -539,7 +539,7 @@ def presolve(
     demand: FloatArray,
     capacity: FloatArray,
     value: FloatArray,
-    sheds: bool,
+    may_shed: bool,
     cost_base: float,
     splits: FloatArray,
 ) -> PresolvedProgram:
@@ -552,14 +552,14 @@ def presolve(
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s; infinite for a link to leave out.
         value: (D K,) value of a Gbit/s on each path; unused where all demand is served.
-        sheds: whether demand may be shed: the value is maximised; else the largest utilisation is
-            minimised.
+        may_shed: whether demand may be shed: the value is maximised; else the largest utilisation
+            is minimised.
         cost_base: value of a Gbit/s that costs nothing, where the cost of serving all demand is
             minimised: ``value`` is this less the cost of a path; else 0.
         splits: (D K,) share of its demand on each path; receives those of demands that no link
             limits, which are served in full on their best path.
     """
-    return _presolve(layout, terms, demand, capacity, value, sheds, cost_base, splits)
+    return _presolve(layout, terms, demand, capacity, value, may_shed, cost_base, splits)
 
 
 @kernel

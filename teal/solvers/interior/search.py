@@ -298,7 +298,7 @@ def _utility_profits(program: PresolvedProgram, path_price: FloatArray) -> float
 @inner_kernel
 def _dual_bound(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     price: FloatArray,
     path_price: FloatArray,
@@ -312,7 +312,7 @@ def _dual_bound(
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         must_serve_all: whether the bound may rely on all demand being served: then a largest
             profit below 0 counts as it is, instead of as 0.
         price: (n,) dual price y of each link row, value per Gbit/s.
@@ -335,13 +335,13 @@ def _dual_bound(
             end = program.block_ptr[g + 1]
             best_profit = (
                 0.0
-                if sheds and not must_serve_all
+                if may_shed and not must_serve_all
                 else program.column_value[first] - path_price[first]
             )
             for q in range(first, end):
                 best_profit = max(best_profit, program.column_value[q] - path_price[q])
             profit += best_profit
-    if sheds:
+    if may_shed:
         # Demands outside the blocks, and the constant of stepped values, add to the bound.
         return capacity_term + profit + program.fixed_value + program.step_offset
     # Without shedding column values are 0: -profit is the sum of the cheapest path prices.
@@ -349,12 +349,12 @@ def _dual_bound(
 
 
 @inner_kernel
-def new_work(program: PresolvedProgram, sheds: bool) -> Work:
+def new_work(program: PresolvedProgram, may_shed: bool) -> Work:
     """Return the workspace of a search, whose incumbent value and bound are still infinite.
 
     Args:
         program: presolved program; its sizes are those of the arrays.
-        sheds: whether a value is maximised: the value starts at -inf and the bound at inf.
+        may_shed: whether a value is maximised: the value starts at -inf and the bound at inf.
             Otherwise a utilisation is minimised, and they start at inf and -inf.
     """
     blocks = len(program.rate)
@@ -362,7 +362,7 @@ def new_work(program: PresolvedProgram, sheds: bool) -> Work:
     rows = len(program.capacity)
     # Incumbent value and bound before the first point.
     incumbent = np.empty(2)
-    incumbent[0], incumbent[1] = (-np.inf, np.inf) if sheds else (np.inf, -np.inf)
+    incumbent[0], incumbent[1] = (-np.inf, np.inf) if may_shed else (np.inf, -np.inf)
     return Work(
         # step, complementarity, previous_step
         new_iterate(program),
@@ -394,7 +394,7 @@ def new_work(program: PresolvedProgram, sheds: bool) -> Work:
 
 @inner_kernel
 def _update_incumbent(
-    program: PresolvedProgram, sheds: bool, must_serve_all: bool, point: Iterate, work: Work
+    program: PresolvedProgram, may_shed: bool, must_serve_all: bool, point: Iterate, work: Work
 ) -> float:
     """Update the incumbents from the present point, and return the relative gap between them.
 
@@ -404,16 +404,16 @@ def _update_incumbent(
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
-        sheds: whether demand may be shed; otherwise the largest utilisation is minimised.
+        may_shed: whether demand may be shed; otherwise the largest utilisation is minimised.
         must_serve_all: whether only points that serve all demand count.
         point: present point; slacks that exceed capacity less load are reduced.
         work: workspace; load, path_price and the incumbents are written, scratch is overwritten.
     """
-    update_loads(program, sheds, point, work)
+    update_loads(program, may_shed, point, work)
     path_prices(program, point.price, work.path_price)
     # Lagrangian bound; sense is 1 where the value is maximised, -1 where it is minimised.
-    bound = _dual_bound(program, sheds, must_serve_all, point.price, work.path_price)
-    sense = 1.0 if sheds else -1.0
+    bound = _dual_bound(program, may_shed, must_serve_all, point.price, work.path_price)
+    sense = 1.0 if may_shed else -1.0
     # Primal value.
     if must_serve_all:
         # column_scratch receives the scaled shares; primal_residual is scratch for their loads.
@@ -424,60 +424,60 @@ def _update_incumbent(
             copy_into(work.column_scratch, work.incumbent_share)
     else:
         # Shares are scaled down to fit the most overloaded row.
-        max_utilisation = largest_utilisation(program, 1.0 if sheds else 0.0, work.load)
+        max_utilisation = largest_utilisation(program, 1.0 if may_shed else 0.0, work.load)
         value = (
             primal_value(program, point.share, max_utilisation, work) + program.fixed_value
-            if sheds
+            if may_shed
             else max_utilisation
         )
         if sense * value > sense * work.incumbent[0]:
             work.incumbent[0] = value
-            factor = 1.0 / max_utilisation if sheds else 1.0
+            factor = 1.0 / max_utilisation if may_shed else 1.0
             for q in range(len(point.share)):
                 work.incumbent_share[q] = factor * point.share[q]
     # Keep the better bound and its prices.
     if sense * bound < sense * work.incumbent[1]:
         work.incumbent[1] = bound
         copy_into(point.price, work.incumbent_price)
-    return relative_gap(program, sheds, work.incumbent[0], work.incumbent[1])
+    return relative_gap(program, may_shed, work.incumbent[0], work.incumbent[1])
 
 
 @inner_kernel
-def update_loads(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
+def update_loads(program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work) -> None:
     """Compute the link loads of the present point, and reduce slacks that they exceed.
 
     Args:
         program: presolved program of n rows (links).
-        sheds: whether demand may be shed; otherwise the capacities count times theta.
+        may_shed: whether demand may be shed; otherwise the capacities count times theta.
         point: present point; slacks that recentring has made too large are reduced.
         work: workspace; load (n,) is written.
     """
     link_loads(program, point.share, work.load)
     for r in range(len(program.capacity)):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        capacity = program.capacity[r] if may_shed else program.capacity[r] * point.theta[0]
         slack = capacity - work.load[r]
         if _MIN_SLACK_FACTOR * point.slack[r] < slack < point.slack[r]:
             point.slack[r] = slack
 
 
 @inner_kernel
-def relative_gap(program: PresolvedProgram, sheds: bool, value: float, bound: float) -> float:
+def relative_gap(program: PresolvedProgram, may_shed: bool, value: float, bound: float) -> float:
     """Return the gap between a value and a bound, relative to the bound, to the utilisation, or to
     the cost of serving all.
 
     Args:
         program: presolved program.
-        sheds: whether the value is maximised; otherwise a utilisation is minimised.
+        may_shed: whether the value is maximised; otherwise a utilisation is minimised.
         value: value of an allocation.
         bound: bound on the optimum.
     """
-    sense = 1.0 if sheds else -1.0
+    sense = 1.0 if may_shed else -1.0
     if len(program.utility_weight) > 0:
         # The weights W sum to 1, so that u(s) + 1 is the value of a common share s of all demands:
         # the gap is measured between the common shares of the value and of the bound.
         value = _utility_inverse(program.alpha, value - 1)
         bound = _utility_inverse(program.alpha, bound - 1)
-    reference = bound if sheds else value
+    reference = bound if may_shed else value
     if program.cost_base > 0:
         reference = max(program.cost_base - value, _MIN_RELATIVE_COST * program.cost_base)
     gap = sense * (bound - value)
@@ -489,7 +489,7 @@ def relative_gap(program: PresolvedProgram, sheds: bool, value: float, bound: fl
 @inner_kernel
 def _starting_point(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     start: Start,
@@ -500,8 +500,8 @@ def _starting_point(
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed: the value is maximised; else all demand is served and the
-            largest link utilisation is minimised.
+        may_shed: whether demand may be shed: the value is maximised; else all demand is served and
+            the largest link utilisation is minimised.
         must_serve_all: whether only points that serve all demand count.
         gap: target of the certified gap.
         start: cold or warm start.
@@ -509,24 +509,24 @@ def _starting_point(
         prices: (E,) initial dual price of each link, value per Gbit/s, for a warm start.
     """
     point = new_iterate(program)
-    work = new_work(program, sheds)
+    work = new_work(program, may_shed)
     if start.is_warm and start.initial_mu == 0:
         # The certified gap of the initial splits and prices determines mu and the weight of the
         # central shares (mix).
-        initial_gap = _initial_gap(program, sheds, must_serve_all, splits, prices, work)
+        initial_gap = _initial_gap(program, may_shed, must_serve_all, splits, prices, work)
         if initial_gap <= gap:
             return point, work, True
         start = start_for_gap(initial_gap)
-    cold_start(program, sheds, point)
+    cold_start(program, may_shed, point)
     if start.is_warm:
-        warm_start(program, sheds, point, splits, prices, start)
-    return point, work, _is_converged(program, sheds, must_serve_all, gap, point, work)
+        warm_start(program, may_shed, point, splits, prices, start)
+    return point, work, _is_converged(program, may_shed, must_serve_all, gap, point, work)
 
 
 @inner_kernel
 def _initial_gap(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     splits: FloatArray,
     prices: FloatArray,
@@ -536,7 +536,7 @@ def _initial_gap(
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
-        sheds: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
+        may_shed: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
         must_serve_all: whether only points that serve all demand count.
         splits: (D K,) share of its demand on each path k of demand d, at index d K + k.
         prices: (E,) dual price of each link of the network, value per Gbit/s.
@@ -544,14 +544,14 @@ def _initial_gap(
     """
     # Only the shares and prices of the scratch point are used.
     point = work.previous_step
-    set_point(program, sheds, splits, prices, point)
-    return _update_incumbent(program, sheds, must_serve_all, point, work)
+    set_point(program, may_shed, splits, prices, point)
+    return _update_incumbent(program, may_shed, must_serve_all, point, work)
 
 
 @inner_kernel
 def set_point(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     splits: FloatArray,
     prices: FloatArray,
     point: Iterate,
@@ -560,7 +560,7 @@ def set_point(
 
     Args:
         program: presolved program of Q columns (paths), n rows (links).
-        sheds: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
+        may_shed: whether demand may be shed; otherwise the splits are scaled to a sum of 1.
         splits: (D K,) share of its demand on each path k of demand d, at index d K + k.
         prices: (E,) dual price of each link of the network, value per Gbit/s.
         point: share (Q,) and price (n,) are written.
@@ -583,7 +583,7 @@ def set_point(
                 unserved -= point.share[q]
         # Where all demand is served, the shares of a demand sum to 1.
         for q in range(first, end):
-            if not sheds:
+            if not may_shed:
                 point.share[q] = point.share[q] / carried if carried > 0 else 1.0 / (end - first)
     for r in range(len(program.capacity)):
         point.price[r] = prices[program.link[r]] / program.scale
@@ -592,7 +592,7 @@ def set_point(
 @inner_kernel
 def _is_converged(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     point: Iterate,
@@ -606,13 +606,13 @@ def _is_converged(
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         must_serve_all: whether only points that serve all demand count.
         gap: target of the certified gap.
         point: present point.
         work: workspace; the incumbents are updated.
     """
-    if _update_incumbent(program, sheds, must_serve_all, point, work) <= gap:
+    if _update_incumbent(program, may_shed, must_serve_all, point, work) <= gap:
         return True
     # Continue if some point serves all demand, or no bound is known yet.
     if work.incumbent[0] != -np.inf or not np.isfinite(work.incumbent[1]):
@@ -622,22 +622,22 @@ def _is_converged(
     for unserved in point.unserved:
         max_unserved = max(max_unserved, unserved)
     return max_unserved > _MAX_UNSERVED and bool(
-        complementarity_sum(point, work.step, sheds, 0.0, 0.0) < _CONVERGED_COMPLEMENTARITY
+        complementarity_sum(point, work.step, may_shed, 0.0, 0.0) < _CONVERGED_COMPLEMENTARITY
     )
 
 
 @inner_kernel
-def _restart_cold(program: PresolvedProgram, sheds: bool, point: Iterate, work: Work) -> None:
+def _restart_cold(program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work) -> None:
     """Reset a point to the cold start, after a warm start has failed; the incumbents stay.
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: receives the cold start.
         work: workspace; the last direction is cleared.
     """
     copy_iterate(new_iterate(program), work.step)
-    cold_start(program, sheds, point)
+    cold_start(program, may_shed, point)
 
 
 @inner_kernel
@@ -664,7 +664,7 @@ def _write_solution(
 @kernel
 def solve(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     max_iterations: int,
@@ -677,10 +677,10 @@ def solve(
 
     Args:
         program: presolved program of one matrix.
-        sheds: whether demand may be shed: the value is maximised; else all demand is served and the
-            largest link utilisation is minimised.
-        must_serve_all: with ``sheds``, whether incumbents must serve all demand all the same: only
-            iterates scaled to serve all count, and bounds may rely on it.
+        may_shed: whether demand may be shed: the value is maximised; else all demand is served and
+            the largest link utilisation is minimised.
+        must_serve_all: with ``may_shed``, whether incumbents must serve all demand all the same:
+            only iterates scaled to serve all count, and bounds may rely on it.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
         splits: (D K,) share of its demand on each path k of demand d: feasible splits of a warm
@@ -699,7 +699,7 @@ def solve(
         _write_unconstrained_shares(program, splits)
         return 0
     point, work, is_done = _starting_point(
-        program, sheds, must_serve_all, gap, start, splits, prices
+        program, may_shed, must_serve_all, gap, start, splits, prices
     )
     is_warm = start.is_warm
     iterations = 0
@@ -707,15 +707,15 @@ def solve(
         if iterations >= max_iterations or stop[0]:
             break
         # iterate returns whether the Newton step made progress.
-        if iterate(program, sheds, point, work):
+        if iterate(program, may_shed, point, work):
             iterations += 1
         elif is_warm:
             # No progress from a warm start.
             is_warm = False
-            _restart_cold(program, sheds, point, work)
+            _restart_cold(program, may_shed, point, work)
         else:
             break
-        is_done = _is_converged(program, sheds, must_serve_all, gap, point, work)
+        is_done = _is_converged(program, may_shed, must_serve_all, gap, point, work)
     _write_solution(program, work, splits, prices)
     return iterations
 
@@ -733,7 +733,7 @@ _MIN_LARGE_UPDATES = 3_000_000
 @kernel
 def _starting_point_kernel(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     start: Start,
@@ -741,27 +741,27 @@ def _starting_point_kernel(
     prices: FloatArray,
 ) -> tuple[Iterate, Work, bool]:
     """Return the starting point, the workspace, and whether the gap is reached already."""
-    return _starting_point(program, sheds, must_serve_all, gap, start, splits, prices)
+    return _starting_point(program, may_shed, must_serve_all, gap, start, splits, prices)
 
 
 @kernel
 def _is_converged_kernel(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     point: Iterate,
     work: Work,
 ) -> bool:
     """Update the incumbents, and return whether the search may end."""
-    return _is_converged(program, sheds, must_serve_all, gap, point, work)
+    return _is_converged(program, may_shed, must_serve_all, gap, point, work)
 
 
 @kernel
 def _restart_cold_kernel(
-    program: PresolvedProgram, sheds: bool, point: Iterate, work: Work
+    program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work
 ) -> None:
-    _restart_cold(program, sheds, point, work)
+    _restart_cold(program, may_shed, point, work)
 
 
 @kernel
@@ -779,7 +779,7 @@ def _update_utility_terms_kernel(program: PresolvedProgram, point: Iterate, work
 @kernel
 def _accumulate_schur_kernel(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     point: Iterate,
     work: Work,
     schur: FloatArray,
@@ -791,7 +791,7 @@ def _accumulate_schur_kernel(
 
     Args:
         program: presolved program of n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: present point.
         work: workspace; scaling and delta of these blocks are written.
         schur: (n, n) lower triangle of this thread's part of S (written).
@@ -804,7 +804,7 @@ def _accumulate_schur_kernel(
     else:
         for row in schur:
             fill(0.0, row)
-    accumulate_schur(program, sheds, point, work, schur, first, end)
+    accumulate_schur(program, may_shed, point, work, schur, first, end)
 
 
 @kernel
@@ -816,8 +816,8 @@ def _add_lower_triangle(addend: FloatArray, out: FloatArray) -> None:
 
 
 @kernel
-def _regularise_kernel(program: PresolvedProgram, sheds: bool, work: Work) -> None:
-    regularise(program, sheds, work)
+def _regularise_kernel(program: PresolvedProgram, may_shed: bool, work: Work) -> None:
+    regularise(program, may_shed, work)
 
 
 @kernel
@@ -827,14 +827,14 @@ def _cholesky_kernel(schur: FloatArray) -> None:
 
 @kernel
 def _predict_and_correct_kernel(
-    program: PresolvedProgram, sheds: bool, point: Iterate, work: Work
+    program: PresolvedProgram, may_shed: bool, point: Iterate, work: Work
 ) -> bool:
-    return predict_and_correct(program, sheds, point, work)
+    return predict_and_correct(program, may_shed, point, work)
 
 
 def solve_on_threads(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     max_iterations: int,
@@ -849,7 +849,7 @@ def solve_on_threads(
 
     Args:
         program: presolved program of one matrix.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
@@ -866,11 +866,11 @@ def solve_on_threads(
     updates = updates_for_threads(program)
     if updates is None:
         return solve(
-            program, sheds, must_serve_all, gap, max_iterations, splits, prices, start, stop
+            program, may_shed, must_serve_all, gap, max_iterations, splits, prices, start, stop
         )
     return _solve_by_steps(
         program,
-        sheds,
+        may_shed,
         must_serve_all,
         gap,
         max_iterations,
@@ -898,7 +898,7 @@ def updates_for_threads(program: PresolvedProgram) -> FloatArray | None:
 
 def _solve_by_steps(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     must_serve_all: bool,
     gap: float,
     max_iterations: int,
@@ -914,7 +914,7 @@ def _solve_by_steps(
 
     Args:
         program: presolved program of one matrix with G blocks (demands), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         must_serve_all: whether only points that serve all demand count, and bounds may rely on it.
         gap: target of the certified gap.
         max_iterations: largest number of iterations.
@@ -931,12 +931,12 @@ def _solve_by_steps(
         number of iterations.
     """
     point, work, is_done = _starting_point_kernel(
-        program, sheds, must_serve_all, gap, start, splits, prices
+        program, may_shed, must_serve_all, gap, start, splits, prices
     )
     is_warm = start.is_warm
     iterations = 0
     with ThreadPoolExecutor(threads) as pool:
-        newton = ThreadedNewton(program, sheds, updates, threads, pool)
+        newton = ThreadedNewton(program, may_shed, updates, threads, pool)
         while not is_done:
             if iterations >= max_iterations or stop[0]:
                 break
@@ -945,10 +945,10 @@ def _solve_by_steps(
             elif is_warm:
                 # No progress from a warm start.
                 is_warm = False
-                _restart_cold_kernel(program, sheds, point, work)
+                _restart_cold_kernel(program, may_shed, point, work)
             else:
                 break
-            is_done = _is_converged_kernel(program, sheds, must_serve_all, gap, point, work)
+            is_done = _is_converged_kernel(program, may_shed, must_serve_all, gap, point, work)
     _write_solution_kernel(program, work, splits, prices)
     return iterations
 
@@ -960,7 +960,7 @@ class ThreadedNewton:
 
     Args:
         program: presolved program with G blocks (demands), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         updates: (G,) number of entries of S that each block updates.
         threads: number of threads.
         pool: threads that assemble S.
@@ -969,13 +969,13 @@ class ThreadedNewton:
     def __init__(
         self,
         program: PresolvedProgram,
-        sheds: bool,
+        may_shed: bool,
         updates: FloatArray,
         threads: int,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._program = program
-        self._sheds = sheds
+        self._sheds = may_shed
         self._pool = pool
         # Thread i assembles the blocks block_ptr[i]:block_ptr[i + 1], with equal sums of updates,
         # in a matrix (n, n) of its own; the first thread writes to work.schur.
@@ -1006,7 +1006,7 @@ class ThreadedNewton:
     def _assemble_schur(self, point: Iterate, work: Work) -> None:
         """Assemble S in ``work.schur``: the parts of all threads, their sum, the regularisation."""
         program = self._program
-        sheds = self._sheds
+        may_shed = self._sheds
         block_ptr = self._block_ptr
         parts = [work.schur, *self._further_schur]
 
@@ -1014,14 +1014,14 @@ class ThreadedNewton:
             # Terms of the blocks of one thread; the first part includes the diagonal of slacks.
             begin, end = block_ptr[part], block_ptr[part + 1]
             _accumulate_schur_kernel(
-                program, sheds, point, work, parts[part], begin, end, part == 0
+                program, may_shed, point, work, parts[part], begin, end, part == 0
             )
 
         _update_utility_terms_kernel(program, point, work)
         list(self._pool.map(accumulate_part, range(len(parts))))
         for schur_of_thread in self._further_schur:
             _add_lower_triangle(schur_of_thread, work.schur)
-        _regularise_kernel(program, sheds, work)
+        _regularise_kernel(program, may_shed, work)
 
 
 # The warm-up uses two threads even on one core, so that the sum of two parts of S is compiled, too.

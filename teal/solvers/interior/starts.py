@@ -319,7 +319,7 @@ def _block_multiplier(
 
 
 @inner_kernel
-def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
+def cold_start(program: PresolvedProgram, may_shed: bool, point: Iterate) -> None:
     """Set a strictly feasible primal-dual point from the program alone.
 
     Where demand may be shed, each path carries an equal share of its demand, scaled down by the
@@ -328,7 +328,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
 
     Args:
         program: presolved program of G blocks (demands), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: receives the point.
     """
     blocks = len(program.rate)
@@ -351,7 +351,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
     max_utilisation = 0.0
     for r in range(rows):
         max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
-    if sheds:
+    if may_shed:
         # Scale each path down by its bottleneck; the rest of the demand is unserved.
         for g in range(blocks):
             unserved = 1.0
@@ -395,7 +395,7 @@ def cold_start(program: PresolvedProgram, sheds: bool, point: Iterate) -> None:
     # Centred prices, reduced costs and multipliers.
     for r in range(rows):
         point.price[r] = mu / point.slack[r]
-    _centre_blocks(program, sheds, mu, point)
+    _centre_blocks(program, may_shed, mu, point)
 
 
 @inner_kernel
@@ -406,14 +406,14 @@ def _set_bound_slacks(program: PresolvedProgram, point: Iterate) -> None:
 
 
 @inner_kernel
-def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, point: Iterate) -> None:
+def _centre_blocks(program: PresolvedProgram, may_shed: bool, mu: float, point: Iterate) -> None:
     """Set reduced costs and multipliers of all blocks, centred for the link prices and mu.
 
     The multiplier l of a block makes its shares mu / (cost - l) sum to 1; then z = cost - l.
 
     Args:
         program: presolved program of Q columns (paths) in G blocks (demands), C upper bounds.
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         mu: complementarity of each pair.
         point: price and share are read; multiplier, unserved_dual, reduced_cost and bound_dual are
             written.
@@ -430,7 +430,7 @@ def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, point: Ite
         # Marginal utility W (r^-alpha - 1) of the unserved share, at the carried share r.
         if len(program.utility_weight) > 0:
             unserved_cost = program.utility_weight[g] * (real_power(carried[g], -program.alpha) - 1)
-        multiplier = _block_multiplier(program, cost, g, sheds, unserved_cost, mu)
+        multiplier = _block_multiplier(program, cost, g, may_shed, unserved_cost, mu)
         point.multiplier[g] = multiplier
         point.unserved_dual[g] = unserved_cost - multiplier
         for q in range(program.block_ptr[g], program.block_ptr[g + 1]):
@@ -451,7 +451,7 @@ def _centre_blocks(program: PresolvedProgram, sheds: bool, mu: float, point: Ite
 @inner_kernel
 def _set_warm_shares(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     point: Iterate,
     splits: FloatArray,
     g: int,
@@ -465,7 +465,7 @@ def _set_warm_shares(
 
     Args:
         program: presolved program.
-        sheds: whether demand may be shed; otherwise the splits are normalised to a sum of 1.
+        may_shed: whether demand may be shed; otherwise the splits are normalised to a sum of 1.
         point: cold start with centred reduced costs; share and unserved of the block are written.
         splits: (D K,) initial share of its demand on each path k of demand d, at index d K + k.
         g: index of the block.
@@ -481,7 +481,7 @@ def _set_warm_shares(
     normalisation = 1.0
     unserved = 1.0
     remaining_unserved = max(0.0, 1 - split_sum)
-    if not sheds:
+    if not may_shed:
         # Normalise the splits to a sum of 1; without any traffic, use central shares only.
         normalisation = 1 / split_sum if split_sum > 0 else 0.0
         mix = mix if split_sum > 0 else 1.0
@@ -499,7 +499,7 @@ def _set_warm_shares(
         if bound >= 0:
             point.share[q] = min(point.share[q], _MAX_BOUND_FRACTION * upper_bound)
         unserved -= point.share[q]
-    if sheds:
+    if may_shed:
         central_share = 0.5 * (point.unserved[g] + mu / point.unserved_dual[g])
         point.unserved[g] = max(unserved, mix * central_share)
 
@@ -519,7 +519,7 @@ def start_for_gap(gap: float) -> Start:
 @inner_kernel
 def warm_start(
     program: PresolvedProgram,
-    sheds: bool,
+    may_shed: bool,
     point: Iterate,
     splits: FloatArray,
     prices: FloatArray,
@@ -534,7 +534,7 @@ def warm_start(
 
     Args:
         program: presolved program of Q columns (paths), G blocks (demands), n rows (links).
-        sheds: whether demand may be shed.
+        may_shed: whether demand may be shed.
         point: the cold start; receives the warm one.
         splits: (D K,) feasible share of its demand on each path k of demand d, at index d K + k.
         prices: (E,) dual price of each link of the network, value per Gbit/s.
@@ -556,28 +556,28 @@ def warm_start(
         point.price[r] = max(price, _MIN_WARM_PRICE * price_sum / rows)
         capacity_price += program.capacity[r] * point.price[r]
     value_scale = 1.0
-    if not sheds:
+    if not may_shed:
         # Normalise the prices: the sum of capacity times price is 1.
         for r in range(rows):
             point.price[r] /= capacity_price
         value_scale = point.theta[0]
     # mu of each complementarity pair: initial_mu times the scale of the optimal value (1 or theta),
     # over the number of pairs.
-    mu = start.initial_mu * value_scale / (paths + rows + (blocks if sheds else 0))
-    _centre_blocks(program, sheds, mu, point)
+    mu = start.initial_mu * value_scale / (paths + rows + (blocks if may_shed else 0))
+    _centre_blocks(program, may_shed, mu, point)
     for g in range(blocks):
-        _set_warm_shares(program, sheds, point, splits, g, mu, start.mix)
+        _set_warm_shares(program, may_shed, point, splits, g, mu, start.mix)
     _set_bound_slacks(program, point)
     # (n,) link loads, Gbit/s; slacks at least mu / price, within a part of the capacity.
     load = np.empty(rows)
     link_loads(program, point.share, load)
-    if not sheds:
+    if not may_shed:
         max_utilisation = 0.0
         for r in range(rows):
             max_utilisation = max(max_utilisation, load[r] / program.capacity[r])
         point.theta[0] = _WARM_THETA * max_utilisation
     for r in range(rows):
-        capacity = program.capacity[r] if sheds else program.capacity[r] * point.theta[0]
+        capacity = program.capacity[r] if may_shed else program.capacity[r] * point.theta[0]
         point.slack[r] = max(capacity - load[r], min(mu / point.price[r], _WARM_SLACK * capacity))
 
 

@@ -58,9 +58,9 @@ constant marginal values (:mod:`teal.problem.steps`) the primal prox is
 
 from teal.deprecated import with_moved_names
 from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES, lanes_of
-from teal.solvers.pdhg.model_start import foretells_work
+from teal.solvers.pdhg.model_start import may_start_from_model
 from teal.solvers.pdhg.solver import Pdhg
 
-__all__ = ["LANES", "MAX_LANES", "Pdhg", "foretells_work", "lanes_of"]
+__all__ = ["LANES", "MAX_LANES", "Pdhg", "lanes_of", "may_start_from_model"]
 
 __getattr__ = with_moved_names(__name__)

@@ -234,12 +234,12 @@ class DenseEngine:
         value, bound = torch.stack([self._exact.value(self._projected_splits), bound]).cpu()
         return value, bound
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+    def keep(self, has_new_allocation: Tensor, has_new_prices: Tensor) -> None:
         """Replace the incumbent of some matrices by results of the last check.
 
         Args:
-            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
-            is_best_prices: (B,) bool, matrices with new incumbent prices.
+            has_new_allocation: (B,) bool, matrices with a new incumbent allocation.
+            has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
         new_prices = self._prices(self._last_step().dual)
         # The first call stores the splits of the check; prices of 0 prove the trivial bound.
@@ -249,10 +249,10 @@ class DenseEngine:
         )
         if self._projected_splits is None or splits is None:
             raise RuntimeError("keep() called before check(): no allocation to store")
-        is_best_allocation = is_best_allocation.to(new_prices.device)
-        is_best_prices = is_best_prices.to(new_prices.device)
-        splits = torch.where(is_best_allocation[:, None, None], self._projected_splits, splits)
-        self._incumbent = splits, torch.where(is_best_prices[:, None], new_prices, incumbent_prices)
+        has_new_allocation = has_new_allocation.to(new_prices.device)
+        has_new_prices = has_new_prices.to(new_prices.device)
+        splits = torch.where(has_new_allocation[:, None, None], self._projected_splits, splits)
+        self._incumbent = splits, torch.where(has_new_prices[:, None], new_prices, incumbent_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
         """Return the incumbent splits (B, D, K) and prices (B, E), float64."""

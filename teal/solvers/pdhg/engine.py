@@ -78,13 +78,13 @@ class PdhgEngine(Protocol):
         """
         ...
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+    def keep(self, has_new_allocation: Tensor, has_new_prices: Tensor) -> None:
         """Replace the incumbent by results of the last check or certificate.
 
         Args:
-            is_best_allocation: (B,) bool, matrices with a new incumbent allocation; the first call
+            has_new_allocation: (B,) bool, matrices with a new incumbent allocation; the first call
                 stores all.
-            is_best_prices: (B,) bool, matrices with new incumbent prices.
+            has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
         ...
 

@@ -150,7 +150,7 @@ def expected_iterations(gap: float, target: float, *, is_warm: bool = False) -> 
     return 2 * iterations if is_warm else FIRST_CHECK + iterations
 
 
-def foretells_work(problem: Problem, engine: str) -> bool:
+def may_start_from_model(problem: Problem, engine: str) -> bool:
     """Whether a model may start the program (:class:`ModelStart`): it maximises a linear value
     without side conditions, on the compiled CPU engine.
     """

@@ -18,10 +18,10 @@ from teal.problem import Problem
 from teal.runtime.interruptible import Steps
 from teal.solvers import cost_model
 from teal.solvers.contract import Limits, Origin, Start
-from teal.solvers.interior.engine import FirstProgram
+from teal.solvers.interior.engine import FirstMatrixProgram
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine, lanes_of
-from teal.solvers.pdhg.model_start import ModelStart, foretells_work
+from teal.solvers.pdhg.model_start import ModelStart, may_start_from_model
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
@@ -75,7 +75,7 @@ class Pdhg:
         self,
         form: str = "auto",
         dtype: torch.dtype | None = None,
-        first: FirstProgram | None = None,
+        first: FirstMatrixProgram | None = None,
         *,
         may_stall: bool = False,
         may_replace_start: bool = True,
@@ -110,7 +110,7 @@ class Pdhg:
         """
         if not FusedEngine.accepts(problem):
             return math.inf
-        features = (self._first or FirstProgram(problem)).features(gap)
+        features = (self._first or FirstMatrixProgram(problem)).features(gap)
         return cost_model.seconds("pdhg", features, is_warm=start.state is not None)
 
     def solve(self, problem: Problem, start: Start, limits: Limits) -> Steps[SolveResult]:
@@ -142,7 +142,7 @@ class Pdhg:
             if self._may_replace_start and isinstance(engine, FusedEngine):
                 if starts_from_samples(part, limits.gap, self._kernel_kind):
                     sampled = SampledStart(part, engine, limits.gap, start.model)
-                elif start.model is not None and foretells_work(part, self._kernel_kind):
+                elif start.model is not None and may_start_from_model(part, self._kernel_kind):
                     is_warm = state is not None
                     model = ModelStart(part, engine, limits.gap, start.model, is_warm=is_warm)
             # Search to the target gap.

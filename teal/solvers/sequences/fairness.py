@@ -42,7 +42,7 @@ _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
 _MIN_DIVISOR = 1e-30  # replaces 0 as a divisor
 
 
-def require_shedding(scheme: str, objective: Objective) -> None:
+def require_may_shed(scheme: str, objective: Objective) -> None:
     """Raise InputError if an objective must serve all demand.
 
     Rates are then fixed by the demands, and cannot be fair shares.

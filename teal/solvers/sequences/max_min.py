@@ -334,7 +334,7 @@ def tasks(
     problem: Problem,
     gap: float,
     *,
-    knows_value_steps: bool = False,
+    supports_piecewise_linear_values: bool = False,
     weight: Tensor | None = None,
     start: SolveState | None = None,
 ) -> Tasks:
@@ -343,7 +343,7 @@ def tasks(
     Args:
         problem: B matrices.
         gap: target gap.
-        knows_value_steps: not used; all sequences have this argument.
+        supports_piecewise_linear_values: not used; all sequences have this argument.
         weight: (D,) or (B, D) positive weights w; None for the weights of max_min, or 1 each under
             another objective.
         start: warm start, whose splits replace the guess of the fair flows and whose level prices

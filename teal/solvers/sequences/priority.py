@@ -63,7 +63,8 @@ class _Sequence:
     Args:
         problem: B matrices under priority.
         gap: target gap of every class.
-        knows_value_steps: whether the solver accepts piecewise constant marginal values.
+        supports_piecewise_linear_values: whether the solver accepts piecewise constant marginal
+            values.
         start: warm start of the last program, over all demands; None for a cold start.
     """
 
@@ -72,14 +73,14 @@ class _Sequence:
         problem: Problem,
         gap: float,
         *,
-        knows_value_steps: bool,
+        supports_piecewise_linear_values: bool,
         start: SolveState | None = None,
     ) -> None:
         assert problem.classes is not None
         self.problem = problem
         self.num_classes = len(problem.classes)
         self._gap = gap
-        self._rows = ClassRows(problem, may_merge=knows_value_steps)
+        self._rows = ClassRows(problem, may_merge=supports_piecewise_linear_values)
         self._results: list[SolveResult | None] = [None] * self.num_classes
         self._ratio = _FIRST_RATIO
         self._start = None if start is None else self._rows.state(start)
@@ -218,7 +219,7 @@ def tasks(
     problem: Problem,
     gap: float,
     *,
-    knows_value_steps: bool = False,
+    supports_piecewise_linear_values: bool = False,
     start: SolveState | None = None,
 ) -> Tasks:
     """Yield the tasks of a lexicographic allocation of every matrix, each class certified.
@@ -229,14 +230,16 @@ def tasks(
     Args:
         problem: B matrices under priority.
         gap: target gap of every class: (bound - value) / bound.
-        knows_value_steps: whether the solver accepts piecewise linear concave values, so that the
-            classes of a node pair become one demand.
+        supports_piecewise_linear_values: whether the solver accepts piecewise linear concave
+            values, so that the classes of a node pair become one demand.
         start: warm start, splits and prices; None for a cold start.
     """
     # HiGHS may finish small problems on the CPU.
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
-    sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps, start=start)
+    sequence = _Sequence(
+        problem, gap, supports_piecewise_linear_values=supports_piecewise_linear_values, start=start
+    )
     yield from sequence.solve(sequence.num_classes - 1, may_skip=False)
     # Incumbent: splits, prices, and value and bound of each class.
     figures = sequence.figures()

@@ -61,13 +61,13 @@ def run_scheme(
     is_hedge_only = not _is_scheme(scheme, model)
     results = {}
     seconds = {}
-    chosen_paths = functools.cache(functools.partial(_chosen_paths, bench))
+    paths_by_column_generation = functools.cache(functools.partial(_chosen_paths, bench))
     for case in bench.cases:
         report(case.name)
         if is_hedge_only and case.track != "next":
             continue
         # Problem of the case, and the timed allocation: from past matrices, or of the matrix.
-        paths = chosen_paths(case.network, case.objective)
+        paths = paths_by_column_generation(case.network, case.objective)
         problem = _problem(bench, case, paths)
         if case.track == "next":
             past = Past(problem, bench.traffic[case.network].part(0, case.matrix))

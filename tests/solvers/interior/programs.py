@@ -54,7 +54,7 @@ def problem_of(kind: str, seed: int, batch: int = 1, failed: int = 0) -> Problem
 
 def program_of(problem: Problem) -> tuple[PresolvedProgram, FloatArray]:
     """The presolved program of the first matrix, and the splits (D K,) that presolve has fixed."""
-    return engine.FirstProgram(engine_form(problem)).presolved
+    return engine.FirstMatrixProgram(engine_form(problem)).presolved
 
 
 def engine_form(problem: Problem) -> Problem:

@@ -248,7 +248,7 @@ def test_a_start_is_kept_where_the_program_is_known(objective: str) -> None:
     problem = random_problem(4, objective=objective, nodes=9, num_paths=4, batch=1)
     optimum = _solve(problem, 1e-9)
     assert optimum.iterations > 3
-    first = engine.FirstProgram(problem)
+    first = engine.FirstMatrixProgram(problem)
     limits = Limits(1e-4, Deadline(), 50)
     again = complete(engine.InteriorPoints(first).solve(problem, Start(optimum.state), limits))
     assert again.iterations == 0
@@ -343,8 +343,8 @@ def _chosen(problem: Problem, gap: float, seconds: float, start: Start | None = 
 def test_several_matrices_under_promises_are_for_interior_points() -> None:
     """The compiled engines of PDHG take no bundles of paths."""
     problem = random_problem(3, batch=6, density=0.6).with_protection().over_columns
-    assert _chosen(problem, 1e-2, 10.0).turns[0].engine.name == "interior"
-    assert _chosen(problem, 1e-2, 1e-9).turns[0].engine.name == "pdhg"
+    assert _chosen(problem, 1e-2, 10.0).runs[0].engine.name == "interior"
+    assert _chosen(problem, 1e-2, 1e-9).runs[0].engine.name == "pdhg"
 
 
 def _is_feasible(problem: Problem, result: teal.SolveResult) -> bool:
@@ -462,15 +462,15 @@ def test_the_engine_with_the_shortest_predicted_time_has_the_first_turn() -> Non
     paths = teal.compute_paths(topology, traffic.pairs)
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
     choice = _chosen(problem, 1e-6, 60.0)
-    assert [turn.engine.name for turn in choice.turns] == ["interior", "pdhg"]
+    assert [run.engine.name for run in choice.runs] == ["interior", "pdhg"]
     assert set(choice.predicted_s) == {"interior, cold", "pdhg"}
     assert choice.predicted_s["interior, cold"] < choice.predicted_s["pdhg"]
     # A time limit below twice the prediction leaves the program to PDHG.
     hurried = _chosen(problem, 1e-6, choice.predicted_s["interior, cold"])
-    assert hurried.turns[0].engine.name == "pdhg"
+    assert hurried.runs[0].engine.name == "pdhg"
     assert "half of the time limit" in hurried.reason
     many = problem.rows(torch.zeros(64, dtype=torch.int64))
-    assert _chosen(many, 1e-2, 600.0).turns[0].engine.name == "pdhg"
+    assert _chosen(many, 1e-2, 600.0).runs[0].engine.name == "pdhg"
 
 
 def test_a_warm_start_is_compared_with_a_cold_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,7 +485,7 @@ def test_a_warm_start_is_compared_with_a_cold_one(monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(cost_model, "seconds", seconds)
         # A smaller gap than the simplex method is used for.
-        first, second, *_ = _chosen(problem, 1e-8, 60.0, start).turns
+        first, second, *_ = _chosen(problem, 1e-8, 60.0, start).runs
         assert first.engine.name == "warm start", "it may certify the target by itself"
         assert second.engine.name == "interior"
         assert second.start is not None

@@ -33,7 +33,7 @@ class _Search:
     def __init__(self, kind: str, seed: int, start: Start = COLD) -> None:
         problem = problem_of(kind, seed)
         self.program, splits = program_of(problem)
-        self.sheds = not problem.price_set.on_simplex
+        self.may_shed = not problem.price_set.on_simplex
         self.is_empty = not len(self.program.rate) or not len(self.program.capacity)
         if self.is_empty:
             return
@@ -45,7 +45,7 @@ class _Search:
             splits[:] = (given / np.maximum(given.sum(1, keepdims=True), 1)).reshape(-1)
             prices[:] = rng.exponential(1, len(prices)) * self.program.scale
         self.at, self.work, self.is_done = search._starting_point_kernel(
-            self.program, self.sheds, False, 0.0, start, splits, prices
+            self.program, self.may_shed, False, 0.0, start, splits, prices
         )
 
     def step(self) -> bool:
@@ -53,11 +53,13 @@ class _Search:
         program, at, work = self.program, self.at, self.work
         search._update_utility_terms_kernel(program, at, work)
         count = len(program.rate)
-        search._accumulate_schur_kernel(program, self.sheds, at, work, work.schur, 0, count, True)
-        search._regularise_kernel(program, self.sheds, work)
+        search._accumulate_schur_kernel(
+            program, self.may_shed, at, work, work.schur, 0, count, True
+        )
+        search._regularise_kernel(program, self.may_shed, work)
         search._cholesky_kernel(work.schur)
-        has_moved = search._predict_and_correct_kernel(program, self.sheds, at, work)
-        self.is_done = search._is_converged_kernel(program, self.sheds, False, 0.0, at, work)
+        has_moved = search._predict_and_correct_kernel(program, self.may_shed, at, work)
+        self.is_done = search._is_converged_kernel(program, self.may_shed, False, 0.0, at, work)
         return bool(has_moved)
 
 
@@ -70,7 +72,7 @@ def _check_inside(found: _Search) -> None:
     program, at, of = found.program, found.at, dense(found.program)
     for name in ("share", "reduced_cost", "price", "slack", "bound_slack", "bound_dual"):
         assert (getattr(at, name) > 0).all(), name
-    total = of.blocks @ at.share + (at.unserved if found.sheds else 0)
+    total = of.blocks @ at.share + (at.unserved if found.may_shed else 0)
     np.testing.assert_allclose(total, 1, atol=1e-7)
     np.testing.assert_allclose(
         at.share[program.bounded] + at.bound_slack, program.upper_bound, rtol=1e-9
@@ -82,7 +84,7 @@ def _check_inside(found: _Search) -> None:
     size = np.abs(of.loads.T @ at.price) + program.column_value + np.abs(at.multiplier[of.block])
     tolerance = 1e-9 * (size + of_limit) + 1e-14 * (size + of_limit).max()
     assert (np.abs(at.reduced_cost - expected) <= tolerance).all()
-    if found.sheds:
+    if found.may_shed:
         assert (at.unserved > 0).all()
         assert (at.unserved_dual > 0).all()
         if not len(program.utility_weight):
@@ -104,10 +106,12 @@ def test_every_point_is_strictly_inside(start: Start, seed: int, kind: str) -> N
         _check_inside(found)
 
 
-def _residuals(program: PresolvedProgram, sheds: bool, of: Dense, at: Iterate, work: Work) -> None:
+def _residuals(
+    program: PresolvedProgram, may_shed: bool, of: Dense, at: Iterate, work: Work
+) -> None:
     """Assert that the step meets the linear equations of the optimality conditions."""
     step, scale = work.step, np.abs(work.step.share).max()
-    theta = 0.0 if sheds else float(step.theta[0])
+    theta = 0.0 if may_shed else float(step.theta[0])
     rows = of.loads @ step.share + step.slack - program.capacity * theta
     size = (
         np.abs(of.loads) @ np.abs(step.share) + np.abs(step.slack) + program.capacity * abs(theta)
@@ -115,7 +119,7 @@ def _residuals(program: PresolvedProgram, sheds: bool, of: Dense, at: Iterate, w
     assert (
         np.abs(rows - work.primal_residual) <= 1e-6 * (size + np.abs(work.primal_residual))
     ).all()
-    total = of.blocks @ step.share + (step.unserved if sheds else 0)
+    total = of.blocks @ step.share + (step.unserved if may_shed else 0)
     np.testing.assert_allclose(total, 0, atol=1e-6 * max(1.0, scale))
     np.testing.assert_allclose(step.bound_slack, -step.share[program.bounded], rtol=1e-12)
     of_price = of.loads.T @ step.price
@@ -124,7 +128,7 @@ def _residuals(program: PresolvedProgram, sheds: bool, of: Dense, at: Iterate, w
     size = np.abs(of.loads).T @ np.abs(step.price) + np.abs(step.multiplier[of.block])
     size[program.bounded] += np.abs(step.bound_dual) + np.abs(at.bound_dual)
     assert (np.abs(step.reduced_cost - expected) <= 1e-6 * (size + np.abs(at.reduced_cost))).all()
-    if not sheds:
+    if not may_shed:
         assert float(program.capacity @ (at.price + step.price)) == pytest.approx(1, rel=1e-6)
         return
     curvature = work.curvature * step.unserved if len(program.utility_weight) else 0.0
@@ -137,7 +141,7 @@ def _residuals(program: PresolvedProgram, sheds: bool, of: Dense, at: Iterate, w
     )
 
 
-def _has_linearised_products(sheds: bool, at: Iterate, work: Work) -> bool:
+def _has_linearised_products(may_shed: bool, at: Iterate, work: Work) -> bool:
     """Whether the linearised products of the step are those that it was computed for: they are not
     where a centrality corrector was computed and dropped.
     """
@@ -145,7 +149,7 @@ def _has_linearised_products(sheds: bool, at: Iterate, work: Work) -> bool:
         work.step,
         [("share", "reduced_cost"), ("slack", "price"), ("bound_slack", "bound_dual")],
     )
-    for value, price in [*pairs, *([("unserved", "unserved_dual")] if sheds else [])]:
+    for value, price in [*pairs, *([("unserved", "unserved_dual")] if may_shed else [])]:
         x, z = getattr(at, value), getattr(at, price)
         dx, dz = getattr(step, value), getattr(step, price)
         size = np.abs(x * dz) + np.abs(z * dx) + np.abs(x * z)
@@ -169,9 +173,9 @@ def test_a_step_solves_the_newton_system(kind: str) -> None:
             before = _copied(found.at)
             if not found.step():
                 break
-            _residuals(found.program, found.sheds, of, before, found.work)
+            _residuals(found.program, found.may_shed, of, before, found.work)
             steps += 1
-            wanted += _has_linearised_products(found.sheds, before, found.work)
+            wanted += _has_linearised_products(found.may_shed, before, found.work)
     assert steps >= 20
     assert wanted >= steps / 4  # the others are those after a dropped corrector
 

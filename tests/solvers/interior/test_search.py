@@ -35,10 +35,10 @@ def _solve(problem: Problem, gap: float = 1e-7) -> teal.SolveResult:
     return teal.solve(problem, gap=gap, engine="interior")
 
 
-def _searched(program: PresolvedProgram, sheds: bool, stop: np.ndarray, count: int = 200) -> int:
+def _searched(program: PresolvedProgram, may_shed: bool, stop: np.ndarray, count: int = 200) -> int:
     splits = np.zeros(int(program.slot.max()) + 1)
     prices = np.zeros(int(program.link.max()) + 1)
-    arguments: Any = (program, sheds, False, 1e-9, count, splits, prices, COLD, stop)
+    arguments: Any = (program, may_shed, False, 1e-9, count, splits, prices, COLD, stop)
     return search.solve_on_threads(*arguments)
 
 
@@ -65,10 +65,10 @@ def test_a_search_on_two_threads_stops_before_its_first_iteration(
 ) -> None:
     problem = problem_of(kind, 4)
     program, _ = program_of(problem)
-    sheds = not problem.price_set.on_simplex
-    assert _searched(program, sheds, np.ones(1, np.bool_)) == 0
-    assert _searched(program, sheds, np.zeros(1, np.bool_), 2) == 2
-    assert _searched(program, sheds, np.zeros(1, np.bool_)) > 3
+    may_shed = not problem.price_set.on_simplex
+    assert _searched(program, may_shed, np.ones(1, np.bool_)) == 0
+    assert _searched(program, may_shed, np.zeros(1, np.bool_), 2) == 2
+    assert _searched(program, may_shed, np.zeros(1, np.bool_)) > 3
 
 
 @pytest.mark.parametrize("last", [1, 3, 5])

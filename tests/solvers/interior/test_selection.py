@@ -218,7 +218,7 @@ def test_the_trace_says_where_it_started_and_how_many_columns_it_used() -> None:
     start = _start(problem, "another matrix", 4)
     result = teal.solve(problem, gap=1e-7, engine="interior", warm_start=start)
     program, _ = program_of(problem)
-    (turn,) = result.turns
+    (turn,) = result.engine_runs
     found = re.fullmatch(r"interior: (\d+) iterations, warm start, (\d+) of (\d+) columns", turn)
     assert found is not None, turn
     iterations, selected, total = map(int, found.groups())

@@ -258,15 +258,15 @@ def test_interior_points_start_from_the_model_where_that_is_expected_to_be_faste
         None,
         may_span_decades=False,
     )
-    assert choice.turns[0].engine.name == "interior"
-    start = choice.turns[0].start
+    assert choice.runs[0].engine.name == "interior"
+    start = choice.runs[0].start
     assert start is not None
     assert start.model is starter
     hurried = Limits(1e-4, Deadline.after(1e-3), 10_000)
     choice = choose_engines(
         exact, Start(model=starter), hurried, "auto", None, may_span_decades=False
     )
-    assert choice.turns[0].engine.name == "pdhg"
+    assert choice.runs[0].engine.name == "pdhg"
 
 
 def test_a_start_that_certifies_the_target_needs_no_iteration_and_is_what_is_given() -> None:

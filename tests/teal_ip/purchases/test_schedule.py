@@ -127,14 +127,14 @@ def test_cuts_of_later_searches_leave_the_bound_over_all_paths_as_it_was() -> No
     assert upgrade.dual is not None
     count, proven = len(cuts), bound_over_all_paths(scenarios, cuts, upgrade.dual)
     expand_in_modules(scenarios, cuts, [(10.0, 10.0)])
-    cuts.add(cuts.select(np.arange(3)).at_growth(0.9))
+    cuts.add(cuts.select(np.arange(3)).scaled(0.9))
     assert len(cuts) >= count + 3
     again = bound_over_all_paths(scenarios, cuts, upgrade.dual)
     assert proven > 0
     assert again == pytest.approx(proven, rel=1e-12)
     _, last, grown, later = schedule(scenarios, _GROWTHS, gap=1e-2)
     assert last.dual is not None
-    later.add(later.select(np.arange(3)).at_growth(0.9))
+    later.add(later.select(np.arange(3)).scaled(0.9))
     assert len(later) >= len(last.dual) + 3
     assert 0 < bound_over_all_paths(grown, later, last.dual) <= last.cost * (1 + 1e-9)
 

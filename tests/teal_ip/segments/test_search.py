@@ -25,7 +25,9 @@ from teal_ip.segments.static_lists import fewest_policies, least_utilisation, un
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
-def _problem(seed: int, *, balances: bool, load: float = 1.0) -> tuple[SegmentProblem, FloatArray]:
+def _problem(
+    seed: int, *, minimises_utilisation: bool, load: float = 1.0
+) -> tuple[SegmentProblem, FloatArray]:
     topology = network_with_parallels(seed)
     metric = random_metrics(topology, seed)
     nodes = topology.num_nodes
@@ -34,7 +36,9 @@ def _problem(seed: int, *, balances: bool, load: float = 1.0) -> tuple[SegmentPr
     )
     rng = np.random.default_rng(seed)
     demand = load * rng.exponential(size=len(pairs)) * (rng.random(len(pairs)) < 0.7)
-    problem = SegmentProblem.of(EcmpDag.of(topology, metric), pairs, demand, balances=balances)
+    problem = SegmentProblem.of(
+        EcmpDag.of(topology, metric), pairs, demand, minimises_utilisation=minimises_utilisation
+    )
     return problem, segment_shares(topology, metric)
 
 
@@ -59,7 +63,7 @@ def _columns(
 def _whole_lp(problem: SegmentProblem, shares: FloatArray) -> float:
     entries, of, _ = _columns(problem, shares)
     each = (of[None] == np.arange(len(problem.demand))[:, None]).astype(float)
-    if problem.balances:
+    if problem.minimises_utilisation:
         rows = np.hstack([entries, -problem.capacity[:, None]])
         cost = np.append(np.zeros(len(of)), 1.0)
         sums = np.hstack([each, np.zeros((len(each), 1))])
@@ -71,17 +75,19 @@ def _whole_lp(problem: SegmentProblem, shares: FloatArray) -> float:
     )
 
 
-@pytest.mark.parametrize("balances", [True, False])
+@pytest.mark.parametrize("minimises_utilisation", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_value_and_bound_enclose_the_optimum_of_the_whole_program(
-    seed: int, balances: bool
+    seed: int, minimises_utilisation: bool
 ) -> None:
-    problem, shares = _problem(seed, balances=balances, load=5.0)
+    problem, shares = _problem(seed, minimises_utilisation=minimises_utilisation, load=5.0)
     optimum = _whole_lp(problem, shares)
     result = solve(problem, gap=1e-3)
     if result.stopped_by != "gap":
         result = finish(problem, result, 1e-3, Deadline(math.inf))
-    low, high = (result.bound, result.value) if balances else (result.value, result.bound)
+    low, high = (
+        (result.bound, result.value) if minimises_utilisation else (result.value, result.bound)
+    )
     assert low <= optimum * (1 + 1e-7)
     assert high >= optimum * (1 - 1e-7)
     assert result.gap <= 1e-3
@@ -94,18 +100,18 @@ def test_value_and_bound_enclose_the_optimum_of_the_whole_program(
             * result.share[d, k]
             * (shares[m, s] + (0 if m == t else shares[t, m]))
         )
-    if balances:
+    if minimises_utilisation:
         assert (load / problem.capacity).max() == pytest.approx(result.value, rel=1e-9)
     else:
         assert (load <= problem.capacity * (1 + 1e-9)).all()
         assert (problem.demand * result.share.sum(1)).sum() == pytest.approx(result.value, rel=1e-9)
-    sign = 1 if balances else -1
+    sign = 1 if minimises_utilisation else -1
     assert sign * result.free_bound <= sign * optimum * (1 + sign * 1e-7)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_column_generation_alone_reaches_the_optimum(seed: int) -> None:
-    problem, shares = _problem(seed, balances=True)
+    problem, shares = _problem(seed, minimises_utilisation=True)
     start = solve(problem, gap=0.0, max_iterations=0)
     result = finish(problem, start, 1e-6, Deadline(math.inf))
     assert result.value == pytest.approx(_whole_lp(problem, shares), rel=1e-5)
@@ -118,7 +124,7 @@ def test_column_generation_alone_reaches_the_optimum(seed: int) -> None:
 def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(
     seed: int, load: float
 ) -> None:
-    problem, shares = _problem(seed, balances=True, load=load)
+    problem, shares = _problem(seed, minimises_utilisation=True, load=load)
     start = solve(problem, gap=1e-3)
     allowed = start.value * 1.05
     few = fewest_policies(problem, start, allowed, Deadline(math.inf), gap=0.0)
@@ -140,7 +146,7 @@ def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_al
     seed: int, most: int
 ) -> None:
     """Against the linear program over every choice of so many demands."""
-    problem, shares = _problem(seed, balances=True)
+    problem, shares = _problem(seed, minimises_utilisation=True)
     start = solve(problem, gap=1e-4)
     few, bound = least_utilisation(problem, start, most, Deadline(math.inf))
     assert few.policies <= most
@@ -170,7 +176,7 @@ def test_the_utilisation_of_few_policies_is_between_its_bound_and_the_best_of_al
 
 @pytest.mark.parametrize("seed", range(3))
 def test_one_list_is_no_worse_than_rounding_and_near_the_best_of_all_lists(seed: int) -> None:
-    problem, _ = _problem(seed, balances=True)
+    problem, _ = _problem(seed, minimises_utilisation=True)
     start = solve(problem, gap=1e-3)
     few = fewest_policies(problem, start, start.value * 1.001, Deadline(math.inf))
     found = one_list(problem, few.mid, few.share, Deadline(math.inf))
@@ -190,7 +196,7 @@ def test_one_list_each_in_whole_numbers_is_the_best_of_all_choices(seed: int) ->
     pairs = all_pairs(topology)
     pairs = pairs[dag.reaches[pairs[:, 1], pairs[:, 0]]]
     pairs = pairs[np.sort(rng.choice(len(pairs), 4, replace=False))]
-    problem = SegmentProblem.of(dag, pairs, rng.uniform(1, 5, 4), balances=True)
+    problem = SegmentProblem.of(dag, pairs, rng.uniform(1, 5, 4), minimises_utilisation=True)
     start, direct = solve(problem, gap=1e-3), problem.target[:, None]
     mid, value = unsplit(problem, start, direct, Deadline(math.inf))
     ones = np.ones((4, 1))
@@ -213,7 +219,9 @@ def _fish() -> Topology:
 def test_a_demand_of_two_capacities_is_split_over_both_ways() -> None:
     topology = _fish()
     dag = EcmpDag.of(topology, np.ones(topology.num_links))
-    problem = SegmentProblem.of(dag, np.array([[0, 4]]), np.array([20.0]), balances=True)
+    problem = SegmentProblem.of(
+        dag, np.array([[0, 4]]), np.array([20.0]), minimises_utilisation=True
+    )
     result = solve(problem, gap=1e-3)
     assert result.value == pytest.approx(1.0, rel=2e-3)
     policies = problem.policies(result.mid, result.share)
@@ -230,11 +238,11 @@ def test_demands_without_a_path_are_left_out_and_nothing_left_is_refused() -> No
     topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
     dag = EcmpDag.of(topology, np.ones(2))
     problem = SegmentProblem.of(
-        dag, np.array([[0, 1], [0, 2]]), np.array([0.5, 0.5]), balances=True
+        dag, np.array([[0, 1], [0, 2]]), np.array([0.5, 0.5]), minimises_utilisation=True
     )
     assert problem.demand.tolist() == [0.5]
     with pytest.raises(InputError, match="demand"):
-        SegmentProblem.of(dag, np.array([[0, 2]]), np.array([1.0]), balances=True)
+        SegmentProblem.of(dag, np.array([[0, 2]]), np.array([1.0]), minimises_utilisation=True)
 
 
 def test_local_search_moves_a_demand_off_a_full_link() -> None:
@@ -243,7 +251,7 @@ def test_local_search_moves_a_demand_off_a_full_link() -> None:
     topology = _fish()
     dag = EcmpDag.of(topology, np.ones(topology.num_links))
     problem = SegmentProblem.of(
-        dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), balances=True
+        dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), minimises_utilisation=True
     )
     found = one_list(problem, problem.target[:, None], np.ones((2, 1)), Deadline(math.inf))
     assert found.rounded == pytest.approx(2.0)
@@ -255,7 +263,7 @@ def test_of_the_solution_before_and_of_few_policies_the_better_one_and_the_highe
 ):
     """A search that ends at a gap of 50% finds worse lists and a lower bound than one that ends at
     0.01%."""
-    problem, _ = _problem(0, balances=True)
+    problem, _ = _problem(0, minimises_utilisation=True)
     good, bad = solve(problem, gap=1e-4), solve(problem, gap=0.5)
     assert bad.value > 1.2 * good.value
     most = len(problem.demand)
@@ -271,7 +279,9 @@ def test_the_best_lists_of_all_moves_are_kept(monkeypatch: pytest.MonkeyPatch) -
     from 2 to 3."""
     links = [(0, 1, 10.0), (0, 2, 40.0), (2, 1, 40.0), (0, 3, 20.0), (3, 1, 20.0)]
     dag = EcmpDag.of(make_topology(links, both=True), np.ones(10))
-    problem = SegmentProblem.of(dag, np.array([[0, 1]]), np.array([8.0]), balances=True)
+    problem = SegmentProblem.of(
+        dag, np.array([[0, 1]]), np.array([8.0]), minimises_utilisation=True
+    )
     moves, one = iter((2, 3, 3, 3)), np.ones((1, 1))
 
     def improve(*arguments: Any) -> int:

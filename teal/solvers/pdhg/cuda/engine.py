@@ -85,14 +85,14 @@ class CudaEngine:
         """
         return self._recorded.check(refill)
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+    def keep(self, has_new_allocation: Tensor, has_new_prices: Tensor) -> None:
         """Replace the incumbent of some matrices by results of the last check.
 
         Args:
-            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
-            is_best_prices: (B,) bool, matrices with new incumbent prices.
+            has_new_allocation: (B,) bool, matrices with a new incumbent allocation.
+            has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
-        self._recorded.keep(is_best_allocation, is_best_prices)
+        self._recorded.keep(has_new_allocation, has_new_prices)
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
         """Return the incumbent splits (B, D, K) and prices (B, E)."""

@@ -235,7 +235,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         last_level = trie.level_ptr[s + 1]
         # Scratch of the source: a value per node, and each node's parent at index[offset + node].
         node_value, index, offset = node_memory(
-            memory, trie.parent, memory.max_slots, 1, first_node, num_nodes
+            memory, trie.parent, memory.max_trie_nodes, 1, first_node, num_nodes
         )
         up_index = index if len(memory.space) == 1 else trie.child_end
         # Prices of the paths: node_value is the price from the source to each node.
@@ -254,7 +254,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         stepped_weight = real(1.0 if is_restart else 2 * halpern_weight)
         current_weight = real(0.0 if is_restart else -halpern_weight)
         anchor_weight = real(0.0 if is_restart else 1 - halpern_weight)
-        inverse_weight = real(1 / control[WEIGHT * batch + b])
+        inverse_primal_weight = real(1 / control[WEIGHT * batch + b])
         floor = real(_LOWEST if carries_all else 0.0)
         inverse_scale = real(0.0 if carries_all else control[INVERSE_SCALE * batch + b])
         # Splits of each demand.
@@ -278,7 +278,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
             scaled_value = (
                 inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
             )
-            primal_step = inverse_weight / h
+            primal_step = inverse_primal_weight / h
             metric_weight = demand * h
             first_split = row * num_paths
             # Profit of the best path; at least 0 if demand may be rejected.

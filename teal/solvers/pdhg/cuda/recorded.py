@@ -396,20 +396,20 @@ class Recorded:
         """Return the (B, E) link prices of the last PDHG step, value per Gbit/s."""
         return self._price_scale * self.buffers.dual[kernels.STEPPED_DUAL] * exact.inverse_capacity
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+    def keep(self, has_new_allocation: Tensor, has_new_prices: Tensor) -> None:
         """Replace the incumbent by the splits and prices of the last check.
 
         Args:
-            is_best_allocation: (B,) bool, matrices with a new incumbent allocation; the first call
+            has_new_allocation: (B,) bool, matrices with a new incumbent allocation; the first call
                 stores all.
-            is_best_prices: (B,) bool, matrices with new incumbent prices.
+            has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
         if not self._has_checked:
             raise RuntimeError("keep() called before check(): no allocation to store")
         if not self._has_incumbent:
-            is_best_allocation = torch.ones_like(is_best_allocation)
+            has_new_allocation = torch.ones_like(has_new_allocation)
         self._has_incumbent = True
-        masks = is_best_allocation, is_best_prices
+        masks = has_new_allocation, has_new_prices
         extents = [
             "all" if bool(mask.all()) else "some" if bool(mask.any()) else "none" for mask in masks
         ]

@@ -8,7 +8,7 @@ bound and the validator depend on the results.  Symbols: table in :mod:`teal.sol
   counts;
 - P: the candidate paths of all demands, one after the other;
 - a block: the sources ``block_ptr[b]`` to ``block_ptr[b + 1]``, which one thread processes;
-- max_slots: the largest number of trie nodes of a source, and one for the source itself;
+- max_trie_nodes: the largest number of trie nodes of a source, and one for the source itself;
 - an array of shape (X, L) is flat, X * L values, with the lanes of one entry side by side.
 """
 
@@ -20,16 +20,16 @@ import numpy as np
 
 from teal.network.packed import MAX_PATHS, PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
+from teal.runtime.lanes import broadcast, load, maximum, narrow, store, where_above, widen
 from teal.runtime.parallel import parallel_kernel
-from teal.solvers.pdhg.fused.curves import CurveRows, curve_value, lane_curve_profit
+from teal.solvers.pdhg.fused.curves import UtilityRows, curve_value, lane_curve_profit
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
     value_lost,
     value_profit,
 )
-from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
+from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, add_link_loads, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
 from teal.solvers.projection import MIN_SPLIT_SUM
 
@@ -70,12 +70,12 @@ def measure(
     block: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     demand: FloatArray,
     inverse_capacity: FloatArray,
     cost: FloatArray,
     demand_value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     is_even: bool,
     out: Measurements,
     lanes: Lanes,
@@ -94,7 +94,7 @@ def measure(
             paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
             ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / capacity, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
@@ -119,15 +119,15 @@ def measure(
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
-    # (max_slots, L) per trie node of a source: sum of 1 / capacity and cost of the path to it, and
-    # flows of the path that ends there.
-    inverse_capacity_sum = np.zeros(max_slots * width)
-    path_cost = np.zeros(max_slots * width)
-    full_flow = np.empty(max_slots * width)
-    trial_flow = np.empty(max_slots * width)
-    ones = fill(1.0, lanes)
+    # (max_trie_nodes, L) per trie node of a source: sum of 1 / capacity and cost of the path to it,
+    # and flows of the path that ends there.
+    inverse_capacity_sum = np.zeros(max_trie_nodes * width)
+    path_cost = np.zeros(max_trie_nodes * width)
+    full_flow = np.empty(max_trie_nodes * width)
+    trial_flow = np.empty(max_trie_nodes * width)
+    ones = broadcast(1.0, lanes)
     zero = ones - ones
-    live_profit = fill(_LIVE_PROFIT, lanes)
+    live_profit = broadcast(_LIVE_PROFIT, lanes)
     value_sum = zero
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
@@ -151,13 +151,13 @@ def measure(
             h = zero
             live_paths = zero
             best_profit = zero
-            value = fill(demand_value.first[d if has_distinct_values else 0], lanes)
+            value = broadcast(demand_value.first[d if has_distinct_values else 0], lanes)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 profit = value - load(path_cost, node, lanes)
-                best_profit = larger(best_profit, profit)
+                best_profit = maximum(best_profit, profit)
                 live_paths = live_paths + where_above(profit, live_profit, ones, zero)
-                h = larger(h, load(inverse_capacity_sum, node, lanes))
+                h = maximum(h, load(inverse_capacity_sum, node, lanes))
             store(out.inverse_capacity_sum, d, where_above(h, zero, h, ones))
             live_rate = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, live_rate)
@@ -178,7 +178,7 @@ def measure(
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             value_sum = value_sum + live_rate * best_profit
             # Flows of the full and of the trial routing.
-            even_flow = live_rate / larger(live_paths, ones)
+            even_flow = live_rate / maximum(live_paths, ones)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 is_live = where_above(value - load(path_cost, node, lanes), live_profit, ones, zero)
@@ -189,10 +189,10 @@ def measure(
                     store(trial_flow, node, is_live * live_rate)
             p += scan.path_count[d]
         # Link loads of both routings.
-        flows_up(
+        add_link_loads(
             first_node, num_nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes
         )
-        flows_up(
+        add_link_loads(
             first_node, num_nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes
         )
     store(out.demand_value_sum[block], 0, value_sum)
@@ -203,10 +203,10 @@ def certify(
     block: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     demand: FloatArray,
     demand_value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     price_plus_cost: FloatArray,
     carries_all: bool,
     is_repairing: bool,
@@ -234,7 +234,7 @@ def certify(
             paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
             ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
             and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
@@ -266,21 +266,21 @@ def certify(
     # (L,) result of one demand, and factors 1 of the values.
     lane_scratch = np.empty(width)
     unit_scales = np.ones(width)
-    # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
-    # there.
-    path_price = np.zeros(max_slots * width)
-    flow = np.empty(max_slots * width)
-    ones = fill(1.0, lanes)
+    # (max_trie_nodes, L) per trie node of a source: price of the path to it, flow of the path that
+    # ends there.
+    path_price = np.zeros(max_trie_nodes * width)
+    flow = np.empty(max_trie_nodes * width)
+    ones = broadcast(1.0, lanes)
     zero = ones - ones
-    live_profit = fill(_LIVE_PROFIT, lanes)
-    tiny = fill(MIN_SPLIT_SUM, lanes)
+    live_profit = broadcast(_LIVE_PROFIT, lanes)
+    tiny = broadcast(MIN_SPLIT_SUM, lanes)
     # In a balanced program the floor is below every live profit, so that a demand without a live
     # path adds nothing; also under a utility, whose marginal value is unbounded at share 0.
-    floor = fill(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
+    floor = broadcast(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
     if curve is not None:
         full_share_value = curve.full_share_value
         alpha = curve.alpha[0]
-        floor = fill(2 * _LIVE_PROFIT, lanes)
+        floor = broadcast(2 * _LIVE_PROFIT, lanes)
     profit_sum = zero
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
@@ -293,7 +293,7 @@ def certify(
         p = scan.path_ptr[source]
         for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
             rate = load(demand, d, lanes)
-            value = fill(demand_value.first[d if has_distinct_values else 0], lanes)
+            value = broadcast(demand_value.first[d if has_distinct_values else 0], lanes)
             # Best profit, and the sum of the splits on live paths, at most their caps.
             best_profit = floor
             split_sum = zero
@@ -301,7 +301,7 @@ def certify(
             for k in range(p, p + scan.path_count[d]):
                 profit = value - load(path_price, scan.end_node[k], lanes)
                 is_live = where_above(profit, live_profit, ones, zero)
-                best_profit = larger(best_profit, profit)
+                best_profit = maximum(best_profit, profit)
                 live_paths = live_paths + is_live
                 share = widen(load(splits, k, lanes))
                 if has_caps:
@@ -331,11 +331,11 @@ def certify(
                 best_profit, live_profit, rate * best_profit, zero
             )
             # Scale splits to a sum of at most 1; in a balanced program to 1, evenly if all are 0.
-            scale = ones / larger(split_sum, ones)
+            scale = ones / maximum(split_sum, ones)
             even_share = zero
             if carries_all:
-                scale = where_above(split_sum, tiny, ones / larger(split_sum, tiny), zero)
-                even_share = where_above(split_sum, tiny, zero, ones / larger(live_paths, ones))
+                scale = where_above(split_sum, tiny, ones / maximum(split_sum, tiny), zero)
+                even_share = where_above(split_sum, tiny, zero, ones / maximum(live_paths, ones))
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 is_live = where_above(
@@ -353,7 +353,7 @@ def certify(
                 store(flow, node, path_flow)
             p += scan.path_count[d]
         # Link loads of the source's flows.
-        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
+        add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
     store(profits[block], 0, profit_sum)
 
 
@@ -362,10 +362,10 @@ def project_round(
     block: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     demand: FloatArray,
     demand_value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     load_ratio: FloatArray,
     residual_capacity: FloatArray,
     is_first: bool,
@@ -396,7 +396,7 @@ def project_round(
             paths from ``path_ptr[s]``, ``path_count[d]`` per demand; path p ends at node
             ``end_node[p]`` (nodes are numbered from 1 within a source, 0 is the source).
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: ``first`` (D,) or (1,) value per Gbit/s, value steps ``drop`` (D, C) or (1, C)
             and ``end`` (D, C, L), path caps ``cap`` (P, L); float64; ``end`` and ``cap`` are (0,)
@@ -426,16 +426,16 @@ def project_round(
     has_caps = len(demand_value.cap) > 0
     # (L,) carried rate of one demand, which curve_value replaces by its value.
     lane_scratch = np.empty(width)
-    # (max_slots, L) per trie node of a source: largest load ratio and smallest residual capacity on
-    # the path to it; flow and request of the path that ends there.
-    path_ratio = np.zeros(max_slots * width)
-    path_residual_capacity = np.empty(max_slots * width)
-    flow = np.empty(max_slots * width)
-    requested_flow = np.empty(max_slots * width)
-    ones = fill(1.0, lanes)
+    # (max_trie_nodes, L) per trie node of a source: largest load ratio and smallest residual
+    # capacity on the path to it; flow and request of the path that ends there.
+    path_ratio = np.zeros(max_trie_nodes * width)
+    path_residual_capacity = np.empty(max_trie_nodes * width)
+    flow = np.empty(max_trie_nodes * width)
+    requested_flow = np.empty(max_trie_nodes * width)
+    ones = broadcast(1.0, lanes)
     zero = ones - ones
-    tiny = fill(_MIN_CAPACITY, lanes)
-    unlimited = fill(_UNLIMITED, lanes)
+    tiny = broadcast(_MIN_CAPACITY, lanes)
+    unlimited = broadcast(_UNLIMITED, lanes)
     value_sum = zero
     store(path_residual_capacity, 0, unlimited)
     for source in range(block_ptr[block], block_ptr[block + 1]):
@@ -448,7 +448,7 @@ def project_round(
             store(
                 path_ratio,
                 i + 1,
-                larger(load(path_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
+                maximum(load(path_ratio, parent_row, lanes), load(load_ratio, e, lanes)),
             )
             # where_above(a, b, b, a) is min(a, b).
             upstream_residual = load(path_residual_capacity, parent_row, lanes)
@@ -467,7 +467,7 @@ def project_round(
             demand_residual = zero
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
-                divisor = larger(load(path_ratio, node, lanes), ones)
+                divisor = maximum(load(path_ratio, node, lanes), ones)
                 path_flow = (
                     load(flows, k, lanes) / divisor
                     if is_first
@@ -478,7 +478,7 @@ def project_round(
                 carried = carried + path_flow
                 available = load(path_residual_capacity, node, lanes)
                 if has_caps:
-                    remaining_cap = larger(
+                    remaining_cap = maximum(
                         load(cap, k, lanes) * load(demand, d, lanes) - path_flow, zero
                     )
                     available = where_above(available, remaining_cap, remaining_cap, available)
@@ -494,18 +494,18 @@ def project_round(
                 curve_value(lane_scratch, demand, curve.full_share_value, curve.alpha[0], d, lanes)
                 value_sum = value_sum + load(lane_scratch, 0, lanes)
             else:
-                value_sum = value_sum + valued_flow * fill(
+                value_sum = value_sum + valued_flow * broadcast(
                     demand_value.first[d if has_distinct_values else 0], lanes
                 )
             # Request unserved demand in proportion to residual capacity.
             if not is_last:
-                unserved = larger(load(demand, d, lanes) - carried, zero)
-                share = unserved / larger(demand_residual, tiny)
+                unserved = maximum(load(demand, d, lanes) - carried, zero)
+                share = unserved / maximum(demand_residual, tiny)
                 for k in range(p, p + scan.path_count[d]):
                     node = scan.end_node[k]
                     available = load(path_residual_capacity, node, lanes)
                     if has_caps:
-                        remaining_cap = larger(
+                        remaining_cap = maximum(
                             load(cap, k, lanes) * load(demand, d, lanes) - load(flows, k, lanes),
                             zero,
                         )
@@ -515,9 +515,9 @@ def project_round(
                     store(requested_flow, node, request)
             p += scan.path_count[d]
         # Link loads of flows and requests.
-        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
+        add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow, loads[block], lanes)
         if not is_last:
-            flows_up(
+            add_link_loads(
                 first_node,
                 num_nodes,
                 scan.parent,

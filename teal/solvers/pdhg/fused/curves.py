@@ -1,7 +1,8 @@
 """Alpha-fair utilities of demands (:mod:`teal.problem.curves`) for the kernels, lane by lane.
 
 :func:`curve_shift` is the primal prox, :func:`curve_profit` the demand's part of the dual bound;
-:func:`teal.problem.curves.project_concave` and ``Concave.of_best`` are their references.  Kernels
+:func:`teal.problem.curves.project_concave` and ``Concave.support_of_best`` are their references.
+Kernels
 take the utility as a separate argument, None for linear values: Numba then skips its code.
 """
 
@@ -30,7 +31,7 @@ _STEP_TOLERANCE = 1e-15
 _MIN_DIVISOR = 1e-300
 
 
-class CurveRows(NamedTuple):
+class UtilityRows(NamedTuple):
     """Alpha-fair utility sum_d W u(share) of D demands of L matrices, with weights W; flat arrays.
 
     Attributes:
@@ -43,7 +44,9 @@ class CurveRows(NamedTuple):
     alpha: FloatArray
 
 
-def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -> CurveRows | None:
+def curve_rows(
+    problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]
+) -> UtilityRows | None:
     """Return the utility of a problem in the layout of the kernels; None for linear values.
 
     Args:
@@ -54,7 +57,7 @@ def curve_rows(problem: Problem, to_lane_rows: Callable[[Tensor], FloatArray]) -
     return (
         None
         if utility is None
-        else CurveRows(to_lane_rows(utility.unit_value), np.array([utility.curve.alpha]))
+        else UtilityRows(to_lane_rows(utility.unit_value), np.array([utility.curve.alpha]))
     )
 
 

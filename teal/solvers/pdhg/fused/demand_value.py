@@ -17,7 +17,7 @@ from torch import Tensor
 
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
-from teal.runtime.lanes import fill, larger, load, where_above
+from teal.runtime.lanes import broadcast, load, maximum, where_above
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST, simplex_shift
 
@@ -97,7 +97,9 @@ def value_profit(drop, end, d, best, value, lanes):
     zero = start
     for c in range(num_steps):
         stop = load(end, d * num_steps + c, lanes)
-        total = total + (stop - start) * larger(best - value * fill(drop[row, c], lanes), zero)
+        total = total + (stop - start) * maximum(
+            best - value * broadcast(drop[row, c], lanes), zero
+        )
         start = stop
     return total
 
@@ -122,8 +124,8 @@ def value_lost(drop, end, d, served_flow, demand, lanes):
     total = zero = demand - demand
     for c in range(1, num_steps):
         # Part of the carried rate in step c and later ones.
-        later_flow = larger(served_flow - load(end, d * num_steps + c - 1, lanes) * demand, zero)
-        total = total + fill(drop[row, c] - drop[row, c - 1], lanes) * later_flow
+        later_flow = maximum(served_flow - load(end, d * num_steps + c - 1, lanes) * demand, zero)
+        total = total + broadcast(drop[row, c] - drop[row, c - 1], lanes) * later_flow
     return total
 
 
@@ -146,10 +148,10 @@ def step_shift(drop, end, d, unprojected, n, value, lanes):
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
-    shift = fill(unprojected.dtype.type(-LOWEST), lanes)
+    shift = broadcast(unprojected.dtype.type(-LOWEST), lanes)
     for c in range(num_steps):
         shift_of_step = simplex_shift(unprojected, n, load(end, d * num_steps + c, lanes), lanes)
-        shift_of_step = larger(shift_of_step, value * fill(drop[row, c], lanes))
+        shift_of_step = maximum(shift_of_step, value * broadcast(drop[row, c], lanes))
         shift = where_above(shift, shift_of_step, shift_of_step, shift)
     return shift
 
@@ -173,14 +175,14 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
     """
     num_steps = drop.shape[1]
     row = d if drop.shape[0] > 1 else 0
-    half = fill(drop.dtype.type(0.5), lanes)
-    largest = larger(x, y)
+    half = broadcast(drop.dtype.type(0.5), lanes)
+    largest = maximum(x, y)
     mean = half * (x + y)
-    shift = fill(drop.dtype.type(-LOWEST), lanes)
+    shift = broadcast(drop.dtype.type(-LOWEST), lanes)
     for c in range(num_steps):
         stop = load(end, d * num_steps + c, lanes)
-        shift_of_step = larger(
-            larger(mean - half * stop, largest - stop), value * fill(drop[row, c], lanes)
+        shift_of_step = maximum(
+            maximum(mean - half * stop, largest - stop), value * broadcast(drop[row, c], lanes)
         )
         shift = where_above(shift, shift_of_step, shift_of_step, shift)
     return shift

@@ -497,21 +497,21 @@ class FusedEngine:
         Args:
             refill: number of rounds that allocate unused capacity to unserved demand.
         """
-        self._load = self._passes.recall()
+        self._load = self._passes.reload_incumbent()
         for _ in self._projected(refill):
             pass
         self._passes.keep(list(range(self._problem.batch)))
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+    def keep(self, has_new_allocation: Tensor, has_new_prices: Tensor) -> None:
         """Replace the incumbent by results of the last check.
 
         Args:
-            is_best_allocation: (B,) bool, matrices with a new incumbent allocation.
-            is_best_prices: (B,) bool, matrices with new incumbent prices.
+            has_new_allocation: (B,) bool, matrices with a new incumbent allocation.
+            has_new_prices: (B,) bool, matrices with new incumbent prices.
         """
-        rows = is_best_prices.nonzero()[:, 0]
+        rows = has_new_prices.nonzero()[:, 0]
         self._incumbent_prices[rows] = self._matrices_from_lanes(self._prices())[rows]
-        self._passes.keep(is_best_allocation.nonzero()[:, 0].tolist())
+        self._passes.keep(has_new_allocation.nonzero()[:, 0].tolist())
 
     def incumbent(self) -> tuple[Tensor, Tensor]:
         """Return the incumbent splits (B, D, K) and prices (B, E), in float64."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
-from teal.runtime.lanes import fill, larger, load, store, where_above
+from teal.runtime.lanes import broadcast, load, maximum, store, where_above
 from teal.runtime.parallel import (
     as_int64,
     inlined_kernel,
@@ -33,7 +33,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused.curves import CurveRows, curve_shift, lane_curve_profit
+from teal.solvers.pdhg.fused.curves import UtilityRows, curve_shift, lane_curve_profit
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
@@ -64,8 +64,8 @@ def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignor
             of the source.
         link: link that leads into each node.
         price: (E, L) price of each link.
-        value: (max_slots, L) prices of the paths; row 0, the root, is read (the callers set it to
-            0), and rows 1 to n are written.
+        value: (max_trie_nodes, L) prices of the paths; row 0, the root, is read (the callers set it
+            to 0), and rows 1 to n are written.
         lanes: tuple of length L.
     """
     for i in range(nodes):
@@ -77,7 +77,7 @@ def prices_down(first, nodes, parent, link, price, value, lanes):  # type: ignor
 
 
 @inlined_kernel
-def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
+def add_link_loads(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no-untyped-def]
     """Add the flows of all paths of one source to the loads of their links, leaves first.
 
     Every node passes its flow, and that of the nodes below it, to its parent.
@@ -88,8 +88,8 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
         parent: parent of each node as a row of ``flow``: 0 for the root, j + 1 for the j-th node
             of the source.
         link: link that leads into each node.
-        flow: (max_slots, L) flow of the path that ends at each node, 0 without one, in rows 1 to
-            n; row 0 is the root (overwritten by the flow through each node).
+        flow: (max_trie_nodes, L) flow of the path that ends at each node, 0 without one, in rows 1
+            to n; row 0 is the root (overwritten by the flow through each node).
         loads: (E, L) load of each link, in the unit of ``flow`` (increased).
         lanes: tuple of length L.
     """
@@ -117,8 +117,8 @@ def begin_iteration(
         program: costs, capacities and failed links, (E, L) each.
         dual: ``current`` (E, L), y, the scaled dual variables of z.
         control: iterations of the cycle, restarts and primal weights, (L,) each.
-        scratch: receives ``price`` (E, L), ``halpern`` (4, L: a, b, c, and 1 at a restart) and
-            ``inverse_weight`` (L,).
+        scratch: receives ``price`` (E, L), ``halpern_weights`` (4, L: a, b, c, and 1 at a restart)
+            and ``inverse_primal_weight`` (L,).
         width: L.
 
     Returns:
@@ -130,11 +130,11 @@ def begin_iteration(
         halpern_weight = (control.cycle_iterations[lane] + 1) / (control.cycle_iterations[lane] + 2)
         is_restart = control.restart_due[lane] > 0
         is_restarting = is_restarting or is_restart
-        scratch.halpern[lane] = 1.0 if is_restart else 2 * halpern_weight
-        scratch.halpern[width + lane] = 0.0 if is_restart else -halpern_weight
-        scratch.halpern[2 * width + lane] = 0.0 if is_restart else 1 - halpern_weight
-        scratch.halpern[3 * width + lane] = 1.0 if is_restart else 0.0
-        scratch.inverse_weight[lane] = 1 / control.primal_weight[lane]
+        scratch.halpern_weights[lane] = 1.0 if is_restart else 2 * halpern_weight
+        scratch.halpern_weights[width + lane] = 0.0 if is_restart else -halpern_weight
+        scratch.halpern_weights[2 * width + lane] = 0.0 if is_restart else 1 - halpern_weight
+        scratch.halpern_weights[3 * width + lane] = 1.0 if is_restart else 0.0
+        scratch.inverse_primal_weight[lane] = 1 / control.primal_weight[lane]
     # Link prices.
     for i in range(len(program.inverse_capacity)):
         live = program.live[i] > 0
@@ -231,7 +231,7 @@ def average_and_restart(
         dual: (E, L) y and loads of z, T(z) and z_0 (z is written, z_0 at a restart).
         control: (L,) state of each matrix (written).
         scratch: ``block_sums`` (blocks, 3, L), sums of demand times best profit, of |w' - w|^2 and
-            of |w' - w_0|^2; ``halpern`` (4, L), the weights a, b, c.
+            of |w' - w_0|^2; ``halpern_weights`` (4, L), the weights a, b, c.
         width: L.
     """
     links = len(program.inverse_capacity) // width
@@ -293,9 +293,9 @@ def average_and_restart(
             control.first_error[lane] = -1.0
         else:
             # Halpern average of y and of the loads, which are linear in the splits.
-            stepped_weight = scratch.halpern[lane]
-            current_weight = scratch.halpern[width + lane]
-            anchor_weight = scratch.halpern[2 * width + lane]
+            stepped_weight = scratch.halpern_weights[lane]
+            current_weight = scratch.halpern_weights[width + lane]
+            anchor_weight = scratch.halpern_weights[2 * width + lane]
             for i in range(lane, links * width, width):
                 average = (
                     stepped_weight * dual.stepped[i]
@@ -329,10 +329,10 @@ def step(
     block: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     demands: DemandRows,
     value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     primal: Primal,
     scratch: Scratch,
     inverse_scale: AnyArray,
@@ -362,7 +362,7 @@ def step(
             ``end_node[p]``.  Nodes are numbered from 1 within a source, 0 is the source;
             ``parent`` and ``link`` hold each node's parent and the link into it.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         demands: ``demand`` (D, L) rates in Gbit/s, and ``inverse_capacity_sum`` (D, L) h.
         value: ``first`` (D,) or (1,) value per Gbit/s; for value steps ``drop`` (D, C) or (1, C)
             and ``end`` (D, C, L); for path caps ``cap`` (P, L); ``end`` and ``cap`` are (0,) if
@@ -371,10 +371,11 @@ def step(
             values.
         primal: splits (P, L): ``current`` w (written), ``anchor`` w_0 (written at a restart) and
             ``stepped`` w' (written if ``is_storing``).
-        scratch: ``price`` (E, L), ``halpern`` (4, L; a, b, c, and 1 for matrices that restart) and
-            ``inverse_weight`` (L,; 1 / omega) are read.  Row ``block`` of ``block_load`` receives
-            the (E, L) loads of w', Gbit/s, and that of ``block_sums`` (3, L) sums over the demands:
-            demand times best profit, and squared distances |w' - w|^2 and |w' - w_0|^2.
+        scratch: ``price`` (E, L), ``halpern_weights`` (4, L; a, b, c, and 1 for matrices that
+            restart) and ``inverse_primal_weight`` (L,; 1 / omega) are read.  Row ``block`` of
+            ``block_load`` receives the (E, L) loads of w', Gbit/s, and that of ``block_sums`` (3,
+            L) sums over the demands: demand times best profit, and squared distances |w' - w|^2 and
+            |w' - w_0|^2.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
             have no value.
         carries_all: whether all demand must be carried.
@@ -417,10 +418,10 @@ def step(
     end_node = scan.end_node
     path_count = scan.path_count
     price = scratch.price
-    # (max_slots, L) per trie node of a source: price of the path to it, flow of the path that ends
-    # there.
-    path_price = np.empty(max_slots * width, price.dtype)
-    flow = np.empty(max_slots * width, price.dtype)
+    # (max_trie_nodes, L) per trie node of a source: price of the path to it, flow of the path that
+    # ends there.
+    path_price = np.empty(max_trie_nodes * width, price.dtype)
+    flow = np.empty(max_trie_nodes * width, price.dtype)
     # (K, L) per path of a demand: splits after the gradient step; with caps also profits.
     unprojected = np.empty(_MAX_PATHS_PER_DEMAND * width, price.dtype)
     profits = np.empty(_MAX_PATHS_PER_DEMAND * width if has_caps else 0, price.dtype)
@@ -429,16 +430,16 @@ def step(
     lane_scratch = np.empty(width, price.dtype)
     # Constants and per-matrix scalars in all lanes; from here on ``floor`` and ``inverse_scale``
     # have one value per lane.
-    ones = fill(real(1), lanes)
-    half = fill(real(0.5), lanes)
-    floor = fill(floor, lanes)
+    ones = broadcast(real(1), lanes)
+    half = broadcast(real(0.5), lanes)
+    floor = broadcast(floor, lanes)
     zero = ones - ones
     inverse_scale = load(inverse_scale, 0, lanes)
-    inverse_weight = load(scratch.inverse_weight, 0, lanes)
-    stepped_weight = load(scratch.halpern, 0, lanes)
-    current_weight = load(scratch.halpern, 1, lanes)
-    anchor_weight = load(scratch.halpern, 2, lanes)
-    restarts = load(scratch.halpern, 3, lanes)
+    inverse_primal_weight = load(scratch.inverse_primal_weight, 0, lanes)
+    stepped_weight = load(scratch.halpern_weights, 0, lanes)
+    current_weight = load(scratch.halpern_weights, 1, lanes)
+    anchor_weight = load(scratch.halpern_weights, 2, lanes)
+    restarts = load(scratch.halpern_weights, 3, lanes)
     writes_more_splits = is_restarting or is_storing
     path_price[:width] = 0
     profit_sum = zero
@@ -456,10 +457,12 @@ def step(
             if num_paths == 0:
                 continue
             demand = load(rates, d, lanes)
-            scaled_value = fill(first_value[d if has_distinct_values else 0], lanes) * inverse_scale
+            scaled_value = (
+                broadcast(first_value[d if has_distinct_values else 0], lanes) * inverse_scale
+            )
             h = load(inverse_sums, d, lanes)
             # Step size tau, and the weight of the squared distances.
-            primal_step = inverse_weight / h
+            primal_step = inverse_primal_weight / h
             metric = demand * h
             scaled_step = scaled_value * primal_step
             # Gradient step w + tau * profit, best profit (for the dual bound) and shift of the
@@ -475,10 +478,10 @@ def step(
                 shift = load(lane_scratch, 0, lanes)
             elif curve is not None:
                 # Utility: its term in the dual bound, and the shift of its primal prox.
-                best_profit = fill(real(LOWEST), lanes)
+                best_profit = broadcast(real(LOWEST), lanes)
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
-                    best_profit = larger(profit, best_profit)
+                    best_profit = maximum(profit, best_profit)
                     store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
                 unit_value = first_value[d if has_distinct_values else 0]
                 best_profit = lane_curve_profit(
@@ -509,13 +512,13 @@ def step(
                 profit = scaled_value - load(path_price, end_node[p], lanes)
                 first_split = load(current, p, lanes) + primal_step * profit
                 store(unprojected, 0, first_split)
-                best_profit = larger(profit, floor)
+                best_profit = maximum(profit, floor)
                 if has_steps:
                     shift = step_shift_of_two(
                         drop, end, d, first_split, first_split - ones, scaled_step, lanes
                     )
                 else:
-                    shift = larger(first_split - ones, floor)
+                    shift = maximum(first_split - ones, floor)
             elif num_paths == 2:
                 # Two paths: closed form of the shift.
                 profit = scaled_value - load(path_price, end_node[p], lanes)
@@ -524,17 +527,17 @@ def step(
                 second_split = load(current, p + 1, lanes) + primal_step * second_profit
                 store(unprojected, 0, first_split)
                 store(unprojected, 1, second_split)
-                best_profit = larger(larger(profit, second_profit), floor)
+                best_profit = maximum(maximum(profit, second_profit), floor)
                 if has_steps:
                     shift = step_shift_of_two(
                         drop, end, d, first_split, second_split, scaled_step, lanes
                     )
                 else:
                     # Larger of the shifts with both paths active and with one.
-                    shift = larger(
-                        larger(
+                    shift = maximum(
+                        maximum(
                             half * (first_split + second_split - ones),
-                            larger(first_split, second_split) - ones,
+                            maximum(first_split, second_split) - ones,
                         ),
                         floor,
                     )
@@ -543,12 +546,12 @@ def step(
                 best_profit = floor
                 for k in range(num_paths):
                     profit = scaled_value - load(path_price, end_node[p + k], lanes)
-                    best_profit = larger(profit, best_profit)
+                    best_profit = maximum(profit, best_profit)
                     store(unprojected, k, load(current, p + k, lanes) + primal_step * profit)
                 if has_steps:
                     shift = step_shift(drop, end, d, unprojected, num_paths, scaled_step, lanes)
                 else:
-                    shift = larger(simplex_shift(unprojected, num_paths, ones, lanes), floor)
+                    shift = maximum(simplex_shift(unprojected, num_paths, ones, lanes), floor)
             # Demand's term in the dual bound.
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
@@ -556,7 +559,7 @@ def step(
             # Projection, Halpern average, and distances for the restart criteria.
             for k in range(num_paths):
                 old = load(current, p, lanes)
-                new = larger(load(unprojected, k, lanes) - shift, zero)
+                new = maximum(load(unprojected, k, lanes) - shift, zero)
                 if has_caps:
                     max_share = load(cap, p, lanes)
                     new = where_above(new, max_share, max_share, new)
@@ -579,7 +582,7 @@ def step(
                         store(anchor, p, where_above(restarts, half, new, anchor_split))
                 p += 1
         # Link loads of the source's new flows.
-        flows_up(first_node, num_nodes, parent, link, flow, loads, lanes)
+        add_link_loads(first_node, num_nodes, parent, link, flow, loads, lanes)
     store(sums, 0, profit_sum)
     store(sums, 1, step_distance)
     store(sums, 2, anchor_distance)
@@ -604,7 +607,7 @@ def _iterate(  # type: ignore[no-untyped-def]
     num_iterations,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     program,
     demands,
     value,
@@ -623,8 +626,8 @@ def _iterate(  # type: ignore[no-untyped-def]
 
     Args:
         num_iterations: largest number of iterations.
-        scan, block_ptr, max_slots: candidate paths, ranges of sources per block, and the largest
-            number of trie nodes of a source plus one.
+        scan, block_ptr, max_trie_nodes: candidate paths, ranges of sources per block, and the
+            largest number of trie nodes of a source plus one.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
         demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
         value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,).
@@ -642,7 +645,7 @@ def _iterate(  # type: ignore[no-untyped-def]
         arguments = (
             scan,
             block_ptr,
-            max_slots,
+            max_trie_nodes,
             demands,
             value,
             curve,
@@ -665,11 +668,11 @@ def iterate(
     num_iterations: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     program: ScaledProgram,
     demands: DemandRows,
     value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     primal: Primal,
     dual: Dual,
     control: Control,
@@ -687,7 +690,7 @@ def iterate(
         scan: candidate paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) block b, a unit of parallel work, has the sources
             ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         program: scaled program: costs, inverse capacities, live links and step sizes, (E, L) each.
         demands: rates in Gbit/s, and largest sums of 1 / capacity along a path, (D, L) each.
         value: value per Gbit/s (D,) or (1,), value steps (D, C), path caps (P, L) or (0,), in the
@@ -705,7 +708,7 @@ def iterate(
         num_iterations,
         scan,
         block_ptr,
-        max_slots,
+        max_trie_nodes,
         program,
         demands,
         value,

@@ -16,7 +16,7 @@ from teal.network.packed import PackedPaths
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg.fused import certificates, kernels
-from teal.solvers.pdhg.fused.curves import CurveRows
+from teal.solvers.pdhg.fused.curves import UtilityRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, one_step
 from teal.solvers.pdhg.fused.share_metric import update_share_scale
 from teal.solvers.pdhg.fused.simplex import Lanes
@@ -181,7 +181,7 @@ class Passes(Protocol):
             lanes: indices of the matrices; the first call stores all matrices.
         """
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows to project them again; return (E * L,) loads, Gbit/s."""
         ...
 
@@ -247,10 +247,10 @@ class PathPasses:
         dtype: Any,
         arrays: ArrayStorage,
         incumbent_buffer: int = -1,
-        curve: CurveRows | None = None,
+        curve: UtilityRows | None = None,
     ) -> None:
         self._scan = packed.scan
-        self._max_slots = packed.max_slots
+        self._max_slots = packed.max_trie_nodes
         self._num_paths = num_paths
         self._batch = batch
         self._lanes = lanes
@@ -531,8 +531,8 @@ class PathPasses:
     def step(
         self,
         price: AnyArray,
-        halpern: AnyArray,
-        inverse_weight: AnyArray,
+        halpern_weights: AnyArray,
+        inverse_primal_weight: AnyArray,
         inverse_scale: AnyArray,
         *,
         is_restarting: bool,
@@ -542,9 +542,9 @@ class PathPasses:
 
         Args:
             price: (E * L,) link prices of the scaled program, 1/(Gbit/s).
-            halpern: (4 * L,) weights of the step T(z), the iterate z and Halpern's anchor z_0 in
-                the next iterate, and 1 at a restart.
-            inverse_weight: (L,) 1 / primal weight.
+            halpern_weights: (4 * L,) weights of the step T(z), the iterate z and Halpern's anchor
+                z_0 in the next iterate, and 1 at a restart.
+            inverse_primal_weight: (L,) 1 / primal weight.
             inverse_scale: (L,) 1 / scale of the objective; 0 for a balanced program.
             is_restarting: whether any matrix restarts in this iteration.
             is_storing: whether to store the splits of the step.
@@ -554,7 +554,9 @@ class PathPasses:
             times best profit, and the squared distances from the new splits to z and to z_0.
         """
         memory = self.scratch()
-        scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
+        scratch = Scratch(
+            price, halpern_weights, inverse_primal_weight, memory.block_load, memory.block_sums
+        )
         with threads_for(self._operations_per_pass):
             kernels.step(
                 self._scan,
@@ -663,7 +665,7 @@ class PathPasses:
         for lane in lanes:
             best[lane::num_lanes] = self._flows[lane::num_lanes]
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows; return their (E * L,) loads, Gbit/s."""
         self._flows[:] = self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64)
         # A round of the projection at load ratios of 0 changes no flow and sums the loads.
@@ -717,8 +719,8 @@ def make_scratch(num_links: int, num_blocks: int, num_lanes: int, dtype: Any) ->
     """
     return Scratch(
         price=np.zeros(num_links * num_lanes, dtype),
-        halpern=np.zeros(4 * num_lanes, dtype),
-        inverse_weight=np.zeros(num_lanes, dtype),
+        halpern_weights=np.zeros(4 * num_lanes, dtype),
+        inverse_primal_weight=np.zeros(num_lanes, dtype),
         block_load=np.zeros((num_blocks, num_links * num_lanes), dtype),
         block_sums=np.zeros((num_blocks, 3 * num_lanes), dtype),
     )

@@ -23,7 +23,7 @@ import numpy as np
 from teal.network.packed import num_ranges
 from teal.runtime.parallel import inner_kernel, partitioned_kernel
 from teal.solvers.pdhg.engine import MAX_SHARE_CHANGE, MIN_SHARE
-from teal.solvers.pdhg.fused.kernels import flows_up
+from teal.solvers.pdhg.fused.kernels import add_link_loads
 
 
 @inner_kernel
@@ -31,7 +31,7 @@ def _update_block(
     block,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     splits,
     demand,
     initial_inverse_capacity_sum,
@@ -51,7 +51,7 @@ def _update_block(
         block: index of the block; its sources are ``block_ptr[block]:block_ptr[block + 1]``.
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) first source of each block.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
         initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
@@ -63,8 +63,8 @@ def _update_block(
         lanes: tuple of length L.
     """
     width = len(lanes)
-    # (max_slots, L) demand * r of the path that ends at each trie node of a source.
-    flow = np.empty(max_slots * width)
+    # (max_trie_nodes, L) demand * r of the path that ends at each trie node of a source.
+    flow = np.empty(max_trie_nodes * width)
     for source in range(block_ptr[block], block_ptr[block + 1]):
         first_node = scan.node_ptr[source]
         num_nodes = scan.node_ptr[source + 1] - scan.node_ptr[source]
@@ -88,7 +88,7 @@ def _update_block(
                 for k in range(num_paths):
                     flow[scan.end_node[p + k] * width + lane] = demand[i] * scale[i]
             p += num_paths
-        flows_up(first_node, num_nodes, scan.parent, scan.link, flow, loads, lanes)
+        add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow, loads, lanes)
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -97,7 +97,7 @@ def update_share_scale(
     end,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     splits,
     demand,
     initial_inverse_capacity_sum,
@@ -116,7 +116,7 @@ def update_share_scale(
         begin, end: range of blocks that this call processes.
         scan: P paths of D demands, as one trie per source.
         block_ptr: (blocks + 1,) block b has the sources ``block_ptr[b]:block_ptr[b + 1]``.
-        max_slots: largest number of trie nodes of a source, plus one for the source.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source.
         splits: (P, L) splits of the iterate.
         demand: (D, L) Gbit/s, 0 where no path is live.
         initial_inverse_capacity_sum: (D, L) h_1, largest sum of 1 / capacity along a path,
@@ -134,7 +134,7 @@ def update_share_scale(
             b,
             scan,
             block_ptr,
-            max_slots,
+            max_trie_nodes,
             splits,
             demand,
             initial_inverse_capacity_sum,

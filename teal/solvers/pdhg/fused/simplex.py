@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.runtime.arrays import FloatArray
-from teal.runtime.lanes import fill, larger, load, where_above
+from teal.runtime.lanes import broadcast, load, maximum, where_above
 from teal.runtime.parallel import inner_kernel, kernel
 
 # Below every profit and split, within the range of float32.
@@ -33,9 +33,9 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
         total: sum of the projection, one value per lane.
         lanes: tuple of length L.
     """
-    ones = fill(unprojected.dtype.type(1), lanes)
+    ones = broadcast(unprojected.dtype.type(1), lanes)
     zero = ones - ones
-    shift = fill(unprojected.dtype.type(LOWEST), lanes)
+    shift = broadcast(unprojected.dtype.type(LOWEST), lanes)
     for _ in range(n):
         # Sum of the rows above the shift minus the total, and number of these rows.
         excess = zero - total
@@ -45,7 +45,7 @@ def simplex_shift(unprojected, n, total, lanes):  # type: ignore[no-untyped-def]
             excess = excess + where_above(row, shift, row, zero)
             active = active + where_above(row, shift, ones, zero)
         # For a total of 0 the last step drops the largest row too; the shift then stays.
-        shift = where_above(active, zero, excess / larger(active, ones), shift)
+        shift = where_above(active, zero, excess / maximum(active, ones), shift)
     return shift
 
 

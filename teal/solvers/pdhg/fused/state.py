@@ -132,16 +132,16 @@ class Scratch(NamedTuple):
 
     Attributes:
         price: (E, L) link prices of the scaled program, y / capacity + cost / S, 1/(Gbit/s).
-        halpern: (4, L) weights of T(z), z and z_0 in the next iterate; the last row is 1 for
-            matrices that restart, else 0.
-        inverse_weight: (L,) 1 / omega.
+        halpern_weights: (4, L) weights of T(z), z and z_0 in the next iterate; the last row is 1
+            for matrices that restart, else 0.
+        inverse_primal_weight: (L,) 1 / omega.
         block_load: (blocks, E, L) load of the new splits of each block of sources, Gbit/s.
         block_sums: (blocks, 3, L) sums over the demands of each block: demand times best profit,
             and the weighted squared distances from the new splits to those of z and of z_0.
     """
 
     price: AnyArray
-    halpern: AnyArray
-    inverse_weight: AnyArray
+    halpern_weights: AnyArray
+    inverse_primal_weight: AnyArray
     block_load: AnyArray
     block_sums: AnyArray

@@ -48,7 +48,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
 from teal.runtime.parallel import inner_kernel, kernel, partitioned_kernel
-from teal.solvers.pdhg.fused.curves import CurveRows
+from teal.solvers.pdhg.fused.curves import UtilityRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 
 _SEED = 20_250_101  # seed of all draws
@@ -149,7 +149,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
         optimum_scale = float(
             (
                 problem.demand
-                * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))
+                * problem.demand_set.support_of_best(problem.demand_value.expand_as(problem.demand))
             ).sum()
         )
     temperature = TEMPERATURE * optimum_scale / total_demand if total_demand > 0 else 0.0
@@ -308,7 +308,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     block,
     scan,
     block_ptr,
-    max_slots,
+    max_trie_nodes,
     max_shares,
     price_plus_cost,
     demand_value,
@@ -339,7 +339,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         block: index of the block; its sources are block_ptr[block]:block_ptr[block + 1].
         scan: tries and paths of all sources, source by source; T trie nodes, P paths, D demands.
         block_ptr: (blocks + 1,) first source of each block.
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         max_shares: largest number of ``weight`` entries of a source.
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s.
         demand_value: values of the demands, value per Gbit/s, in C steps.
@@ -363,14 +363,14 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     has_rejection = may_reject and curve is None
     # Scratch buffers of one source.
     # (nodes + 1,) price plus cost from the source to each trie node; entry 0 is the source.
-    node_cost = np.zeros(max_slots, dtype=np.float32)
+    node_cost = np.zeros(max_trie_nodes, dtype=np.float32)
     # Exponents, then exponentials: for each demand one entry per value step (its unserved demand),
     # followed by one entry per path.
     weight = np.empty(max_shares, dtype=np.float32)
     # Work memory of exponentials().
     exponent_bits = np.empty(max_shares, dtype=np.int32)
     # (nodes + 1, 2) load (Gbit/s) and elasticity through each trie node, flat.
-    node_flow = np.empty(2 * max_slots, dtype=np.float32)
+    node_flow = np.empty(2 * max_trie_nodes, dtype=np.float32)
     block_sums = sums[block]
     # Exponent of the cheapest path of each demand; only under a utility.
     max_exponents = np.empty(max_shares if curve is not None else 0, dtype=np.float32)
@@ -518,11 +518,11 @@ def respond(
     end: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     max_shares: int,
     price_plus_cost: Float32Array,
     demand_value: DemandValue,
-    curve: CurveRows | None,
+    curve: UtilityRows | None,
     sharpness: np.float32,
     may_reject: bool,
     fixed_demands: Int64Array,
@@ -549,7 +549,7 @@ def respond(
         begin, end: range of blocks of this call.
         scan: P paths of all D demands, in their tries.
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         max_shares: largest number of paths and value steps of the demands of a source.
         price_plus_cost: (E,) link price plus link cost, value per Gbit/s; ``FAILED_PRICE`` on a
             failed link.
@@ -575,7 +575,7 @@ def respond(
             block,
             scan,
             block_ptr,
-            max_slots,
+            max_trie_nodes,
             max_shares,
             price_plus_cost,
             demand_value,

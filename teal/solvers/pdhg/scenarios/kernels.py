@@ -13,12 +13,12 @@ import numpy as np
 
 from teal.network.packed import PathScan, num_ranges
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.lanes import fill, load, store, total
+from teal.runtime.lanes import broadcast, lane_sum, load, store
 from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, partitioned_kernel
 from teal.solvers.pdhg.fused.kernels import (
+    add_link_loads,
     average_and_restart,
     dual_gradient_step,
-    flows_up,
     prices_down,
 )
 from teal.solvers.pdhg.fused.simplex import Lanes, limited_simplex, simplex_shift
@@ -77,7 +77,7 @@ def _add_loads(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-
     first_node = scan.node_ptr[s]
     num_nodes = scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
-        flows_up(first_node, num_nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
+        add_link_loads(first_node, num_nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
 
 
 @inlined_kernel
@@ -92,12 +92,12 @@ def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[n
         groups: G.
         lanes: tuple of length L.
     """
-    weighted = fill(0.0, lanes)
+    weighted = broadcast(0.0, lanes)
     for g in range(groups):
         weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(
             path_price[g], node, lanes
         )
-    return total(weighted)
+    return lane_sum(weighted)
 
 
 @partitioned_kernel("block_ptr", num_ranges)
@@ -106,14 +106,14 @@ def step(
     end: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     rows: ScenarioDemands,
     current: FloatArray,
     anchor: FloatArray,
     stepped: FloatArray,
     price: FloatArray,
-    halpern: FloatArray,
-    inverse_weight: float,
+    halpern_weights: FloatArray,
+    inverse_primal_weight: float,
     is_restarting: bool,
     loads: FloatArray,
     sums: FloatArray,
@@ -132,13 +132,13 @@ def step(
         begin, end: range of blocks of this call.
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         rows: demands of all scenarios.
         current, anchor, stepped: (P,) splits of the iterate z, the Halpern anchor z_0 and the step
             T(z); all written.
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
-        halpern: (4,) weights of T(z), z and z_0 in the next iterate.
-        inverse_weight: 1 / omega, the inverse primal weight.
+        halpern_weights: (4,) weights of T(z), z and z_0 in the next iterate.
+        inverse_primal_weight: 1 / omega, the inverse primal weight.
         is_restarting: whether this iteration restarts, which moves the anchor to T(z).
         loads: (blocks, G, E * L) link loads of T(z) by the block's demands, Gbit/s (written).
         sums: (blocks, 3) sums over demands: minus demand times lowest mean price, and the squared
@@ -150,8 +150,8 @@ def step(
     for block in range(begin, end):
         # Scratch of one source: price from the source to each trie node, and flow of the path that
         # ends there, per scenario; splits of one demand before the projection.
-        path_price = np.zeros((groups, max_slots * width))
-        flow = np.zeros((groups, max_slots * width))
+        path_price = np.zeros((groups, max_trie_nodes * width))
+        flow = np.zeros((groups, max_trie_nodes * width))
         unprojected = np.empty(256)  # at least the number of paths, which is one byte
         block_loads = loads[block]
         block_sums = sums[block]
@@ -167,7 +167,7 @@ def step(
                 num_paths = scan.path_count[d]
                 if rows.total[d] > 0:
                     # Gradient step and projection onto the simplex.
-                    primal_step = inverse_weight / rows.inverse_capacity_sum[d]
+                    primal_step = inverse_primal_weight / rows.inverse_capacity_sum[d]
                     # Weight of the demand in the norm of the splits: demand times h.
                     metric_weight = rows.total[d] * rows.inverse_capacity_sum[d]
                     lowest_price = np.inf
@@ -192,12 +192,16 @@ def step(
                             store(
                                 flow[g],
                                 node,
-                                load(rows.rate, d * groups + g, lanes) * fill(new, lanes),
+                                load(rows.rate, d * groups + g, lanes) * broadcast(new, lanes),
                             )
                         step_distance += metric_weight * (new - old) ** 2
                         anchor_distance += metric_weight * (new - anchor_split) ** 2
                         stepped[k] = new
-                        current[k] = halpern[0] * new + halpern[1] * old + halpern[2] * anchor_split
+                        current[k] = (
+                            halpern_weights[0] * new
+                            + halpern_weights[1] * old
+                            + halpern_weights[2] * anchor_split
+                        )
                         if is_restarting:
                             anchor[k] = new
                 path += num_paths
@@ -233,7 +237,7 @@ def certify(
     end: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     rows: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
@@ -251,7 +255,7 @@ def certify(
         begin, end: range of blocks of this call.
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         rows: demands of all scenarios.
         stepped: (P,) splits of the last step, T(z) (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
@@ -264,8 +268,8 @@ def certify(
     for block in range(begin, end):
         # Price from the source to each trie node of one source, and flow of the path that ends
         # there, per scenario.
-        path_price = np.zeros((groups, max_slots * width))
-        flow = np.zeros((groups, max_slots * width))
+        path_price = np.zeros((groups, max_trie_nodes * width))
+        flow = np.zeros((groups, max_trie_nodes * width))
         block_loads = loads[block]
         block_loads[:] = 0
         profit = 0.0
@@ -294,7 +298,7 @@ def certify(
                         store(
                             flow[g],
                             node,
-                            load(rows.rate, d * groups + g, lanes) * fill(stepped[k], lanes),
+                            load(rows.rate, d * groups + g, lanes) * broadcast(stepped[k], lanes),
                         )
                     lowest_price = min(
                         lowest_price, _weighted_price(d, node, rows, path_price, groups, lanes)
@@ -312,7 +316,7 @@ def respond(
     end: int,
     scan: PathScan,
     block_ptr: Int64Array,
-    max_slots: int,
+    max_trie_nodes: int,
     rows: ScenarioDemands,
     stepped: FloatArray,
     price: FloatArray,
@@ -331,7 +335,7 @@ def respond(
         begin, end: range of blocks of this call.
         scan: tries and paths; the demands of source s are demand_ptr[s]:demand_ptr[s + 1].
         block_ptr: (blocks + 1,) the sources of block i are block_ptr[i]:block_ptr[i + 1].
-        max_slots: largest number of trie nodes of a source, plus one for the source itself.
+        max_trie_nodes: largest number of trie nodes of a source, plus one for the source itself.
         rows: demands of all scenarios.
         stepped: (P,) splits (written).
         price: (G, E * L) y / c, 1/(Gbit/s); ``FAILED_PRICE`` on a failed link.
@@ -347,7 +351,7 @@ def respond(
     for block in range(begin, end):
         # Price from the source to each trie node of one source, per scenario; mean prices of the
         # paths of one demand.
-        path_price = np.zeros((groups, max_slots * width))
+        path_price = np.zeros((groups, max_trie_nodes * width))
         mean_price = np.empty(256)  # at least the number of paths, which is one byte
         for s in range(block_ptr[block], block_ptr[block + 1]):
             _path_prices(s, scan, price, path_price, groups, lanes)

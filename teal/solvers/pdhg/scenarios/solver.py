@@ -79,7 +79,7 @@ class ScenarioPasses:
         packed = problem.paths.packed
         self._problem = problem
         self._scan = packed.scan
-        self._max_slots = packed.max_slots
+        self._max_slots = packed.max_trie_nodes
         self._groups = groups
         self._lanes = (0,) * width
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
@@ -281,8 +281,8 @@ class ScenarioPasses:
                 self._anchor,
                 self._stepped,
                 scratch.price.reshape(self._groups, -1),
-                scratch.halpern,
-                scratch.inverse_weight[0],
+                scratch.halpern_weights,
+                scratch.inverse_primal_weight[0],
                 is_restarting,
                 self._block_loads,
                 self._block_sums,
@@ -337,7 +337,7 @@ class ScenarioPasses:
             self._best[:] = self._stepped
             self._has_incumbent = True
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Raise an error: flows are not projected onto the capacities, so none are reloaded.
 
         Raises:
