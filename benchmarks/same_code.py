@@ -2,8 +2,8 @@
 
     python benchmarks/same_code.py COMMIT [PATH ...]   # files whose code changed, and renamed names
 
-Two files have the same code if their syntax trees are equal after three steps: docstrings are
-dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
+Two files have the same code if their syntax trees are equal after three steps: docstrings and
+``__all__`` are dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
 of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of
 variables in their function or class, of the attributes of one expression and of keywords in a
 top-level definition, of other names in the file.  The project must define every new name, so that
@@ -196,14 +196,19 @@ def _canonical(tree: ast.Module) -> ast.Module:
 
 
 def _plain_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements without docstrings, each parallel assignment split into several."""
+    """Yield the statements without docstrings and ``__all__``, which repeats names, each parallel
+    assignment split into several.
+    """
     for statement in statements:
         is_text = (
             isinstance(statement, ast.Expr)
             and isinstance(statement.value, ast.Constant)
             and isinstance(statement.value.value, str)
         )
-        if is_text:
+        is_export_list = (
+            isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__"
+        )
+        if is_text or is_export_list:
             continue
         yield from _assignments(statement)
 

@@ -194,7 +194,7 @@ EXTENSION_API: dict[str, tuple[str, ...]] = {
         "on_interrupt",
     ),
     "teal.runtime.lp": (
-        "LinearConstraint",
+        "RangeConstraint",
         "LpResult",
         "solve_lp",
         "solve_milp",

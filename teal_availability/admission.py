@@ -25,7 +25,7 @@ import scipy.sparse as sp
 
 from teal import InputError, Problem, SolverError
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.lp import LinearConstraint, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.protection_options import (
     MAX_INTEGER_OPTIONS,
@@ -239,8 +239,8 @@ class _PackingProgram:
         result = solve_milp(
             -values[option_request] / self._value_unit,
             [
-                LinearConstraint(self._scaled_loads, high=1.0),
-                LinearConstraint(self._request_options, low=self._sold.astype(float), high=1.0),
+                RangeConstraint(self._scaled_loads, high=1.0),
+                RangeConstraint(self._request_options, low=self._sold.astype(float), high=1.0),
             ],
             np.ones(num_options),
             high=1.0,

@@ -28,7 +28,7 @@ import scipy.sparse as sp
 
 from teal import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
-from teal.runtime.lp import LinearConstraint, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_lp, solve_milp
 from teal_availability.matrix import capacity_of
 from teal_availability.protection_options import (
     MAX_INTEGER_OPTIONS,
@@ -330,8 +330,8 @@ def _solve_integer(
     result = solve_milp(
         cost,
         [
-            LinearConstraint(capacity_rows, high=capacity / rate_unit),
-            LinearConstraint(request_rows, low=1.0, high=1.0),
+            RangeConstraint(capacity_rows, high=capacity / rate_unit),
+            RangeConstraint(request_rows, low=1.0, high=1.0),
         ],
         is_integer.astype(float),
         high=np.where(is_integer, 1.0, np.inf),

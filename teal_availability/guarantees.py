@@ -35,7 +35,7 @@ from teal.deprecated import with_old_keywords
 from teal.network.path_links import path_links_of
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.lp import LinearConstraint, LpResult, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, LpResult, solve_lp, solve_milp
 from teal_availability.certificates import (
     common_share_bound,
     expected_share,
@@ -797,9 +797,9 @@ def _solve_quantile_program(
     return solve_milp(
         np.concatenate([np.zeros(num_paths + num_rows), [-1.0]]),
         [
-            LinearConstraint(load_rows, high=rows.capacity),
-            LinearConstraint(share_rows, low=np.where(can_miss, -1.0, 0.0)),
-            LinearConstraint(time_rows, low=min_kept),
+            RangeConstraint(load_rows, high=rows.capacity),
+            RangeConstraint(share_rows, low=np.where(can_miss, -1.0, 0.0)),
+            RangeConstraint(time_rows, low=min_kept),
         ],
         np.concatenate([np.zeros(num_paths), np.ones(num_rows), [0]]),
         high=np.concatenate([np.full(num_paths, np.inf), np.ones(num_rows + 1)]),

@@ -17,6 +17,8 @@ OLD = '''
 import numpy as np
 from teal.old import helper
 
+__all__ = ["longest"]
+
 def longest(wanted, room):
     """The longest."""
     lower, upper = np.min(wanted), np.max(wanted)  # both ends
@@ -39,6 +41,7 @@ def _renamed(new: str) -> frozenset[tuple[str, str]] | None:
         [('"""What it does."""', '"""Return it."""\n# Comment')],
         [("from teal.old import helper", "from teal.new.place import helper")],
         [("longest", "max_step"), ("wanted", "target"), ("room", "slack")],
+        [('__all__ = ["longest"]', '__all__ = ["helper", "longest"]')],
         [("it is below", "expected at least 0, read")],
         [
             (

@@ -34,7 +34,7 @@ Rows = Any
 Constraints = tuple[Rows, FloatArray]
 
 
-class LinearConstraint(NamedTuple):
+class RangeConstraint(NamedTuple):
     """Constraint rows of a mixed-integer program: low <= rows x <= high.
 
     Attributes:
@@ -142,7 +142,7 @@ def solve_lp(
 
 def solve_milp(
     cost: FloatArray,
-    rows: Sequence[LinearConstraint],
+    rows: Sequence[RangeConstraint],
     is_integer: AnyArray,
     *,
     high: AnyArray | float = math.inf,

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.lp import LinearConstraint, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_lp, solve_milp
 from teal_ip.purchases.scenarios import Scenarios
 
 # Number of cuts whose prices are summed along all paths in one array.
@@ -252,12 +252,12 @@ def cheapest_modules(
     # Variables: number of modules, cable by cable; a module adds its size to the cable.
     cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     rows = np.repeat(cuts.coefficient, num_sizes, axis=1) * np.tile(size, num_cables)[None]
-    constraints = [LinearConstraint(rows, low=cuts.rhs())]
+    constraints = [RangeConstraint(rows, low=cuts.rhs())]
     # Rows of the limits: the sizes of a cable's modules sum to at most its limit.
     limited = np.flatnonzero(np.isfinite(scenarios.max_added))
     if len(limited):
         per_cable = sp.kron(sp.eye_array(num_cables), size[None]).tocsr()[limited]
-        constraints.append(LinearConstraint(per_cable, high=scenarios.max_added[limited]))
+        constraints.append(RangeConstraint(per_cable, high=scenarios.max_added[limited]))
     result = solve_milp(cost, constraints, np.ones(len(cost)), seconds=seconds, relative_gap=1e-6)
     if result.is_infeasible:
         raise InputError.invalid(

@@ -50,7 +50,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import LinearConstraint, LpResult, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, LpResult, solve_lp, solve_milp
 from teal.solvers.pipeline import solve
 from teal_ip.purchases.benders import ReportRound, Upgrade, expand_capacity, expand_in_modules
 from teal_ip.purchases.cuts import Cuts
@@ -206,7 +206,7 @@ class _VertexProgram:
             )
         )
 
-    def _constraints(self, min_utilisation: float) -> list[LinearConstraint]:
+    def _constraints(self, min_utilisation: float) -> list[RangeConstraint]:
         """Return the constraints of the integer program.
 
         With U_{d,e} = x_d q_e (Gbit/s of demand d times capacity times price of link e), w_d the
@@ -236,29 +236,29 @@ class _VertexProgram:
             # Contribution of each demand: at most that of each of its live paths.
             self._path_constraint(),
             # Sums of demands: at most the limits, and equal to them if v = 1.
-            LinearConstraint(self._rows(U=limit_sums, q=q_times_limits), high=0),
-            LinearConstraint(
+            RangeConstraint(self._rows(U=limit_sums, q=q_times_limits), high=0),
+            RangeConstraint(
                 self._rows(
                     U=limit_sums, q=q_times_limits, v=sp.kron(sp.diags_array(-limits), link_ones)
                 ),
                 low=-np.repeat(limits, num_links),
             ),
             # Each demand is at most its largest value, and 0 if z = 0.
-            LinearConstraint(self._rows(U=product_identity, q=q_times_max_demand), high=0),
-            LinearConstraint(
+            RangeConstraint(self._rows(U=product_identity, q=q_times_max_demand), high=0),
+            RangeConstraint(
                 self._rows(U=product_identity, z=sp.kron(sp.diags_array(-max_demand), link_ones)),
                 high=0,
             ),
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(
                     U=sp.kron(sp.eye_array(num_demands), link_ones.T), z=sp.diags_array(-max_demand)
                 ),
                 high=0,
             ),
             # sum of q = 1.
-            LinearConstraint(self._rows(q=sp.csr_array(link_ones.T)), low=1, high=1),
+            RangeConstraint(self._rows(q=sp.csr_array(link_ones.T)), low=1, high=1),
             # At a vertex there are at most as many positive demands as tight limits.
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(
                     z=sp.csr_array(np.ones((1, num_demands))),
                     v=sp.csr_array(-np.ones((1, len(limits)))),
@@ -266,12 +266,12 @@ class _VertexProgram:
                 high=0,
             ),
             # The utilisation is at least min_utilisation.
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(w=sp.csr_array(np.ones((1, num_demands)))), low=min_utilisation
             ),
         ]
 
-    def _path_constraint(self) -> LinearConstraint:
+    def _path_constraint(self) -> RangeConstraint:
         """Return the rows w_d - sum over the links e of path p of U_{d,e} / c_e <= 0, one for each
         live path p of demand d.
         """
@@ -288,7 +288,7 @@ class _VertexProgram:
             (np.ones(num_paths), (np.arange(num_paths), self._path_demand)),
             shape=(num_paths, num_demands),
         )
-        return LinearConstraint(self._rows(U=path_products, w=path_demand_rows), high=0)
+        return RangeConstraint(self._rows(U=path_products, w=path_demand_rows), high=0)
 
 
 # Certified gap of the utilisations of candidate matrices.

@@ -27,7 +27,7 @@ from teal.errors import SolverError
 from teal.runtime import rounding
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import LinearConstraint, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_milp
 from teal_ip.purchases.benders import (
     Upgrade,
     expand_capacity,
@@ -358,7 +358,7 @@ def _cheapest_below(
     is_integer = np.full(upper_bounds.size, int(in_modules))
     result = solve_milp(
         unit_cost.reshape(-1),
-        [LinearConstraint(rows, low=rhs)],
+        [RangeConstraint(rows, low=rhs)],
         is_integer,
         high=upper_bounds,
         relative_gap=1e-6,

@@ -34,7 +34,7 @@ from teal.errors import SolverError
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.runtime.lp import LinearConstraint, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_milp
 from teal.solvers.pipeline import solve
 from teal_ip.purchases.hose import Hose, static_limit, worst_matrices
 
@@ -251,7 +251,7 @@ class _KktProgram:
             np.concatenate(integrality),
         )
 
-    def constraints(self) -> list[LinearConstraint]:
+    def constraints(self) -> list[RangeConstraint]:
         """Return the constraints of the integer program.
 
         With x_d Gbit/s and pi_d the path price of demand d, y_e link prices, a_i duals of the
@@ -278,31 +278,31 @@ class _KktProgram:
         max_price_gap = np.full(num_demands, 2 * self._max_dual)
         constraints = [
             # pi is at most the price of each path.
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(pi=path_demand_rows, y=-self._links_of_path), high=np.zeros(num_paths)
             ),
             # x is in the hose, and its dual is feasible.
-            LinearConstraint(self._rows(x=self._hose_rows), high=self._limits),
-            LinearConstraint(
+            RangeConstraint(self._rows(x=self._hose_rows), high=self._limits),
+            RangeConstraint(
                 self._rows(a=dual_sums, pi=-demand_identity), low=np.zeros(num_demands)
             ),
             # x is 0, or its dual constraint is tight.
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(x=demand_identity, z=-sp.diags_array(self._max_flow).tocsr()),
                 high=np.zeros(num_demands),
             ),
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(
                     a=dual_sums, pi=-demand_identity, z=sp.diags_array(max_price_gap).tocsr()
                 ),
                 high=max_price_gap,
             ),
             # a is 0, or its limit is tight.
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(a=limit_identity, v=-self._max_dual * limit_identity),
                 high=np.zeros(num_limits),
             ),
-            LinearConstraint(
+            RangeConstraint(
                 self._rows(x=-self._hose_rows, v=sp.diags_array(self._limits).tocsr()),
                 high=np.zeros(num_limits),
             ),
@@ -310,7 +310,7 @@ class _KktProgram:
         # The prices are scaled: c'y = 1.
         if not self._is_dropped:
             prices = sp.csr_array(self._capacity[None])
-            constraints.append(LinearConstraint(self._rows(y=prices), low=1.0, high=1.0))
+            constraints.append(RangeConstraint(self._rows(y=prices), low=1.0, high=1.0))
         return constraints
 
     def _rows(self, **blocks: sp.sparray) -> sp.csr_array:

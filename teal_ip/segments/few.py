@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from teal.errors import InputError
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import LinearConstraint, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_milp
 from teal_ip.segments.problem import TARGET_ROUNDING, require_target
 from teal_ip.segments.programs import Master, Point, Program, most_utilised, optimum
 
@@ -447,7 +447,7 @@ class _IntegerModel:
         )
         self._upper_bounds = np.append(np.ones(self._num_variables - 1), math.inf)
 
-    def _policy_constraints(self, policy_index: Int64Array) -> list[LinearConstraint]:
+    def _policy_constraints(self, policy_index: Int64Array) -> list[RangeConstraint]:
         """Return the constraints on policies, whose variables exists[p] are 0 or 1:
 
             sum of the shares of policy p - exists[p] <= 0      for each policy p
@@ -476,9 +476,9 @@ class _IntegerModel:
             ]
         )
         return [
-            LinearConstraint(sp.csr_array(policy_rows), high=0.0),
-            LinearConstraint(sp.csr_array(exclusion_rows), high=1.0),
-            LinearConstraint(sp.csr_array(self._is_policy[None]), high=self._program.policy_limit),
+            RangeConstraint(sp.csr_array(policy_rows), high=0.0),
+            RangeConstraint(sp.csr_array(exclusion_rows), high=1.0),
+            RangeConstraint(sp.csr_array(self._is_policy[None]), high=self._program.policy_limit),
         ]
 
     @property
@@ -507,7 +507,7 @@ class _IntegerModel:
         )
         return None if solution.x is None else solution.x[: self._num_columns]
 
-    def _utilisation_constraint(self) -> LinearConstraint:
+    def _utilisation_constraint(self) -> RangeConstraint:
         """Return the constraint of each generated link row, with all utilisations divided by
         ``Master.unit``:
 
@@ -525,16 +525,16 @@ class _IntegerModel:
         rows[:, : self._num_columns] = master.entries / master.unit
         rows[:, -1] = -float(self._minimises_utilisation)
         limit = self._program.utilisation_limit or 0.0
-        return LinearConstraint(
+        return RangeConstraint(
             sp.csr_array(rows), high=limit / master.unit - shortest_path_utilisation
         )
 
-    def _pair_constraint(self) -> LinearConstraint:
+    def _pair_constraint(self) -> RangeConstraint:
         """Return the rows x[i] + x[j] <= 1 of all pairs of variables that exclude each other."""
         pairs = self._excluding_pairs
         variables = np.array(sorted(pairs)).ravel()
         row = np.repeat(np.arange(len(pairs)), 2)
-        return LinearConstraint(
+        return RangeConstraint(
             sp.csr_array(
                 (np.ones(len(variables)), (row, variables)), (len(pairs), self._num_variables)
             ),

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from teal.errors import SolverError
-from teal.runtime.lp import LinearConstraint, solve_lp, solve_milp
+from teal.runtime.lp import RangeConstraint, solve_lp, solve_milp
 
 # maximise 3 a + 2 b  s.t.  a + b <= 4,  a + 3 b <= 9,  0 <= a <= 3:  a = 3, b = 1, worth 11
 COST, ROWS, RIGHT = np.array([-3.0, -2.0]), np.array([[1.0, 1.0], [1.0, 3.0]]), np.array([4.0, 9.0])
@@ -60,15 +60,15 @@ def test_whole_numbers_their_bound_and_rows_with_two_limits() -> None:
     # minimise 5 a + 4 b  s.t.  7 <= 3 a + 2 b,  a <= 2:  a = 1, b = 2 costs 13 (a = 2, b = 1: 14; a
     # = 7/3: 11.67)
     rows = [
-        LinearConstraint(np.array([[3.0, 2.0]]), low=7.0, high=7.5),
-        LinearConstraint(sp.csr_array([[1.0, 0.0]]), high=2.0),
+        RangeConstraint(np.array([[3.0, 2.0]]), low=7.0, high=7.5),
+        RangeConstraint(sp.csr_array([[1.0, 0.0]]), high=2.0),
     ]
     found = solve_milp(np.array([5.0, 4.0]), rows, np.ones(2), relative_gap=1e-9)
     np.testing.assert_allclose(found.solution("test"), [1, 2], atol=1e-9)
     assert found.value == found.bound == pytest.approx(13)
     nothing = solve_milp(
         np.ones(1),
-        [LinearConstraint(np.array([[2.0]]), low=3.0, high=3.5)],
+        [RangeConstraint(np.array([[2.0]]), low=3.0, high=3.5)],
         np.ones(1),
         relative_gap=1e-9,
     )
