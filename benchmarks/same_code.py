@@ -2,12 +2,13 @@
 
     python benchmarks/same_code.py COMMIT [PATH ...]   # files whose code changed, and renamed names
 
-Two files have the same code if their syntax trees are equal after three steps: docstrings and
-``__all__`` are dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
+Two files have the same code if their syntax trees are equal after three steps: docstrings,
+``__all__`` and decorators for deprecated names are dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
 of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of
 variables in their function or class, of the attributes of one expression and of keywords in a
 top-level definition, of other names in the file.  The project must define every new name, so that
-``np.max`` does not become ``np.min``.
+``np.max`` does not become ``np.min``.  A text may differ where it repeats such a name, as in
+``getattr(x, "name")``.
 
 Limits: imports from the project's own modules are not compared, since modules are renamed, too; an
 attribute of another library's object that got a name of the project's is not noticed (mypy and the
@@ -44,6 +45,8 @@ PACKAGES = (
     "baselines",
     "benchmarks",
 )
+# Decorators that add deprecated names.
+_OLD_NAMES = ("with_old_attributes", "with_old_keywords")
 # A text of two words or more is for people: help, a message, a heading.
 _PROSE = re.compile(r"[A-Za-z]{2,},? [A-Za-z]{2,}")
 # Fields of syntax nodes that hold an identifier.
@@ -106,6 +109,8 @@ class _Scopes:
         # Names that are local to each function or class around the present node, and their renaming.
         self._local: list[tuple[set[str], Renaming]] = []
         self.changed: set[tuple[str, str]] = set()
+        # Texts that are identifiers and differ, such as the name in getattr(x, "name").
+        self.changed_texts: set[tuple[str, str]] = set()
 
     def begin_definition(self) -> None:
         """Enter a top-level statement, which gets new renamings of attributes and keywords."""
@@ -178,18 +183,25 @@ def renamed_names(
         scopes.begin_definition()
         if not _is_same(old_statement, new_statement, scopes):
             return None
+    # A text may only repeat the renaming of a name.
+    if not scopes.changed_texts <= scopes.changed:
+        return None
     return frozenset(scopes.changed)
 
 
 def _canonical(tree: ast.Module) -> ast.Module:
-    """Normalise a tree in place, and return it: drop docstrings, split parallel assignments, and
-    replace messages by empty strings.
+    """Normalise a tree in place, and return it: drop docstrings and decorators for deprecated
+    names, split parallel assignments, and replace messages by empty strings.
     """
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
             statements = getattr(node, field, None)
             if isinstance(statements, list):
                 setattr(node, field, list(_plain_statements(statements)))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            node.decorator_list = [
+                part for part in node.decorator_list if ast.unparse(part) not in _OLD_NAMES
+            ]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = "" if _PROSE.search(node.value) else node.value
     return tree
@@ -274,6 +286,9 @@ def _is_same(old: Any, new: Any, scopes: _Scopes) -> bool:
         return len(old_nodes) == len(new_nodes) and all(
             _is_same(*nodes, scopes) for nodes in zip(old_nodes, new_nodes, strict=True)
         )
+    if isinstance(old, str) and old != new and old.isidentifier() and new.isidentifier():
+        scopes.changed_texts.add((old, new))
+        return True
     if not isinstance(old, ast.AST):
         return bool(old == new)
     if not _is_same_name(old, new, scopes):

@@ -36,7 +36,12 @@ PACKAGES: Mapping[str, str] = {
 
 # Package or module: old name -> new name.
 NAMES: Mapping[str, Mapping[str, str]] = {
-    "teal": {"PdhgResult": "SolveResult", "PdhgState": "SolveState"},
+    "teal": {
+        "ClassFigures": "ClassCertificates",
+        "Figures": "Metrics",
+        "PdhgResult": "SolveResult",
+        "PdhgState": "SolveState",
+    },
     "teal.app.command": {"seldom": "throttled"},
     "teal.app.instance": {"given_weights": "demand_weights"},
     "teal.solvers.result": {"PdhgResult": "SolveResult", "PdhgState": "SolveState"},
@@ -79,6 +84,7 @@ MOVED: Mapping[str, Mapping[str, str]] = {
 }
 # Class: old attribute -> new attribute.
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "Assessment": {"figures": "metrics"},
     "Deadline": {"left": "remaining_s"},
     "Hose": {"dearest": "max_weight_matrix"},
     "MeasuredMatrices": {"most": "max_matrices"},
@@ -87,6 +93,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Scenarios": {"most": "max_added"},
     "States": {"rest": "unlisted_probability"},
     "SurveyReport": {"done": "results_by_analysis"},
+    "WithPartCertificates": {"lines": "part_certificates"},
 }
 # Function, or method as Class.method: old keyword -> new keyword.
 KEYWORDS: Mapping[str, Mapping[str, str]] = {

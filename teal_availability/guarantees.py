@@ -35,7 +35,7 @@ from teal.deprecated import with_old_keywords
 from teal.network.path_links import path_links_of
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.lp import RangeConstraint, LpResult, solve_lp, solve_milp
+from teal.runtime.lp import LpResult, RangeConstraint, solve_lp, solve_milp
 from teal_availability.certificates import (
     common_share_bound,
     expected_share,

@@ -25,6 +25,7 @@ from teal.deprecated import ATTRIBUTES, KEYWORDS, MOVED, NAMES, OPTIONS, PACKAGE
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.objectives import Objective
+from teal.problem.assessment import Assessment, WithPartCertificates
 from teal.problem.condition import Condition, together
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
@@ -120,11 +121,13 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
     past = Past.__new__(Past)
     object.__setattr__(past, "traffic", SimpleNamespace(num_matrices=4, num_demands=6))
     cases: dict[str, Any] = {
+        "Assessment": Assessment,
         "Hose": Hose,
         "MergedStates": MergedStates,
         "Scenarios": Scenarios,
         "States": States,
         "SurveyReport": SurveyReport,
+        "WithPartCertificates": WithPartCertificates,
     }
     instances: dict[str, Any] = {
         "Deadline": Deadline(),

@@ -24,7 +24,7 @@ def longest(wanted, room):
     lower, upper = np.min(wanted), np.max(wanted)  # both ends
     if lower < 0:
         raise ValueError(f"it is below {lower} " "and more")
-    return helper(room, wanted=upper)
+    return helper(getattr(room, "wanted"), wanted=upper)
 '''
 
 
@@ -69,8 +69,9 @@ def test_names_docstrings_messages_and_parallel_assignments_are_no_change(
         ("lower < 0", "upper < 0"),
         ("import numpy as np", "import torch as np"),
         ("np.max", "np.median"),  # a library's function, which the project does not define
-        ("helper(room", "helper(wanted"),  # two parameters would become one
+        ('getattr(room, "wanted")', 'getattr(room, "longest")'),  # the name stays ``wanted``
         ("lower, upper = np.min(wanted), np.max(wanted)", "upper, lower = 1, np.max(wanted)"),
+        ("return helper(getattr(room", "return helper(getattr(wanted"),  # two parameters as one
         ("def longest(wanted, room):", "def longest(wanted, room=1):"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from teal.allocation.allocate import AllocatedMatrix
 from teal.formats.rows import column_names
-from teal.problem.assessment import Figures
+from teal.problem.assessment import Metrics
 from teal_ip.counters.estimate import CheckedInterval, EstimatedInterval
 from teal_ip.metrics.changes import MetricChange
 from teal_ip.purchases.result import Purchase, ScenarioFit
@@ -64,13 +64,13 @@ def sentences(kind: type[Any]) -> dict[str, str]:
 
 def reference() -> str:
     """All tables, as Markdown; the columns that all figures share stand once, before them."""
-    common = {field.name for field in dataclasses.fields(Figures)}
-    parts = ["## Figures of an allocation\n", *_lines(Figures, common)]
+    common = {field.name for field in dataclasses.fields(Metrics)}
+    parts = ["## Figures of an allocation\n", *_lines(Metrics, common)]
     for command, file, kind in TABLES:
         own = [
             name
             for name in column_names(kind)
-            if not (issubclass(kind, Figures) and name in common)
+            if not (issubclass(kind, Metrics) and name in common)
         ]
         more = ", and the figures of an allocation" if len(own) < len(column_names(kind)) else ""
         parts += [

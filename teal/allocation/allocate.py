@@ -27,7 +27,7 @@ from teal.app.run_files import write_files
 from teal.formats.allocations import MatrixFile, write_candidates
 from teal.formats.rows import write_csv
 from teal.network import PathSet, Topology, TrafficMatrices
-from teal.problem import Allocation, Figures, Problem, Status, assess
+from teal.problem import Allocation, Metrics, Problem, Status, assess
 from teal.problem.churn import share_moved
 from teal.runtime.arrays import Float32Array
 from teal.runtime.storage import check_out_folder
@@ -50,7 +50,7 @@ def part_file(part: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AllocatedMatrix(Figures):
+class AllocatedMatrix(Metrics):
     """Figures of one allocated matrix.
 
     The base class holds value, satisfied demand, bound, gap, largest link utilisation and largest
@@ -210,7 +210,7 @@ class HistoryAllocator:
                 # Before the splits were rounded.
                 exact_value=float(result.value[index]),
                 moved=float(churn[index]),
-                **vars(assessment.figures(index)),
+                **vars(assessment.metrics(index)),
             )
             for index, row in enumerate(rows)
         ]

@@ -24,7 +24,7 @@ from typing_extensions import override
 from teal.allocation.settings import SolveConfig
 from teal.allocation.solve import (
     STOPPED_BY,
-    SolveFigures,
+    SolveMetrics,
     SolveProgress,
     select_matrix,
     surviving_capacity,
@@ -80,7 +80,7 @@ class PartFigures:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ShardedReport(SolveFigures):
+class ShardedReport(SolveMetrics):
     """Results of the sharded solve of one traffic matrix.
 
     Attributes:

@@ -34,11 +34,11 @@ from teal.formats.allocations import read_allocation, read_splits, with_stored_p
 from teal.network import Topology, TrafficMatrices
 from teal.network.unreachable import WithoutPath
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
-from teal.problem.assessment import FIGURES, Assessment, LatencyFigures, latency_figures
+from teal.problem import Allocation, Metrics, Problem, Status, all_paths_bound, assess
+from teal.problem.assessment import METRICS, Assessment, LatencyMetrics, latency_metrics
 from teal.problem.bounds import gap
 from teal.problem.churn import ChurnLimit, live_part, share_moved
-from teal.problem.lines import Lines, records, texts
+from teal.problem.part_certificates import PartCertificates, records, texts
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import complete
 from teal.runtime.kernel_cache import is_interpreting
@@ -144,7 +144,7 @@ STOPPED_BY = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SolveFigures(Figures):
+class SolveMetrics(Metrics):
     """Results of the solve of one traffic matrix, as `teal solve` prints them.
 
     The base class holds value, satisfied demand, bound, gap, largest link utilisation and largest
@@ -166,7 +166,7 @@ class SolveFigures(Figures):
         changed: number of positive demands whose splits change, relative to the installed splits;
             None without installed splits.
         latency: latency of the carried flow; None if the paths are in shards.
-        lines: certified figures of each class or level, if the objective is a sequence of
+        part_certificates: certificate of each class or level, if the objective is a sequence of
             programs.
         without_path: positive demands without a live path; None if unknown.
         largest_share: if prices prove that not all demand can be carried: the common fraction of
@@ -185,10 +185,10 @@ class SolveFigures(Figures):
     status: str
     reached: bool
     stopped_by: str
-    lines: Lines | None = None
+    part_certificates: PartCertificates | None = None
     moved_share: float | None = None
     changed: int | None = None
-    latency: LatencyFigures | None = None
+    latency: LatencyMetrics | None = None
     without_path: WithoutPath | None = None
     largest_share: tuple[float, float] | None = None
     over_all_paths: bool = False
@@ -203,7 +203,7 @@ class SolveFigures(Figures):
         """Return all figures as JSON values; NaN and infinity become null."""
         # Figures that every objective has.
         field_names = (
-            *FIGURES,
+            *METRICS,
             "gap_all_paths",
             "iterations",
             "build_s",
@@ -214,8 +214,11 @@ class SolveFigures(Figures):
         )
         # Figures of the classes or levels of a sequence of programs.
         parts: dict[str, Any] = {}
-        if self.lines is not None:
-            parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
+        if self.part_certificates is not None:
+            parts = {
+                **self.part_certificates.counts(0),
+                self.part_certificates.parts_key: records(self.part_certificates, 0),
+            }
         figures = {name: getattr(self, name) for name in field_names}
         # Figures of some objectives and options only: churn relative to the installed splits, gap
         # as a fraction of the loss, latency, demands without a path, common served fraction.
@@ -331,8 +334,8 @@ class SolveFigures(Figures):
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
         # A bound over all paths exists for single programs without a limit on churn.
-        if self.lines is not None:
-            lines += texts(self.lines, 0)
+        if self.part_certificates is not None:
+            lines += texts(self.part_certificates, 0)
         elif self.moved_share is None:
             hint = (
                 " (--over-all-paths finds prices that do)"
@@ -343,7 +346,7 @@ class SolveFigures(Figures):
         return lines
 
 
-def _latency_line(latency: LatencyFigures) -> str:
+def _latency_line(latency: LatencyMetrics) -> str:
     """Return a line with mean and 99% latency of the flow, ms, and the largest path stretch."""
     return (
         f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, "
@@ -352,7 +355,7 @@ def _latency_line(latency: LatencyFigures) -> str:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SolveReport(SolveFigures):
+class SolveReport(SolveMetrics):
     """Allocation of one matrix, with its figures.
 
     Attributes:
@@ -502,7 +505,7 @@ def _report(
     bound_s = time.perf_counter() - begin
     # Compare the gap with its target, before and after rounding: if only the solver's splits
     # reach it, rounding is reported as the cause.
-    figures = assessment.figures(0)
+    figures = assessment.metrics(0)
     solver_reached_gap = bool(search.target_gap[0] <= config.gap)
     rounding_exceeds_gap = (
         is_rounded and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
@@ -524,8 +527,8 @@ def _report(
         stopped_by=_ROUNDED if solver_reached_gap and rounding_exceeds_gap else stopped_by,
         moved_share=installation.moved_share,
         changed=installation.changed,
-        latency=latency_figures(problem, splits[0]),
-        lines=assessment.lines,
+        latency=latency_metrics(problem, splits[0]),
+        part_certificates=assessment.part_certificates,
         over_all_paths=config.over_all_paths,
         trace=result.trace if config.explain else (),
         largest_share=None

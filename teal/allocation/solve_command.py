@@ -9,7 +9,7 @@ from pathlib import Path
 from teal.allocation.certify import prove
 from teal.allocation.settings import SolveConfig
 from teal.allocation.sharded import PART_FILES, Workers, part_file, solve_sharded
-from teal.allocation.solve import SolveFigures, SolveReport, solve_matrix
+from teal.allocation.solve import SolveMetrics, SolveReport, solve_matrix
 from teal.app.command import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, Outcome
 from teal.app.warm_up import compile_first
 from teal.errors import InputError
@@ -18,7 +18,7 @@ from teal.runtime.storage import check_out_file, check_out_folder, remove_files
 from teal.solvers.split_table import table_weights
 
 
-def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
+def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveMetrics:
     """Solve the matrix; write the allocation to ``--out`` and the proof to ``--prove``.
 
     Args:
@@ -87,7 +87,7 @@ def _write_allocation(file: Path, report: SolveReport, entries: int) -> int:
     )
 
 
-def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
+def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveMetrics:
     """Solve shard by shard, and write a file for each shard to the folder ``--out``.
 
     Args:

@@ -5,20 +5,20 @@ measures an allocation and bounds its distance from the optimum.
 """
 
 from teal.problem.allocation import Allocation, ProgramPrices, Status
-from teal.problem.assessment import Assessment, Figures, assess
+from teal.problem.assessment import Assessment, Metrics, assess
 from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
-from teal.problem.fair_levels import FairFigures
+from teal.problem.fair_levels import FairCertificates
 from teal.problem.feasibility import Violations, violations
 from teal.problem.price_library import PriceLibrary
-from teal.problem.priority import ClassFigures, class_figures, priority_problem
+from teal.problem.priority import ClassCertificates, class_certificates, priority_problem
 from teal.problem.problem import Problem
 
 __all__ = [
     "Allocation",
     "Assessment",
-    "ClassFigures",
-    "FairFigures",
-    "Figures",
+    "ClassCertificates",
+    "FairCertificates",
+    "Metrics",
     "PriceLibrary",
     "Problem",
     "ProgramPrices",
@@ -26,7 +26,7 @@ __all__ = [
     "Violations",
     "all_paths_bound",
     "assess",
-    "class_figures",
+    "class_certificates",
     "dual_bound",
     "priority_problem",
     "scaled_dual_bound",

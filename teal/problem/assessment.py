@@ -1,7 +1,7 @@
 """Assessment of an allocation, alike for every scheme.
 
 Objective value, certified bound and gap, link utilisation, constraint violations and latency.
-Entry points: :func:`assess`, :func:`latency_figures`; :func:`register_certificate` adds objectives
+Entry points: :func:`assess`, :func:`latency_metrics`; :func:`register_certificate` adds objectives
 that are sequences of programs.
 """
 
@@ -14,20 +14,21 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from teal.deprecated import with_old_attributes
 from teal.objectives import ObjectiveName
 from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.bounds import from_score, gap, multiples, scaled_dual_bound, usable_prices
-from teal.problem.fair_levels import FairFigures, fair_figures
+from teal.problem.fair_levels import FairCertificates, fair_certificates
 from teal.problem.feasibility import TOLERANCE, check_shape, violations
-from teal.problem.lines import Lines
-from teal.problem.priority import ClassFigures, class_figures
+from teal.problem.part_certificates import PartCertificates
+from teal.problem.priority import ClassCertificates, class_certificates
 from teal.problem.problem import Problem
 from teal.problem.small import is_small, measured
 from teal.spec import register
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figures:
+class Metrics:
     """Metrics of one matrix; NaN where there is no usable allocation.
 
     Attributes:
@@ -52,47 +53,57 @@ class Figures:
     max_violation: float
 
 
-FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
+METRICS = tuple(field.name for field in dataclasses.fields(Metrics))
 
 
-class WithLines:
+@with_old_attributes
+class WithPartCertificates:
     """Base class of results with certificates of classes or fair levels, whose type depends on the
     objective.
 
     Attributes:
-        lines: certificates of the parts of the demands; None for an objective with one program.
+        part_certificates: certificates of the parts of the demands; None for an objective with one
+            program.
     """
 
-    lines: Lines | None
+    part_certificates: PartCertificates | None
 
     @property
-    def classes(self) -> ClassFigures | None:
+    def classes(self) -> ClassCertificates | None:
         """Flow and bound of each class under priority; None under other objectives."""
-        return self.lines if isinstance(self.lines, ClassFigures) else None
+        return (
+            self.part_certificates
+            if isinstance(self.part_certificates, ClassCertificates)
+            else None
+        )
 
     @property
-    def fair(self) -> FairFigures | None:
+    def fair(self) -> FairCertificates | None:
         """Fair levels with their bounds under max_min; None under other objectives."""
-        return self.lines if isinstance(self.lines, FairFigures) else None
+        return (
+            self.part_certificates if isinstance(self.part_certificates, FairCertificates) else None
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Certificate(WithLines):
+class Certificate(WithPartCertificates):
     """Value of an allocation of B matrices, and the bound that its prices prove.
 
     Attributes:
         value: (B,) value of the objective.
         bound: (B,) bound on the optimum.
         gap: (B,) upper bound on the relative distance from the optimum.
-        lines: certificates of the classes or fair levels; None for an objective with one program.
+        part_certificates: certificates of the classes or fair levels; None for an objective with
+            one program.
     """
 
     value: Tensor
     bound: Tensor
     gap: Tensor
-    lines: Lines | None = None
+    part_certificates: PartCertificates | None = None
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Assessment(Certificate):
     """Metrics of B matrices, as float64 tensors (B,); NaN without a usable allocation.
@@ -111,9 +122,9 @@ class Assessment(Certificate):
     max_violation: Tensor
     utilisation: Tensor
 
-    def figures(self, row: int) -> Figures:
+    def metrics(self, row: int) -> Metrics:
         """Return the metrics of one matrix, by its index."""
-        return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
+        return Metrics(**{name: float(getattr(self, name)[row]) for name in METRICS})
 
 
 @runtime_checkable
@@ -152,11 +163,11 @@ def _certify_classes(
     """Certify priority: compute flow and bound of each class, from the prices of its own program if
     given, else from the common prices.
     """
-    classes = class_figures(
+    classes = class_certificates(
         problem, splits, prices if program_prices is None else program_prices.prices
     )
     return Certificate(
-        classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), lines=classes
+        classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), part_certificates=classes
     )
 
 
@@ -166,10 +177,10 @@ def _certify_levels(
     """Certify max_min: compute rate and upper bound of each demand, from the prices of each fair
     level.
     """
-    fair = fair_figures(problem, splits, program_prices)
+    fair = fair_certificates(problem, splits, program_prices)
     value = problem.value(splits)
     bound = fair.limit.sum(1)
-    return Certificate(value, bound, gap(problem, value, bound), lines=fair)
+    return Certificate(value, bound, gap(problem, value, bound), part_certificates=fair)
 
 
 _CERTIFICATES: dict[str, Certify] = {
@@ -325,7 +336,7 @@ def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessme
         max_link_utilisation=_nan_unless_usable(metrics.max_link_utilisation, status),
         max_violation=_nan_unless_usable(metrics.violation, allocation.status),
         utilisation=metrics.utilisation,
-        lines=certificate.lines,
+        part_certificates=certificate.part_certificates,
     )
 
 
@@ -349,7 +360,7 @@ _TAIL_QUANTILE = 0.99
 _MIN_PATH_SHARE = 1e-9
 
 
-class LatencyFigures(NamedTuple):
+class LatencyMetrics(NamedTuple):
     """Path latency of the flow of one matrix; NaN if nothing is carried.
 
     Attributes:
@@ -364,7 +375,7 @@ class LatencyFigures(NamedTuple):
     stretch: float
 
 
-def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
+def latency_metrics(problem: Problem, splits: Tensor) -> LatencyMetrics:
     """Return mean, tail and stretch of the latency of one matrix's flow.
 
     Args:
@@ -379,13 +390,13 @@ def latency_figures(problem: Problem, splits: Tensor) -> LatencyFigures:
     # (1, D, K) paths that carry a non-negligible part of their demand's flow.
     is_used = flow > _MIN_PATH_SHARE * flow.sum(-1, keepdim=True)
     if not bool(is_used.any()):
-        return LatencyFigures(float("nan"), float("nan"), float("nan"))
+        return LatencyMetrics(float("nan"), float("nan"), float("nan"))
     # Percentile by volume, along the cumulative flow in order of latency.
     sorted_latency, order = path_latency[is_used].sort()
     volume = flow[is_used][order].cumsum(0)
     # 1 - 1e-12: rounding must not move the percentile beyond the last path.
     tail_index = int(torch.searchsorted(volume, _TAIL_QUANTILE * volume[-1] * (1 - 1e-12)))
     mean = float((path_latency * flow)[is_used].sum() / volume[-1])
-    return LatencyFigures(
+    return LatencyMetrics(
         mean, float(sorted_latency[tail_index]), float((path_latency / fastest)[is_used].max())
     )

@@ -24,7 +24,7 @@ larger rates may be lowered down to the demand's own level.
 
 Under max_min the limit of a demand is the least of theta t w[d] of the level that holds it, its
 unilateral limits by the prices of any level, and the demand itself; value and bound are the sums of
-the rates and of the limits. Entry point: :func:`fair_figures`.
+the rates and of the limits. Entry point: :func:`fair_certificates`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from teal.problem.allocation import ProgramPrices
 from teal.problem.bounds import finite_prices
-from teal.problem.lines import Line
+from teal.problem.part_certificates import PartCertificate
 from teal.problem.problem import Problem
 from teal.runtime.shapes import Float
 
@@ -85,7 +85,7 @@ class LevelGrowth:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FairFigures:
+class FairCertificates:
     """Max-min fairness of B allocations, certified by link prices.
 
     Attributes:
@@ -105,15 +105,15 @@ class FairFigures:
     open: tuple[int, ...]
     demand: Float[Tensor, "B D"]
     rate: Float[Tensor, "B D"]
-    part: ClassVar[str] = "level"
-    parts: ClassVar[str] = "levels"
+    part_kind: ClassVar[str] = "level"
+    parts_key: ClassVar[str] = "levels"
 
     @classmethod
-    def joined(cls, parts: Sequence[FairFigures]) -> FairFigures:
+    def joined(cls, batches: Sequence[FairCertificates]) -> FairCertificates:
         """Concatenate the results of several batches of matrices."""
         joined: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            field_values = [getattr(part, field.name) for part in parts]
+            field_values = [getattr(batch, field.name) for batch in batches]
             is_tensor = isinstance(field_values[0], Tensor)
             joined[field.name] = (
                 torch.cat(field_values)
@@ -122,10 +122,10 @@ class FairFigures:
             )
         return cls(**joined)
 
-    def rows(self, rows: Tensor) -> FairFigures:
+    def rows(self, rows: Tensor) -> FairCertificates:
         """Return the figures of some of the matrices, by their indices."""
         indices = rows.tolist()
-        return FairFigures(
+        return FairCertificates(
             self.limit[rows],
             tuple(self.levels[row] for row in indices),
             tuple(self.held[row] for row in indices),
@@ -134,12 +134,12 @@ class FairFigures:
             self.rate[rows],
         )
 
-    def lines(self, row: int) -> tuple[Line, ...]:
+    def of_matrix(self, row: int) -> tuple[PartCertificate, ...]:
         """Return the certificate of each level of one matrix, summed over the demands that the
         level holds: demand, flow, bound and gap, with rate, number of demands and growth of the
         level.
         """
-        lines = []
+        certificates = []
         for level in self.levels[row]:
             assert level.held is not None
             # Sums over the demands that the level holds, Gbit/s.
@@ -153,8 +153,10 @@ class FairFigures:
                 "growth": level.growth,
             }
             gap = (bound - value) / bound if bound > 0 else 0.0
-            lines.append(Line(f"{level.level:.6g}", demand, value, bound, gap, more_metrics))
-        return tuple(lines)
+            certificates.append(
+                PartCertificate(f"{level.level:.6g}", demand, value, bound, gap, more_metrics)
+            )
+        return tuple(certificates)
 
     def counts(self, row: int) -> dict[str, int]:
         """Return the numbers of held and of open demands of one matrix."""
@@ -172,12 +174,12 @@ class FairFigures:
         return f"{self.open[row]:,} demands are not fully served; {held_text}"
 
 
-def fair_figures(
+def fair_certificates(
     problem: Problem,
     splits: Tensor,
     level_prices: ProgramPrices | None,
     weight: Tensor | None = None,
-) -> FairFigures:
+) -> FairCertificates:
     """Certify the max-min fairness of an allocation, in float64.
 
     Without levels the limit of a demand is the capacity of its paths, or the demand.
@@ -201,7 +203,7 @@ def fair_figures(
         )
         for row in range(problem.batch)
     ]
-    return FairFigures(
+    return FairCertificates(
         torch.stack([row.limit for row in rows]),
         tuple(row.shown for row in rows),
         tuple(int(row.is_held.sum()) for row in rows),

@@ -18,7 +18,7 @@ least sum of p along a live path of demand d,
 the least cost of carrying V Gbit/s of class j at these prices: the demands with the cheapest paths
 first. Proof: the loads of class c and of the higher classes cost at most the value of all capacity,
 and the load of class j at least Cost_j(V_j). Entry points: :func:`priority_problem`,
-:func:`class_figures`.
+:func:`class_certificates`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from teal.network import DemandClasses, PathSet, Topology
 from teal.network.classes import class_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem.bounds import finite_prices
-from teal.problem.lines import Line
+from teal.problem.part_certificates import PartCertificate
 from teal.problem.problem import Problem
 from teal.problem.program import Program
 from teal.problem.sets import Capped
@@ -55,7 +55,7 @@ _PRICE_HALVINGS = 60
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClassFigures:
+class ClassCertificates:
     """Flow of C priority classes in B matrices, with certified bounds.
 
     Attributes:
@@ -70,13 +70,13 @@ class ClassFigures:
     demand: Float[Tensor, "B C"]
     value: Float[Tensor, "B C"]
     bound: Float[Tensor, "B C"]
-    part: ClassVar[str] = "class"
-    parts: ClassVar[str] = "classes"
+    part_kind: ClassVar[str] = "class"
+    parts_key: ClassVar[str] = "classes"
 
     @classmethod
     def of_bounds(
         cls, names: tuple[str, ...], demand: Tensor, value: Tensor, bounds: Sequence[Tensor]
-    ) -> ClassFigures:
+    ) -> ClassCertificates:
         """Build the figures from the bound of each class; a bound below the value is raised to it.
 
         Args:
@@ -87,15 +87,15 @@ class ClassFigures:
         """
         return cls(names, demand, value, torch.maximum(torch.stack(list(bounds), 1), value))
 
-    def rows(self, rows: Tensor) -> ClassFigures:
+    def rows(self, rows: Tensor) -> ClassCertificates:
         """Return the figures of some of the matrices, by their indices."""
-        return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
+        return ClassCertificates(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
-    def lines(self, row: int) -> tuple[Line, ...]:
+    def of_matrix(self, row: int) -> tuple[PartCertificate, ...]:
         """Return the certificate of each class of one matrix: demand, flow, bound and gap."""
         figures = (self.demand, self.value, self.bound, self.gap)
         return tuple(
-            Line(name, *numbers)
+            PartCertificate(name, *numbers)
             for name, *numbers in zip(
                 self.names, *(figure[row].tolist() for figure in figures), strict=True
             )
@@ -181,7 +181,9 @@ def upper_classes(problem: Problem, count: int) -> Problem:
     )
 
 
-def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> ClassFigures:
+def class_certificates(
+    problem: Problem, splits: Tensor, prices: Tensor | None
+) -> ClassCertificates:
     """Return flow and certified bound of each class, in float64.
 
     Args:
@@ -205,7 +207,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
         # the problem, since a condition may read all demands.
         upper_problem = problem if problem.conditions else upper_classes(problem, class_index + 1)
         bounds.append(class_bound(upper_problem, class_index, value[:, :class_index], class_prices))
-    return ClassFigures.of_bounds(problem.classes.names, demand, value, bounds)
+    return ClassCertificates.of_bounds(problem.classes.names, demand, value, bounds)
 
 
 def by_class(problem: Problem, demand_values: Tensor) -> Tensor:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from teal.deprecated import with_old_names
 from teal.problem import Allocation, Problem, ProgramPrices, Status
-from teal.problem.assessment import WithLines
+from teal.problem.assessment import WithPartCertificates
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import gap_between, usable_prices
-from teal.problem.lines import Lines
+from teal.problem.part_certificates import PartCertificates
 from teal.runtime.shapes import Float
 
 
@@ -131,7 +131,7 @@ _TENSOR_FIELDS = (
 # Fields of SolveResult that only sequences of programs have.
 _SEQUENCE_FIELDS = (
     "program_prices",
-    "lines",
+    "part_certificates",
 )
 
 
@@ -248,7 +248,7 @@ ProgressCallback = Callable[[int, float], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SolveResult(WithLines):
+class SolveResult(WithPartCertificates):
     """Incumbent of a solve: the best allocation and the best dual prices of B matrices.
 
     Attributes:
@@ -264,9 +264,9 @@ class SolveResult(WithLines):
         stopped_by: (B,) stopping criterion of each matrix.
         program_prices: prices of each program of a sequence, see
             :class:`teal.problem.ProgramPrices`.
-        lines: value, bound and gap of each class or level of a sequence of programs; None for a
-            single program.  Under priority ``value`` and ``bound`` are sums over the classes, and
-            ``gap`` is the widest gap of a class.
+        part_certificates: value, bound and gap of each class or level of a sequence of programs;
+            None for a single program.  Under priority ``value`` and ``bound`` are sums over the
+            classes, and ``gap`` is the widest gap of a class.
         largest_share: (B, 2) common served fraction of every demand and its upper bound, for
             matrices that cannot be fully served, NaN for others; None if all are fully served.
         trace: stages of the solve, in order; of a sequence those of all its programs.
@@ -282,7 +282,7 @@ class SolveResult(WithLines):
     state: SolveState
     stopped_by: tuple[Stop, ...]
     program_prices: ProgramPrices | None = None
-    lines: Lines | None = None
+    part_certificates: PartCertificates | None = None
     largest_share: Float[Tensor, "B 2"] | None = None
     trace: tuple[Stage, ...] = ()
 

@@ -50,7 +50,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.lp import RangeConstraint, LpResult, solve_lp, solve_milp
+from teal.runtime.lp import LpResult, RangeConstraint, solve_lp, solve_milp
 from teal.solvers.pipeline import solve
 from teal_ip.purchases.benders import ReportRound, Upgrade, expand_capacity, expand_in_modules
 from teal_ip.purchases.cuts import Cuts

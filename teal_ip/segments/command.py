@@ -658,7 +658,7 @@ def _column_generation_report(
     """
     # Split ratios (D, K) of the lists of each demand; a demand without a list has no path.
     lists = result.allocation.paths
-    metrics = result.assessment.figures(0)
+    metrics = result.assessment.metrics(0)
     assert isinstance(lists, CandidateLists)
     splits = result.allocation.splits[0].cpu().numpy()
     demand = problem.demand[0].cpu().numpy()

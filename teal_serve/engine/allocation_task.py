@@ -27,8 +27,8 @@ from teal.network.classes import DemandClasses, class_paths, latency_limits, wit
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.condition import Condition, ConditionRequest, LinkGroups
-from teal.problem.lines import Lines, records
 from teal.problem.offers import CONDITIONS_BY_OPTION
+from teal.problem.part_certificates import PartCertificates, records
 from teal.runtime.arrays import FloatArray, IntArray
 from teal_serve.engine.errors import invalid_request
 from teal_serve.engine.requests import FunctionSpec, NetworkSpec, Options, WeightSpec
@@ -211,7 +211,7 @@ class AllocationTask:
             problem = problem.under(condition.for_batch(len(rates)))
         return problem
 
-    def figures(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
+    def metrics(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
         """Return the figures of the side conditions, such as the fraction of demand that moves.
 
         Args:
@@ -493,19 +493,24 @@ def to_network_columns(splits: torch.Tensor, path_index: IntArray | None) -> tor
     return torch.zeros_like(splits).scatter_(2, scatter_index, splits)
 
 
-def records_with_class_names(lines: Lines, row: int, names: Sequence[str]) -> list[dict[str, Any]]:
+def records_with_class_names(
+    certificates: PartCertificates, row: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
     """Return the figures of each class or level of one matrix, as response fields.
 
     Args:
-        lines: figures of the classes or levels of a batch.
+        certificates: figures of the classes or levels of a batch.
         row: index of the matrix in the batch.
         names: class names of the request, since requests of a batch may name classes differently;
             empty without classes.
     """
     # `part` is the name of a record's field, "class"; its value is replaced by the class name.
-    row_records = records(lines, row)
+    row_records = records(certificates, row)
     return (
-        [{**record, lines.part: name} for record, name in zip(row_records, names, strict=True)]
+        [
+            {**record, certificates.part_kind: name}
+            for record, name in zip(row_records, names, strict=True)
+        ]
         if names
         else row_records
     )

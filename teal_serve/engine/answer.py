@@ -16,7 +16,7 @@ from teal.runtime.arrays import FloatArray
 from teal_serve.engine.solvers import MODEL_PDHG
 
 # Certified figures of a matrix that every answer has.
-FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
+METRICS = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ def merge_answers(answers_by_row: dict[int, Answer]) -> Answer:
         return answers[0]
     # Concatenate all arrays by matrix. Solve times are added up, the batch is the largest one, and
     # the queue time is that of the first chunk.
-    arrays = (*FIGURES, "utilisation", "splits", "prices")
+    arrays = (*METRICS, "utilisation", "splits", "prices")
     weights = [answer.weights for answer in answers if answer.weights is not None]
     return Answer(
         **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
-from teal_serve.engine.answer import FIGURES, Answer
+from teal_serve.engine.answer import METRICS, Answer
 from teal_serve.engine.errors import invalid_request
 from teal_serve.engine.request_rates import (
     MAX_RATES,
@@ -459,7 +459,7 @@ def _numeric_columns(answer: Answer) -> dict[str, npt.NDArray[Any]]:
     weights (D * K values), with weights the served fractions (D values).
     """
     name, path_values = answer.splits_or_weights
-    numbers = {figure: getattr(answer, figure) for figure in FIGURES}
+    numbers = {figure: getattr(answer, figure) for figure in METRICS}
     numbers |= answer.condition_figures
     numbers["utilisation"] = answer.utilisation.astype(np.float32)
     numbers[name] = path_values.reshape(len(path_values), -1)
@@ -490,7 +490,7 @@ def _stream_of_table(
         flat = pa.array(array.reshape(-1))
         is_list = array.ndim > 1
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, array.shape[1]) if is_list else flat
-        if name == FIGURES[-1]:
+        if name == METRICS[-1]:
             columns["status"] = pa.array(status)
     schema = pa.schema(
         [(name, column.type) for name, column in columns.items()],

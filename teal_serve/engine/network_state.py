@@ -62,7 +62,7 @@ from teal_serve.engine.allocation_task import (
     to_network_columns,
     zero_demand_problem,
 )
-from teal_serve.engine.answer import FIGURES, Answer
+from teal_serve.engine.answer import METRICS, Answer
 from teal_serve.engine.errors import ServiceError, invalid_request
 from teal_serve.engine.requests import NetworkSpec, NodeLink, Options
 from teal_serve.engine.service_times import SearchKind, ServiceTimeEstimate, SolverTimes
@@ -370,7 +370,7 @@ class BatchResult:
         """NumPy arrays of the whole batch; the answers of its requests are slices of them."""
         assessment = self.assessment
         return _BatchArrays(
-            {name: getattr(assessment, name).cpu().numpy() for name in FIGURES},
+            {name: getattr(assessment, name).cpu().numpy() for name in METRICS},
             assessment.utilisation.cpu().numpy(),
             self.splits.to(torch.float32).cpu().numpy(),
             self.prices.to(torch.float64).cpu().numpy(),
@@ -454,13 +454,13 @@ def _line_records(
         ``classes`` or ``levels`` -> for each matrix the list of its records; {} for an objective
         that is a single program.
     """
-    part_figures = result.assessment.lines
-    if part_figures is None:
+    part_certificates = result.assessment.part_certificates
+    if part_certificates is None:
         return {}
     # `parts` is the name of the response field: classes or levels.
     return {
-        part_figures.parts: tuple(
-            records_with_class_names(part_figures, row, names)
+        part_certificates.parts_key: tuple(
+            records_with_class_names(part_certificates, row, names)
             for row in range(rows.start, rows.stop)
         )
     }
@@ -781,7 +781,7 @@ class NetworkState:
         arrays = result.arrays
         figures: dict[str, FloatArray] = {}
         if solved.task.conditions:
-            figures = solved.task.figures(
+            figures = solved.task.metrics(
                 result.problem.rows(result_rows), result.splits[result_rows]
             )
         if solved.problem.objective.rules.may_be_infeasible:

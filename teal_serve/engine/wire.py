@@ -21,7 +21,7 @@ import numpy as np
 
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal_serve.engine.answer import FIGURES, Answer, plain
+from teal_serve.engine.answer import METRICS, Answer, plain
 from teal_serve.engine.arrow import from_arrow, last_splits, to_arrow
 from teal_serve.engine.backend import AllocationResponse, EncodedRequest
 from teal_serve.engine.errors import ARROW, JSON, ServiceError, invalid_request
@@ -72,7 +72,7 @@ def named_allocations(
         # (D,) carried rates: rate times the served fraction.
         admitted = row * np.minimum(1.0, answer.splits[b].sum(-1, dtype=np.float64))
         yield {
-            **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
+            **{figure: plain(getattr(answer, figure)[b]) for figure in METRICS},
             "status": answer.status[b],
             **answer.further_figures(b),
             "shed": max(0.0, float(row.sum() - admitted.sum())),
@@ -502,7 +502,7 @@ def _dense_allocations(answer: Answer) -> list[dict[str, Any]]:
     name, path_values = answer.splits_or_weights
     return [
         {
-            **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
+            **{figure: plain(getattr(answer, figure)[b]) for figure in METRICS},
             "status": answer.status[b],
             **answer.further_figures(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],

@@ -18,10 +18,10 @@ from teal.problem import (
     ProgramPrices,
     Status,
     all_paths_bound,
-    class_figures,
+    class_certificates,
 )
 from teal.problem.bounds import gap
-from teal.problem.fair_levels import fair_figures
+from teal.problem.fair_levels import fair_certificates
 from teal.solvers.projection import CutOnly
 from teal.solvers.sequences.fairness import fairness
 
@@ -172,11 +172,11 @@ def _gap_by_prices(problem: Problem, result: SchemeResult, prices: ProgramPrices
     splits = result.allocation.splits
     class_bounds = result.assessment.classes
     if class_bounds is not None:
-        figures = class_figures(problem, splits, prices.prices)
+        figures = class_certificates(problem, splits, prices.prices)
         return float(
             dataclasses.replace(
                 figures, bound=torch.minimum(figures.bound, class_bounds.bound)
             ).gap.max()
         )
-    limit = fair_figures(problem, splits, prices).limit
+    limit = fair_certificates(problem, splits, prices).limit
     return float(gap(problem, result.assessment.value, limit.sum(1))[0])

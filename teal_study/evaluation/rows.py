@@ -13,10 +13,10 @@ from torch import Tensor
 
 from teal.app.instance import Instance
 from teal.objectives import Objective
-from teal.problem import Allocation, Figures, Problem, Status
-from teal.problem.assessment import LatencyFigures, latency_figures
+from teal.problem import Allocation, Metrics, Problem, Status
+from teal.problem.assessment import LatencyMetrics, latency_metrics
 from teal.problem.bounds import gap
-from teal.problem.lines import Lines, records
+from teal.problem.part_certificates import PartCertificates, records
 from teal.runtime.arrays import FloatArray
 from teal_study.evaluation.cases import Case
 from teal_study.evaluation.comparison import (
@@ -34,11 +34,11 @@ LEFT_OUT = "left out"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row(Figures):
+class Row(Metrics):
     """Metrics of one scheme on one case.
 
     Value, bound, gap, satisfied demand, utilisation and violation are those of
-    :class:`teal.problem.assessment.Figures`.  Under the online protocol, value and satisfied demand
+    :class:`teal.problem.assessment.Metrics`.  Under the online protocol, value and satisfied demand
     are means over the interval.
 
     Attributes:
@@ -245,7 +245,7 @@ def _row(
         fairness: fairness against the best scheme; NaN if it is not defined.
     """
     (parallel_s,) = result.allocation.parallel_s or (None,)
-    lines = result.assessment.lines
+    part_certificates = result.assessment.part_certificates
     latency = _latency(problem, result)
     model_alone = result.model_alone
     return Row(
@@ -264,9 +264,9 @@ def _row(
         parallel_s=math.nan if parallel_s is None else parallel_s,
         status=result.assessment.status[0].value,
         note=result.note,
-        classes=_json_of(lines, "classes"),
+        classes=_json_of(part_certificates, "classes"),
         fairness=fairness,
-        levels=_json_of(lines, "levels"),
+        levels=_json_of(part_certificates, "levels"),
         latency_mean=latency.mean,
         latency_99=latency.tail,
         largest_stretch=latency.stretch,
@@ -275,22 +275,26 @@ def _row(
         cut_gap=math.nan if model_alone is None else float(model_alone.gap[0]),
         proved_gap=result.proved_gap,
         least_share=_least_share(problem, result),
-        **vars(result.assessment.figures(0)),
+        **vars(result.assessment.metrics(0)),
     )
 
 
-def _json_of(lines: Lines | None, parts: str) -> str:
+def _json_of(part_certificates: PartCertificates | None, parts_key: str) -> str:
     """Return the values, bounds and gaps of priority classes, or of max_min levels, as JSON; "" if
     the assessment has none of this kind.
 
     Args:
-        lines: record of each class or level of the assessment; None for none.
-        parts: ``classes`` or ``levels``.
+        part_certificates: record of each class or level of the assessment; None for none.
+        parts_key: ``classes`` or ``levels``.
     """
-    return "" if lines is None or lines.parts != parts else json.dumps(records(lines, 0))
+    return (
+        ""
+        if part_certificates is None or part_certificates.parts_key != parts_key
+        else json.dumps(records(part_certificates, 0))
+    )
 
 
-def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
+def _latency(problem: Problem, result: SchemeResult) -> LatencyMetrics:
     """Return the latencies of an allocation, ms, and its largest stretch; NaN if the allocation is
     unusable, or in a network without latencies.
 
@@ -299,8 +303,8 @@ def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
         result: the allocation and its assessment.
     """
     if not result.assessment.status[0].usable or not problem.topology.latency.any():
-        return LatencyFigures(float("nan"), float("nan"), float("nan"))
-    return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
+        return LatencyMetrics(float("nan"), float("nan"), float("nan"))
+    return latency_metrics(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
 
 
 def _least_share(problem: Problem, result: SchemeResult) -> float:

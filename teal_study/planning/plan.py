@@ -28,7 +28,7 @@ from teal.app.instance import Instance
 from teal.network import Topology, TrafficMatrices
 from teal.network.failures import Failure
 from teal.objectives import Objective
-from teal.problem import Figures, Problem, Status, all_paths_bound, assess
+from teal.problem import Metrics, Problem, Status, all_paths_bound, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import complete
@@ -61,10 +61,10 @@ class SweepPart(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outage(Figures):
+class Outage(Metrics):
     """One matrix under one failure, or without failure.
 
-    Also has the metrics of :class:`teal.problem.assessment.Figures`.
+    Also has the metrics of :class:`teal.problem.assessment.Metrics`.
 
     Attributes:
         index: row of the matrix in the traffic.
@@ -423,13 +423,13 @@ def _make_outages(
     # Assess all solutions; those over more paths replace earlier ones.  Metrics and status by
     # matrix, and utilisation (B, E).
     all_rows = torch.arange(len(block))
-    metrics_by_row: dict[int, tuple[Figures, Status]] = {}
+    metrics_by_row: dict[int, tuple[Metrics, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
     for rows, problem, result in ((all_rows, after.problem, after.result), *after.extended):
         assessment = assess(problem, result)
         utilisation[rows.cpu().numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
-            metrics_by_row[row] = assessment.figures(b), assessment.status[b]
+            metrics_by_row[row] = assessment.metrics(b), assessment.status[b]
     # One outage for each matrix.
     problem = after.problem
     # (B,) share of the demand without a live path.

@@ -94,7 +94,7 @@ def test_figures_are_those_of_the_splits_in_the_files(
         assert row["flow"] == pytest.approx(row["split"] * float(problem.demand[0, demand]))
     expected = assess(
         problem, Allocation(splits, prices[0], (Status.FEASIBLE,), (0.0,), (0.0,))
-    ).figures(0)
+    ).metrics(0)
     for name in ("value", "satisfied_demand", "max_link_utilisation"):
         assert getattr(report, name) == pytest.approx(getattr(expected, name), rel=1e-9), name
     assert report.max_violation == pytest.approx(expected.max_violation, abs=1e-12)

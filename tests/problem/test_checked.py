@@ -19,7 +19,7 @@ from teal.network import PathMethod, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.churn import ChurnLimit
-from teal.problem.priority import bound_of_class, class_figures, priority_problem
+from teal.problem.priority import bound_of_class, class_certificates, priority_problem
 from teal.solvers import pipeline
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.solvers.pdhg.shards.sharded import ShardedProblem
@@ -144,7 +144,7 @@ def test_some_results_of_a_sequence_have_their_own_certificates(problem: Problem
     torch.testing.assert_close(assessment.gap, own.gap, rtol=1e-6, atol=1e-9)
     figures = own.classes or own.fair
     assert figures is not None
-    assert figures.lines(0) == (result.classes or result.fair).lines(problem.batch - 1)  # type: ignore[union-attr]
+    assert figures.of_matrix(0) == (result.classes or result.fair).of_matrix(problem.batch - 1)  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="sequence"):
         result.replaced(last, own)
 
@@ -203,7 +203,7 @@ def test_no_class_has_more_than_its_bound_over_15_decades() -> None:
         assert result.program_prices is not None
         for one in (
             result.classes,
-            class_figures(problem, result.splits, result.program_prices.prices),
+            class_certificates(problem, result.splits, result.program_prices.prices),
         ):
             assert (one.gap >= 0).all()
             assert (one.bound >= one.value).all()

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 
 import teal
 from teal.problem import ProgramPrices
-from teal.problem.fair_levels import fair_figures, growth_bound
+from teal.problem.fair_levels import fair_certificates, growth_bound
 from teal.solvers.level_growths import level_growths
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
@@ -90,7 +90,7 @@ def test_no_demand_alone_can_have_more_than_its_limit(seed: int) -> None:
     splits = teal.project(base, base.even_splits * torch.rand(base.even_splits.shape))
     prices = torch.rand(1, 2, problem.topology.num_links, dtype=torch.float64)
     unreached = torch.full((1, 2), 1e9, dtype=torch.float64)  # so that no level holds anything
-    figures = fair_figures(problem, splits, ProgramPrices(prices, unreached))
+    figures = fair_certificates(problem, splits, ProgramPrices(prices, unreached))
     rate, demand = problem.flows(splits).sum(-1)[0].numpy(), problem.demand[0].numpy()
     use, of_demand = explicit_paths(problem)
     for d in range(0, len(rate), 5):
@@ -109,7 +109,7 @@ def test_no_demand_alone_can_have_more_than_its_limit(seed: int) -> None:
 def test_nothing_is_held_without_prices_and_limits_are_demands() -> None:
     problem = random_problem(5, batch=3, objective=teal.ObjectiveName.MAX_MIN)
     splits = problem.even_splits * 0
-    figures = fair_figures(problem, splits, None)
+    figures = fair_certificates(problem, splits, None)
     torch.testing.assert_close(figures.limit, problem.routable_demand)
     assert figures.held == (0, 0, 0)
     assert figures.open == tuple(int((row > 0).sum()) for row in problem.routable_demand)

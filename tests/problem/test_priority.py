@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import teal
 from baselines.linear_program import LpSettings
 from baselines.lp_priority import solve_in_order
-from teal.problem.priority import class_bound, class_figures
+from teal.problem.priority import class_bound, class_certificates
 from teal.testing import make_topology, random_problem
 
 
@@ -67,18 +67,22 @@ def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(
     problem = _classes_of(seed, failed)
     exact = solve_in_order(problem, LpSettings())
     assert exact.program_prices is not None
-    own = class_figures(problem, exact.splits, exact.program_prices.prices)
+    own = class_certificates(problem, exact.splits, exact.program_prices.prices)
     np.testing.assert_allclose(own.bound, own.value, rtol=1e-6, atol=1e-6)
     rng = np.random.default_rng(seed)
     any_prices = torch.from_numpy(
         rng.exponential(1.0, (3, 3, problem.topology.num_links)) * rng.integers(0, 2)
     )
-    bounds = class_figures(problem, exact.splits, any_prices).bound
+    bounds = class_certificates(problem, exact.splits, any_prices).bound
     assert bool((bounds >= own.value * (1 - 1e-7) - 1e-7).all())
-    one = class_figures(problem, exact.splits, any_prices[:, 0])  # the same prices for all classes
+    one = class_certificates(
+        problem, exact.splits, any_prices[:, 0]
+    )  # the same prices for all classes
     assert bool((one.bound >= own.value * (1 - 1e-7) - 1e-7).all())
     assert bool(
-        (class_figures(problem, exact.splits, None).bound >= own.value * (1 - 1e-7) - 1e-7).all()
+        (
+            class_certificates(problem, exact.splits, None).bound >= own.value * (1 - 1e-7) - 1e-7
+        ).all()
     )
 
 
@@ -86,7 +90,7 @@ def test_broken_prices_prove_the_routable_demand() -> None:
     problem = _classes_of(5)
     prices = torch.full((3, 3, problem.topology.num_links), torch.nan, dtype=torch.float64)
     prices[1] = torch.inf
-    figures = class_figures(problem, problem.even_splits, prices)
+    figures = class_certificates(problem, problem.even_splits, prices)
     routable = torch.where(problem.routable, problem.demand, 0)
     assert problem.classes is not None
     for number, rows in enumerate(problem.classes.blocks):

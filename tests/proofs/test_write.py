@@ -43,8 +43,8 @@ def test_a_proof_says_what_the_assessment_says(case: Case, seed: int, tmp_path: 
     if case.objective == ObjectiveName.MAX_MIN:
         assert all(_numbers(sentence)[0] == 1 <= _numbers(sentence)[1] for sentence in sentences)
         return
-    if assessment.lines is not None:
-        expected = [(line.value, line.bound) for line in assessment.lines.lines(0)]
+    if assessment.part_certificates is not None:
+        expected = [(line.value, line.bound) for line in assessment.part_certificates.of_matrix(0)]
     else:
         expected = [(float(assessment.value[0]), float(assessment.bound[0]))]
     assert len(sentences) == len(expected)

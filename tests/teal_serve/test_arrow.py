@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import teal
 from teal.network import Topology
 from teal_serve.engine import arrow
-from teal_serve.engine.answer import FIGURES, Answer
+from teal_serve.engine.answer import METRICS, Answer
 from teal_serve.engine.arrow import TemplateCache
 from teal_serve.engine.errors import ServiceError
 
@@ -49,7 +49,7 @@ def _matrices(rates: np.ndarray, *, is_fixed: bool = True) -> pa.Array:
 def _answer(seed: int, matrices: int, *, has_weights: bool, is_moving: bool) -> Answer:
     random = np.random.default_rng(seed)
     splits = random.random((matrices, PAIRS, 4)).astype(np.float32)
-    figures: dict[str, Any] = {name: random.random(matrices) for name in FIGURES}
+    figures: dict[str, Any] = {name: random.random(matrices) for name in METRICS}
     figures["gap"][0] = random.choice([0.0, np.nan, np.inf])
     return Answer(
         **figures,
@@ -85,7 +85,7 @@ def test_an_answer_is_what_pyarrow_reads(
         assert metadata["id"] == f"{number:08d}"
         assert metadata["solve_ms"] == answer.solve_ms
         assert table["status"].to_pylist() == list(answer.status)
-        for name in (*FIGURES, *answer.condition_figures):
+        for name in (*METRICS, *answer.condition_figures):
             expected = getattr(answer, name, None)
             expected = answer.condition_figures[name] if expected is None else expected
             np.testing.assert_array_equal(table[name].to_numpy(), expected)

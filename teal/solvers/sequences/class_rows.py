@@ -21,7 +21,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.problem.bounds import finite_prices
-from teal.problem.priority import ClassFigures, bound_of_class, class_figures
+from teal.problem.priority import ClassCertificates, bound_of_class, class_certificates
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import partitioned_kernel, threads_for
@@ -320,7 +320,7 @@ class ClassRows:
         )
         return row_splits, demand, amounts
 
-    def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
+    def certificates(self, splits: Tensor, prices: Tensor) -> ClassCertificates:
         """Return value and bound of each class.
 
         Values come from the last program's splits, the bound of a class from the prices of its
@@ -331,13 +331,13 @@ class ClassRows:
             prices: (B, C, E) prices of every program, in units of its class's value; 0 if missing.
         """
         if self._problem.conditions:
-            return class_figures(self._problem, splits, prices)
+            return class_certificates(self._problem, splits, prices)
         value = self.class_flows(len(self._classes) - 1, splits)
         bounds = [
             self._bound(class_index, prices[:, class_index], value)
             for class_index in range(len(self._classes))
         ]
-        return ClassFigures.of_bounds(
+        return ClassCertificates.of_bounds(
             self._classes.names, self._all_class_demands.sum(2), value, bounds
         )
 

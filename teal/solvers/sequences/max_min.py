@@ -30,7 +30,7 @@ from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
 from teal.problem.bounds import finite_prices
 from teal.problem.bounds import gap as certified_gap
-from teal.problem.fair_levels import FairFigures, fair_figures
+from teal.problem.fair_levels import FairCertificates, fair_certificates
 from teal.runtime.arrays import Int64Array
 from teal.solvers.projection import project
 from teal.solvers.result import SolveResult, SolveState, merged, stops_of_sequence
@@ -430,7 +430,7 @@ def _join_results(results: list[SolveResult]) -> SolveResult:
     joined = merged(results)
     state = dataclasses.replace(joined.state, program_prices=prices)
     return dataclasses.replace(
-        joined, state=state, program_prices=prices, lines=FairFigures.joined(fair)
+        joined, state=state, program_prices=prices, part_certificates=FairCertificates.joined(fair)
     )
 
 
@@ -501,7 +501,7 @@ def _make_result(
         gap: target gap.
     """
     # The bound is the sum of the rate limits (B, D) that levels and demands impose.
-    fair_metrics = fair_figures(problem, splits, level_prices, weight)
+    fair_metrics = fair_certificates(problem, splits, level_prices, weight)
     value = problem.flows(splits).sum((1, 2))
     bound = fair_metrics.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
@@ -516,5 +516,5 @@ def _make_result(
         state=SolveState(splits, prices, level_prices),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=level_prices,
-        lines=fair_metrics,
+        part_certificates=fair_metrics,
     )

@@ -31,7 +31,7 @@ from teal.network.subset import of_demands
 from teal.objectives import Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
-from teal.problem.priority import ClassFigures, by_class, class_figures
+from teal.problem.priority import ClassCertificates, by_class, class_certificates
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.exact import MAX_COLUMNS, exact_classes
 from teal.solvers.projection import project
@@ -134,13 +134,13 @@ class _Sequence:
             self._results[class_index] = result
         return result is not None
 
-    def figures(self) -> ClassFigures:
+    def certificates(self) -> ClassCertificates:
         """Return value and bound of each class.
 
         Values are those of the splits of the last class's program; the bound of a class comes from
         the prices of its program.
         """
-        return self._rows.figures(self.last.splits, self.prices)
+        return self._rows.certificates(self.last.splits, self.prices)
 
     @property
     def splits(self) -> Tensor:
@@ -167,29 +167,33 @@ class _Sequence:
         ]
         return torch.stack(prices, 1)
 
-    def improve(self, figures: ClassFigures) -> SubTasks:
+    def improve(self, certificates: ClassCertificates) -> SubTasks:
         """Yield one program to be solved more closely, for the class with the widest gap.
 
         If the bound of this class is loose, it is the program of the class.  Otherwise the last
         program serves too little of the class: it is solved more closely, or with a larger ratio r.
 
         Args:
-            figures: value and bound of each class at the last splits.
+            certificates: value and bound of each class at the last splits.
 
         Returns:
             false after the deadline, or if no program helps.
         """
         # Class and matrix with the widest gap.
-        class_index = int(figures.gap.amax(0).argmax())
-        row = int(figures.gap[:, class_index].argmax())
+        class_index = int(certificates.gap.amax(0).argmax())
+        row = int(certificates.gap[:, class_index].argmax())
         result = self._results[class_index]
         if result is None:
             return (yield from self.solve(class_index, may_skip=True))
         # Flow of the class in its program, and the part of its bound that the last program misses.
         class_flow = self._rows.class_flows(class_index, result.splits)[row, class_index]
-        missing_value = float(figures.bound[row, class_index] - figures.value[row, class_index])
+        missing_value = float(
+            certificates.bound[row, class_index] - certificates.value[row, class_index]
+        )
         # Loose bound: more than half of the missing value is above the flow of the class's program.
-        is_bound_loose = float(figures.bound[row, class_index] - class_flow) > missing_value / 2
+        is_bound_loose = (
+            float(certificates.bound[row, class_index] - class_flow) > missing_value / 2
+        )
         # With a tight bound, improve the last program: raise r if that program's gap explains too
         # little of the missing value.
         is_ratio_raised = False
@@ -210,7 +214,7 @@ class _Sequence:
         # Solve again at half the target gap or less.
         tighter_target = max(_MIN_TARGET, _TARGET_SHRINKAGE * self._target[class_index])
         self._target[class_index] = min(
-            self._program_gap(class_index, figures.value), tighter_target
+            self._program_gap(class_index, certificates.value), tighter_target
         )
         return (yield from self.solve(class_index, may_skip=True))
 
@@ -242,32 +246,38 @@ def tasks(
     )
     yield from sequence.solve(sequence.num_classes - 1, may_skip=False)
     # Incumbent: splits, prices, and value and bound of each class.
-    figures = sequence.figures()
+    certificates = sequence.certificates()
     splits = sequence.splits
     prices = sequence.prices
-    best_figures = figures
+    best_certificates = certificates
     for remaining_programs in range(sequence.num_classes + _MAX_RESOLVES, -1, -1):
-        max_gap = float(figures.gap.max())
+        max_gap = float(certificates.gap.max())
         # Update the incumbent; it may be better than the last result, since a larger ratio r of the
         # values of successive classes reduces the accuracy of lower classes.
-        if max_gap < float(best_figures.gap.max()):
+        if max_gap < float(best_certificates.gap.max()):
             splits = sequence.splits
             prices = sequence.prices
-            best_figures = figures
-        yield Progress(float(best_figures.gap.max()))
-        if max_gap <= gap or not remaining_programs or not (yield from sequence.improve(figures)):
+            best_certificates = certificates
+        yield Progress(float(best_certificates.gap.max()))
+        if (
+            max_gap <= gap
+            or not remaining_programs
+            or not (yield from sequence.improve(certificates))
+        ):
             break
-        figures = sequence.figures()
+        certificates = sequence.certificates()
     # Small problems: solve matrices that missed the target by HiGHS.
-    figures = best_figures
-    if float(figures.gap.max()) > gap and is_small:
-        splits, prices, figures = yield Compute(
-            partial(_improved_by_highs, problem, splits, prices, figures, gap)
+    certificates = best_certificates
+    if float(certificates.gap.max()) > gap and is_small:
+        splits, prices, certificates = yield Compute(
+            partial(_improved_by_highs, problem, splits, prices, certificates, gap)
         )
-    return _result(splits, prices, figures, gap)
+    return _result(splits, prices, certificates, gap)
 
 
-def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> SolveResult:
+def _result(
+    splits: Tensor, prices: Tensor, certificates: ClassCertificates, gap: float
+) -> SolveResult:
     """Create the result of an allocation under priority.
 
     Value and bound are sums over the classes; the gap is the widest gap of a class.
@@ -275,22 +285,22 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
     Args:
         splits: (B, D, K) splits.
         prices: (B, C, E) prices of the program of each class.
-        figures: value and bound of each class.
+        certificates: value and bound of each class.
         gap: target gap.
     """
-    gaps = figures.gap.amax(1)
+    gaps = certificates.gap.amax(1)
     return SolveResult(
         splits=splits,
         prices=prices[:, -1],
-        value=figures.value.sum(1),
-        bound=figures.bound.sum(1),
+        value=certificates.value.sum(1),
+        bound=certificates.bound.sum(1),
         gap=gaps,
         iterations=0,
         solve_s=0.0,
         state=SolveState(splits, prices[:, -1], ProgramPrices(prices)),
         stopped_by=stops_of_sequence(gaps, gap),
         program_prices=ProgramPrices(prices),
-        lines=figures,
+        part_certificates=certificates,
     )
 
 
@@ -298,17 +308,17 @@ def _improved_by_highs(
     problem: Problem,
     splits: Tensor,
     prices: Tensor,
-    figures: ClassFigures,
+    certificates: ClassCertificates,
     gap: float,
     deadline: Deadline,
-) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
+) -> Steps[tuple[Tensor, Tensor, ClassCertificates]]:
     """Solve matrices that missed the target gap by HiGHS; keep the solutions with smaller gaps.
 
     Args:
         problem: B matrices under priority.
         splits: (B, D, K) splits.
         prices: (B, C, E) prices of the program of each class.
-        figures: value and bound of each class.
+        certificates: value and bound of each class.
         gap: target gap.
         deadline: time after which no matrix is begun.
 
@@ -318,7 +328,7 @@ def _improved_by_highs(
     exact = problem.to(torch.float64)
     splits = splits.to(torch.float64).clone()
     prices = prices.clone()
-    for row in (figures.gap.amax(1) > gap).nonzero()[:, 0].tolist():
+    for row in (certificates.gap.amax(1) > gap).nonzero()[:, 0].tolist():
         yield
         if deadline.is_over:
             break
@@ -332,12 +342,12 @@ def _improved_by_highs(
         row_prices = solution[1][..., : prices.shape[-1]]
         row_splits = row_problem.rewritten.splits(shares)
         # Keep this solution if its widest gap is smaller.
-        if float(class_figures(row_problem, row_splits, row_prices).gap.max()) < float(
-            figures.gap[row].max()
+        if float(class_certificates(row_problem, row_splits, row_prices).gap.max()) < float(
+            certificates.gap[row].max()
         ):
             splits[row] = row_splits[0]
             prices[row] = row_prices[0]
-    return splits, prices, class_figures(exact, splits, prices)
+    return splits, prices, class_certificates(exact, splits, prices)
 
 
 def residual_tasks(problem: Problem, gap: float) -> Tasks:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import teal
-from teal.problem.priority import class_figures
+from teal.problem.priority import class_certificates
 from teal.solvers.result import SolveState
 from teal.solvers.sequences.class_rows import ClassRows
 from teal.testing import random_problem
@@ -51,8 +51,8 @@ def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(
     back = rows.state(SolveState(splits, problem.capacity)).splits
     torch.testing.assert_close(program.flows(back), program.flows(merged))
     prices = torch.from_numpy(rng.exponential(0.5, (3, 3, problem.topology.num_links)))
-    result = rows.figures(merged, prices)
-    expected = class_figures(problem, splits, prices)
+    result = rows.certificates(merged, prices)
+    expected = class_certificates(problem, splits, prices)
     for name in ("demand", "value", "bound"):
         torch.testing.assert_close(getattr(result, name), getattr(expected, name))
 

@@ -497,7 +497,7 @@ class FusedEngine:
         Args:
             refill: number of rounds that allocate unused capacity to unserved demand.
         """
-        self._load = self._passes.recall()
+        self._load = self._passes.reload_incumbent()
         for _ in self._projected(refill):
             pass
         self._passes.keep(list(range(self._problem.batch)))

@@ -181,7 +181,7 @@ class Passes(Protocol):
             lanes: indices of the matrices; the first call stores all matrices.
         """
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows to project them again; return (E * L,) loads, Gbit/s."""
         ...
 
@@ -665,7 +665,7 @@ class PathPasses:
         for lane in lanes:
             best[lane::num_lanes] = self._flows[lane::num_lanes]
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows; return their (E * L,) loads, Gbit/s."""
         self._flows[:] = self._arrays(f"flows{self.incumbent_buffer}", self._num_splits, np.float64)
         # A round of the projection at load ratios of 0 changes no flow and sums the loads.

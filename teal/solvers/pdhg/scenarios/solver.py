@@ -337,7 +337,7 @@ class ScenarioPasses:
             self._best[:] = self._stepped
             self._has_incumbent = True
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Raise an error: flows are not projected onto the capacities, so none are reloaded.
 
         Raises:

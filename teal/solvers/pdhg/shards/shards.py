@@ -512,9 +512,9 @@ class ShardPasses:
         """Store the flows of the last check as the incumbent of the matrices in ``lanes``."""
         self._total("keep", lanes)
 
-    def recall(self) -> FloatArray:
+    def reload_incumbent(self) -> FloatArray:
         """Reload the incumbent flows for another projection; return their loads (E,), Gbit/s."""
-        (load,) = self._total("recall")
+        (load,) = self._total("reload_incumbent")
         return load
 
     def best_splits(self) -> FloatArray:

@@ -1,5 +1,5 @@
 """Certificates of an objective that is a sequence of programs, one for each priority class or fair
-level; each is printed as a line.
+level; each is printed as a certificate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from teal.runtime.rounding import at_most, gap_text
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class PartCertificate:
     """Certificate of a part of the demands of one matrix: a priority class or a fair level.
 
     Attributes:
@@ -35,26 +35,26 @@ class Line:
     gap: float
     more: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def record(self, part: str) -> dict[str, Any]:
+    def record(self, part_kind: str) -> dict[str, Any]:
         """Return the name and all metrics by their keys in files and responses, with None for
         infinite ones.
 
         Args:
-            part: key of the name of the part, such as ``class``.
+            part_kind: key of the name of the part, such as ``class``.
         """
         satisfied = self.value / self.demand if self.demand > 0 else 1.0
         metrics = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
         metrics = {**metrics, "satisfied_demand": satisfied, **self.more}
         return {
-            part: self.name,
+            part_kind: self.name,
             **{name: metric if math.isfinite(metric) else None for name, metric in metrics.items()},
         }
 
-    def text(self, part: str, width: int = 0) -> str:
+    def text(self, part_kind: str, width: int = 0) -> str:
         """Return the certificate as a line of text: name, flow, bound, gap and further metrics.
 
         Args:
-            part: kind of the part, such as ``class``.
+            part_kind: kind of the part, such as ``class``.
             width: minimum width of the name.
         """
         flow_text = (
@@ -62,7 +62,7 @@ class Line:
             f"{gap_text(self.gap)}"
         )
         more_texts = [
-            f"{name} {_plain(metric)}" for name, metric in self.more.items() if name != part
+            f"{name} {_plain(metric)}" for name, metric in self.more.items() if name != part_kind
         ]
         return ", ".join([f"{self.name:{width}}  {flow_text}", *more_texts])
 
@@ -75,22 +75,22 @@ def _plain(metric: float) -> str:
 
 
 @runtime_checkable
-class Lines(Protocol):
+class PartCertificates(Protocol):
     """Certificates of the parts of the demands, classes or levels, in each of B matrices.
 
     Attributes:
-        part: kind of the parts, such as ``class``.
-        parts: plural of the kind, which is the key in files and responses.
+        part_kind: kind of the parts, such as ``class``.
+        parts_key: plural of the kind, which is the key in files and responses.
     """
 
-    part: ClassVar[str]
-    parts: ClassVar[str]
+    part_kind: ClassVar[str]
+    parts_key: ClassVar[str]
 
     def rows(self, rows: Tensor) -> Self:
         """Return the certificates of some of the matrices, by their indices (n,)."""
         ...
 
-    def lines(self, row: int) -> tuple[Line, ...]:
+    def of_matrix(self, row: int) -> tuple[PartCertificate, ...]:
         """Return the certificate of each part of one matrix, given by its index."""
         ...
 
@@ -105,17 +105,22 @@ class Lines(Protocol):
         ...
 
 
-def records(lines: Lines, row: int) -> list[dict[str, Any]]:
+def records(certificates: PartCertificates, row: int) -> list[dict[str, Any]]:
     """Return the certificates of one matrix as records, by the keys of files and responses."""
-    return [line.record(lines.part) for line in lines.lines(row)]
+    return [
+        certificate.record(certificates.part_kind) for certificate in certificates.of_matrix(row)
+    ]
 
 
-def texts(lines: Lines, row: int) -> list[str]:
+def texts(certificates: PartCertificates, row: int) -> list[str]:
     """Return the headline of one matrix, if any, and its certificates as lines of text."""
-    row_lines = lines.lines(row)
-    headline = lines.headline(row)
-    width = max((len(line.name) for line in row_lines), default=0)
+    row_certificates = certificates.of_matrix(row)
+    headline = certificates.headline(row)
+    width = max((len(certificate.name) for certificate in row_certificates), default=0)
     return [
         *([headline] if headline else []),
-        *(f"  {line.text(lines.part, width)}" for line in row_lines),
+        *(
+            f"  {certificate.text(certificates.part_kind, width)}"
+            for certificate in row_certificates
+        ),
     ]
