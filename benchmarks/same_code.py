@@ -141,11 +141,14 @@ class _Scopes:
         """Return the renaming of the scope to which a name of a node belongs.
 
         Attributes and keywords belong to the top-level definition, by the expression before the
-        dot; other names to the innermost function or class that binds them, or to the file.
+        dot; functions and classes to the file; other names to the innermost function or class that
+        binds them, or to the file.
         """
         if isinstance(node, ast.Attribute | ast.keyword):
             owner = ast.unparse(node.value) if isinstance(node, ast.Attribute) else ""
             return self._members.setdefault(owner, Renaming(self._defined))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            return self._file
         for bound, renaming in reversed(self._local):
             if name in bound:
                 return renaming

@@ -290,7 +290,7 @@ def test_names_columns_and_demands_are_checked() -> None:
         with pytest.raises(InputError, match="no further condition"):
             protected()
     mixing = type("Mixing", (GroupShare,), {"name": "mixing", "changes_columns": True})
-    with pytest.raises(InputError, match="may change columns"):
+    with pytest.raises(InputError, match="may change path variables"):
         problem.with_churn_limit(problem.even_splits, 0.1).under(mixing((0,), 0.1))
 
     def halve(self: GroupShare, program: Program) -> Rewritten:
