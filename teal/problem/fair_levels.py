@@ -113,7 +113,7 @@ class FairCertificates:
         """Concatenate the results of several batches of matrices."""
         joined: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
-            field_values = [getattr(batch, field.name) for batch in batches]
+            field_values = [getattr(part, field.name) for part in batches]
             is_tensor = isinstance(field_values[0], Tensor)
             joined[field.name] = (
                 torch.cat(field_values)
