@@ -21,7 +21,7 @@ The leaving column has the largest squared infeasibility over the squared norm o
 inverse, after the dual steepest-edge rule (Forrest and Goldfarb, Mathematical Programming 57,
 1992).  Values are perturbed by one part in 10^8, which breaks ties of the ratio test.  A basis that
 is not dual feasible is made so by cost shifting (Koberstein, The dual simplex method, 2005): a
-positive reduced cost of a column is subtracted from its cost, and primal simplex iterations follow
+positive reduced cost of a column is subtracted from its value, and primal simplex iterations follow
 once the true costs are back.
 
 Modules: `basis` has the program, the basis and its operations; `method` the dual and the primal
@@ -33,7 +33,7 @@ Symbols (columns: P paths, then D unserved flows, then n slacks):
     f       flow of the columns of W              Gbit/s            (n,)          flow
             flow of the keys                      Gbit/s            (D,)          key_flow
     y       dual price of a link                  value / (Gbit/s)  (n,)          price
-    v       value of a Gbit/s on a column         value / (Gbit/s)  (P + D + n,)  cost
+    v       value of a Gbit/s on a column         value / (Gbit/s)  (P + D + n,)  value
     rho     row of the inverse of W               1                 (n,)          inverse[i]
     alpha   entry of the pivot row                1                 scalar        alpha
     u       entering column in terms of W         1                 (n,)          entering

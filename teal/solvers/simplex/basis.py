@@ -50,7 +50,7 @@ class Program(NamedTuple):
         block: (P + D + n,) block of each column; NO_BLOCK for slacks.
         demand: (D,) Gbit/s.
         capacity: (n,) Gbit/s, finite.
-        cost: (P + D + n,) value of a Gbit/s on each column; 0 for unserved flow and slacks.
+        value: (P + D + n,) value of a Gbit/s on each column; 0 for unserved flow and slacks.
     """
 
     path_ptr: Int64Array
@@ -61,7 +61,7 @@ class Program(NamedTuple):
     block: Int64Array
     demand: FloatArray
     capacity: FloatArray
-    cost: FloatArray
+    value: FloatArray
 
 
 class Basis(NamedTuple):
@@ -72,14 +72,14 @@ class Basis(NamedTuple):
         column: (n,) columns of W, by position.
         position: (P + D + n,) position of each column in W; NONBASIC, or KEY for keys.
         inverse: (n, n) inverse of W: a row for each position, a column for each row.
-        norm: (n,) squared norm of each row of the inverse.
+        squared_norm: (n,) squared norm of each row of the inverse.
     """
 
     key: Int64Array
     column: Int64Array
     position: Int64Array
     inverse: FloatArray
-    norm: FloatArray
+    squared_norm: FloatArray
 
 
 def blocks_of(links: PathLinks, num_rows: int) -> Int64Array:
@@ -185,23 +185,23 @@ def update_basis(basis: Basis, position: int, column: int, entering: FloatArray)
     # The pivot row is divided by the pivot, and multiples of it are subtracted from the others.
     pivot_row = basis.inverse[position]
     factor = 1 / entering[position]
-    norm = 0.0
+    squared_norm = 0.0
     for r in range(num_rows):
         entry = pivot_row[r] * factor
         pivot_row[r] = entry
-        norm += entry * entry
-    basis.norm[position] = norm
+        squared_norm += entry * entry
+    basis.squared_norm[position] = squared_norm
     for i in range(num_rows):
         multiple = entering[i]
         if i == position or multiple == 0:
             continue
         inverse_row = basis.inverse[i]
-        norm = 0.0
+        squared_norm = 0.0
         for r in range(num_rows):
             entry = inverse_row[r] - multiple * pivot_row[r]
             inverse_row[r] = entry
-            norm += entry * entry
-        basis.norm[i] = norm
+            squared_norm += entry * entry
+        basis.squared_norm[i] = squared_norm
 
 
 @inner_kernel
@@ -224,11 +224,11 @@ def swap_key(program: Program, basis: Basis, position: int) -> None:
         if i != position and program.block[basis.column[i]] == block:
             for r in range(len(row)):
                 row[r] += basis.inverse[i, r]
-    norm = 0.0
+    squared_norm = 0.0
     for r in range(len(row)):
         row[r] = -row[r]
-        norm += row[r] * row[r]
-    basis.norm[position] = norm
+        squared_norm += row[r] * row[r]
+    basis.squared_norm[position] = squared_norm
     # Exchange the two columns.
     key = basis.key[block]
     basis.column[position] = key
@@ -352,7 +352,7 @@ def largest_value(program: Program) -> float:
     """Return the largest value of a Gbit/s on a path."""
     largest = 0.0
     for p in range(len(program.link_ptr) - 1):
-        largest = max(largest, program.cost[p])
+        largest = max(largest, program.value[p])
     return largest
 
 
@@ -398,7 +398,7 @@ def _reset(basis: Basis) -> None:
     for i in range(num_rows):
         basis.column[i] = first_slack + i
         basis.position[first_slack + i] = i
-        basis.norm[i] = 1.0
+        basis.squared_norm[i] = 1.0
         for r in range(num_rows):
             basis.inverse[i, r] = 0.0
         basis.inverse[i, i] = 1.0

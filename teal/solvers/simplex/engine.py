@@ -162,7 +162,7 @@ def _solve_batch(
     num_paths = len(links.slot)
     num_blocks = problem.demand.shape[1]
     block, row_path_ptr, row_path = _columns(problem.paths, num_links)
-    cost = _perturbed_costs(problem, links, len(block))
+    value = _perturbed_values(problem, links, len(block))
     demand = problem.demand.contiguous().numpy()
     # Capacities above all demand, which may be infinite, do not bind.  Without demand any other
     # finite one will do.
@@ -193,7 +193,7 @@ def _solve_batch(
             row_path_ptr,
             row_path,
             block,
-            cost.copy(),
+            value.copy(),
             demand[rows],
             capacity[rows],
             new_basis(num_paths, num_blocks, num_links),
@@ -236,7 +236,7 @@ def _columns(paths: PathSet, num_links: int) -> _Columns:
     return columns
 
 
-def _perturbed_costs(problem: Problem, links: PathLinks, num_columns: int) -> FloatArray:
+def _perturbed_values(problem: Problem, links: PathLinks, num_columns: int) -> FloatArray:
     """Return the perturbed value of a Gbit/s on each column; 0 for unserved flow and slacks.
 
     Args:
@@ -263,7 +263,7 @@ def solve_matrices(
     row_path_ptr: Int64Array,
     row_path: IntArray,
     block: Int64Array,
-    cost: FloatArray,
+    value: FloatArray,
     demand: FloatArray,
     capacity: FloatArray,
     basis: Basis,
@@ -283,7 +283,7 @@ def solve_matrices(
         links: P paths of D demands.
         row_path_ptr, row_path: paths over each of n links, in CSR form.
         block: (P + D + n,) block of each column.
-        cost: (P + D + n,) value of a Gbit/s on each column; some are lowered.
+        value: (P + D + n,) value of a Gbit/s on each column; some are lowered.
         demand: (B, D) Gbit/s.
         capacity: (B, n) Gbit/s, finite, 0 for failed links.
         basis: any basis (overwritten).
@@ -310,7 +310,7 @@ def solve_matrices(
             block,
             demand[b],
             capacity[b],
-            cost,
+            value,
         )
         if b == 0:
             crash(program, basis, first_shares, first_prices, work.entering)

@@ -54,7 +54,7 @@ class Work(NamedTuple):
     """Iterate and workspace.
 
     Attributes:
-        cost: (P + D + n,) costs of the iteration, which may be shifted.
+        value: (P + D + n,) value of a Gbit/s on each column in the iteration, which may be shifted.
         price: (n,) dual prices y.
         path_price: (P,) A' y, price of each path.
         path_alpha: (P,) A' rho, sum of the pivot row over the rows of each path.
@@ -68,7 +68,7 @@ class Work(NamedTuple):
         key_slope: (D,) change of the flow of each key for a Gbit/s of the entering column.
     """
 
-    cost: FloatArray
+    value: FloatArray
     price: FloatArray
     path_price: FloatArray
     path_alpha: FloatArray
@@ -151,8 +151,8 @@ def optimise(
 @inner_kernel
 def _restore_costs(program: Program, work: Work) -> None:
     """Take the costs of the program, unshifted."""
-    for column in range(len(work.cost)):
-        work.cost[column] = program.cost[column]
+    for column in range(len(work.value)):
+        work.value[column] = program.value[column]
 
 
 @inner_kernel
@@ -173,12 +173,12 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
     _compute_prices(program, basis, work)
     for g in range(len(program.demand)):
         key = basis.key[g]
-        multiplier = work.cost[key] - (work.path_price[key] if key < num_paths else 0.0)
+        multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
-            reduced_cost = work.cost[p] - multiplier - work.path_price[p]
-            is_small = 0 < reduced_cost <= share * program.cost[p]
+            reduced_cost = work.value[p] - multiplier - work.path_price[p]
+            is_small = 0 < reduced_cost <= share * program.value[p]
             if is_small and basis.position[p] == NONBASIC:
-                program.cost[p] -= reduced_cost
+                program.value[p] -= reduced_cost
 
 
 @inner_kernel
@@ -210,7 +210,7 @@ def _tolerance_of(program: Program, work: Work, column: int) -> float:
 
 @inner_kernel
 def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
-    """Compute the prices y of the basis, y' W = cost of its columns less those of their keys; count
+    """Compute the prices y of the basis, y' W = values of its columns less those of their keys; count
     the columns of W in each block.
     """
     price = work.price
@@ -218,15 +218,15 @@ def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
     work.num_basic[:] = 0
     for i in range(len(basis.column)):
         column = basis.column[i]
-        cost = work.cost[column]
+        column_value = work.value[column]
         block = program.block[column]
         if block != NO_BLOCK:
             work.num_basic[block] += 1
-            cost -= work.cost[basis.key[block]]
-        if cost != 0:
+            column_value -= work.value[basis.key[block]]
+        if column_value != 0:
             inverse_row = basis.inverse[i]
             for r in range(len(price)):
-                price[r] += cost * inverse_row[r]
+                price[r] += column_value * inverse_row[r]
     path_sums(program, price, work.path_price)
 
 
@@ -243,14 +243,14 @@ def _choose_keys(program: Program, basis: Basis, work: Work, tolerance: float) -
         # The present key wins ties, up to rounding.
         key = basis.key[g]
         best = key
-        best_value = work.cost[key] - (work.path_price[key] if key < num_paths else 0.0)
+        best_value = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         best_value += tolerance
         unserved = num_paths + g
-        if work.cost[unserved] > best_value:
+        if work.value[unserved] > best_value:
             best = unserved
-            best_value = work.cost[unserved]
+            best_value = work.value[unserved]
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
-            value = work.cost[p] - work.path_price[p]
+            value = work.value[p] - work.path_price[p]
             if value > best_value:
                 best = p
                 best_value = value
@@ -260,7 +260,7 @@ def _choose_keys(program: Program, basis: Basis, work: Work, tolerance: float) -
 
 @inner_kernel
 def _shift_costs(program: Program, basis: Basis, work: Work, tolerance: float) -> bool:
-    """Lower the cost of each column with a positive reduced cost by it; return whether one had a
+    """Lower the value of each column with a positive reduced cost by it; return whether one had a
     reduced cost above the tolerance.
     """
     num_paths = len(program.link_ptr) - 1
@@ -271,25 +271,25 @@ def _shift_costs(program: Program, basis: Basis, work: Work, tolerance: float) -
         if work.num_basic[g] == 0:
             continue
         key = basis.key[g]
-        multiplier = work.cost[key] - (work.path_price[key] if key < num_paths else 0.0)
+        multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         unserved = num_paths + g
         if basis.position[unserved] == NONBASIC:
-            reduced_cost = work.cost[unserved] - multiplier
+            reduced_cost = work.value[unserved] - multiplier
             if reduced_cost > 0:
-                work.cost[unserved] -= reduced_cost
+                work.value[unserved] -= reduced_cost
                 is_shifted = is_shifted or reduced_cost > tolerance
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
             if basis.position[p] != NONBASIC:
                 continue
-            reduced_cost = work.cost[p] - multiplier - work.path_price[p]
+            reduced_cost = work.value[p] - multiplier - work.path_price[p]
             if reduced_cost > 0:
-                work.cost[p] -= reduced_cost
+                work.value[p] -= reduced_cost
                 is_shifted = is_shifted or reduced_cost > tolerance
     for r in range(len(work.price)):
         slack = num_paths + num_blocks + r
-        # The reduced cost of a slack is its cost less the price of its row.
+        # The reduced cost of a slack is its value less the price of its row.
         if basis.position[slack] == NONBASIC and work.price[r] < 0:
-            work.cost[slack] = work.price[r]
+            work.value[slack] = work.price[r]
             is_shifted = is_shifted or work.price[r] < -tolerance
     return is_shifted
 
@@ -398,7 +398,7 @@ def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
         column = basis.column[i]
         flow = work.flow[i]
         if flow < -_tolerance_of(program, work, column):
-            score = flow * flow / basis.norm[i]
+            score = flow * flow / basis.squared_norm[i]
             if score > best_score:
                 best = i
                 best_score = score
@@ -408,7 +408,7 @@ def _select_leaving(program: Program, basis: Basis, work: Work) -> int:
             continue
         flow = work.key_flow[block]
         if flow < -work.tolerance[block]:
-            score = flow * flow / basis.norm[i]
+            score = flow * flow / basis.squared_norm[i]
             if score > best_score:
                 best = i
                 best_score = score
@@ -453,7 +453,7 @@ def _entering_column(
     num_blocks = len(program.demand)
     path_ptr = program.path_ptr
     position = basis.position
-    cost = work.cost
+    value = work.value
     path_price = work.path_price
     path_alpha = work.path_alpha
     path_sums(program, pivot_row, path_alpha)
@@ -465,14 +465,14 @@ def _entering_column(
         alpha = pivot_row[r]
         slack = num_paths + num_blocks + r
         if alpha < -_MIN_PIVOT and position[slack] == NONBASIC:
-            step = min(0.0, cost[slack] - work.price[r]) / alpha
+            step = min(0.0, value[slack] - work.price[r]) / alpha
             if step < best_step or (step <= _TIE * best_step and alpha < pivot):
                 best = slack
                 best_step = step
                 pivot = alpha
     for g in range(num_blocks):
         key = basis.key[g]
-        multiplier = cost[key]
+        multiplier = value[key]
         key_alpha = 0.0
         if key < num_paths:
             multiplier -= path_price[key]
@@ -480,7 +480,7 @@ def _entering_column(
         # Unserved flow, then the paths.
         unserved = num_paths + g
         if key_alpha > _MIN_PIVOT and position[unserved] == NONBASIC:
-            step = min(0.0, cost[unserved] - multiplier) / -key_alpha
+            step = min(0.0, value[unserved] - multiplier) / -key_alpha
             if step < best_step or (step <= _TIE * best_step and -key_alpha < pivot):
                 best = unserved
                 best_step = step
@@ -488,7 +488,7 @@ def _entering_column(
         for p in range(path_ptr[g], path_ptr[g + 1]):
             alpha = path_alpha[p] - key_alpha
             if alpha < -_MIN_PIVOT and position[p] == NONBASIC:
-                step = min(0.0, cost[p] - multiplier - path_price[p]) / alpha
+                step = min(0.0, value[p] - multiplier - path_price[p]) / alpha
                 if step < best_step or (step <= _TIE * best_step and alpha < pivot):
                     best = p
                     best_step = step
@@ -613,21 +613,21 @@ def _best_column(program: Program, basis: Basis, work: Work) -> tuple[int, float
     for r in range(len(work.price)):
         slack = num_paths + num_blocks + r
         # Slack of a link.
-        reduced_cost = work.cost[slack] - work.price[r]
+        reduced_cost = work.value[slack] - work.price[r]
         if reduced_cost > best_cost and basis.position[slack] == NONBASIC:
             best = slack
             best_cost = reduced_cost
     for g in range(num_blocks):
         key = basis.key[g]
-        multiplier = work.cost[key] - (work.path_price[key] if key < num_paths else 0.0)
+        multiplier = work.value[key] - (work.path_price[key] if key < num_paths else 0.0)
         # Unserved flow of the block, then its paths.
         unserved = num_paths + g
-        reduced_cost = work.cost[unserved] - multiplier
+        reduced_cost = work.value[unserved] - multiplier
         if reduced_cost > best_cost and basis.position[unserved] == NONBASIC:
             best = unserved
             best_cost = reduced_cost
         for p in range(program.path_ptr[g], program.path_ptr[g + 1]):
-            reduced_cost = work.cost[p] - multiplier - work.path_price[p]
+            reduced_cost = work.value[p] - multiplier - work.path_price[p]
             if reduced_cost > best_cost and basis.position[p] == NONBASIC:
                 best = p
                 best_cost = reduced_cost

@@ -128,10 +128,10 @@ def _program(problem: Problem, row: int) -> Program:
     block = blocks_of(links, num_links)
     demand = problem.demand.to(torch.float64).numpy()[row]
     capacity = np.minimum(problem.capacity.to(torch.float64).numpy()[row], demand.sum())
-    cost = engine._perturbed_costs(problem.to(torch.float64), links, len(block))
+    value = engine._perturbed_values(problem.to(torch.float64), links, len(block))
     users = paths_by_row(links, num_links)
     return Program(
-        links.path_ptr, links.link_ptr, links.link, *users, block, demand, capacity, cost
+        links.path_ptr, links.link_ptr, links.link, *users, block, demand, capacity, value
     )
 
 
@@ -165,11 +165,11 @@ def _check_optimal(program: Program, basis: Basis, work: Work) -> None:
     np.testing.assert_allclose(
         np.concatenate([work.key_flow, work.flow]), flows, rtol=0, atol=1e-9 * scale
     )
-    prices = np.linalg.solve(matrix[:, columns].T, program.cost[columns])
+    prices = np.linalg.solve(matrix[:, columns].T, program.value[columns])
     np.testing.assert_allclose(work.price, prices[len(program.demand) :], rtol=0, atol=1e-9)
     # Optimality.
     assert flows.min() >= -1e-9 * scale
-    assert (program.cost - matrix.T @ prices).max() <= 1e-9
+    assert (program.value - matrix.T @ prices).max() <= 1e-9
     # W, its inverse, and the norms of the rows.
     rows = matrix[len(program.demand) :]
     working = rows[:, basis.column].copy()
@@ -177,7 +177,7 @@ def _check_optimal(program: Program, basis: Basis, work: Work) -> None:
         if program.block[column] != NO_BLOCK:
             working[:, i] -= rows[:, basis.key[program.block[column]]]
     np.testing.assert_allclose(basis.inverse @ working, np.eye(len(working)), rtol=0, atol=1e-9)
-    np.testing.assert_allclose(basis.norm, (basis.inverse**2).sum(1), rtol=1e-9)
+    np.testing.assert_allclose(basis.squared_norm, (basis.inverse**2).sum(1), rtol=1e-9)
 
 
 @kernel
@@ -219,7 +219,7 @@ def test_other_values_take_primal_pivots_to_the_optimum(seed: int) -> None:
     num_paths = len(program.link_ptr) - 1
     for row in range(problem.batch):
         program = _program(problem, row)
-        program.cost[:num_paths] *= rng.uniform(0.2, 5, num_paths)
+        program.value[:num_paths] *= rng.uniform(0.2, 5, num_paths)
         _, is_optimal = _optimise(program, basis, work, 1_000, np.zeros(1, np.bool_))
         assert is_optimal
         _check_optimal(program, basis, work)
@@ -246,7 +246,7 @@ def test_primal_iterations_stay_feasible(seed: int) -> None:
     rng = np.random.default_rng(seed)
     num_paths = len(program.link_ptr) - 1
     for _ in range(3):
-        program.cost[:num_paths] = rng.uniform(0.2, 1, num_paths)
+        program.value[:num_paths] = rng.uniform(0.2, 1, num_paths)
         assert _primal_simplex(program, basis, work, stop)
         _check_optimal(program, basis, work)
 
