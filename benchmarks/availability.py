@@ -187,7 +187,7 @@ def _guarantee_row(topology: teal.Topology, max_failed_components: int) -> dict[
             "common_share": fraction.value,
             "common_share_gap": fraction.gap,
             "common_share_s": time.perf_counter() - begin,
-            "left_out": int(fraction.left_out.sum()),
+            "left_out": int(fraction.is_excluded.sum()),
         }
     # Availability of shortest paths, of tunnels with fixed splits, and of a new optimum per state.
     routings: dict[str, Callable[[], Routing]] = {

@@ -130,7 +130,7 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     incidence = scenarios.problem.ops.incidence(num_links).tocsc()
     # (E, cables): minus the limit at the cable of each link.
     added_capacity = sp.csr_array(
-        (np.full(num_links, -scenarios.limit), (np.arange(num_links), scenarios.cable))
+        (np.full(num_links, -scenarios.max_utilisation), (np.arange(num_links), scenarios.cable))
     )
     capacity_rows = []
     flow_rows = []
@@ -146,7 +146,7 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
         # Rows of live links.
         capacity_rows.append(added_capacity[live])
         flow_rows.append(incidence[:, column].tocsr()[live])
-        capacity_limits.append(scenarios.limit * scenarios.regular[live])
+        capacity_limits.append(scenarios.max_utilisation * scenarios.existing_capacity[live])
         # Rows of demands.
         demands = np.unique(column // paths.num_paths)
         row = np.searchsorted(demands, column // paths.num_paths)
@@ -185,7 +185,9 @@ def _replayed_utilisation(scenarios: Scenarios, bought: teal.runtime.arrays.Floa
                 scenarios.capacity(bought, rows)
             )
         )
-        worst = max(worst, float(teal.solve(problem, gap=1e-3).value.max()) / scenarios.limit)
+        worst = max(
+            worst, float(teal.solve(problem, gap=1e-3).value.max()) / scenarios.max_utilisation
+        )
     return worst
 
 

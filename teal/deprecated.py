@@ -86,11 +86,17 @@ MOVED: Mapping[str, Mapping[str, str]] = {
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "Assessment": {"figures": "metrics"},
     "Deadline": {"left": "remaining_s"},
+    "Guarantee": {"left_out": "is_excluded"},
     "Hose": {"dearest": "max_weight_matrix"},
     "MeasuredMatrices": {"most": "max_matrices"},
     "MergedStates": {"pattern": "path_set", "rest": "unlisted_probability"},
+    "Problem": {"balanced": "as_min_max_program", "largest_share": "max_share"},
     "Past": {"known": "num_known", "most": "window_length"},
-    "Scenarios": {"most": "max_added"},
+    "Scenarios": {
+        "limit": "max_utilisation",
+        "most": "max_added",
+        "regular": "existing_capacity",
+    },
     "States": {"rest": "unlisted_probability"},
     "SurveyReport": {"done": "results_by_analysis"},
     "WithPartCertificates": {"lines": "part_certificates"},
@@ -115,7 +121,11 @@ KEYWORDS: Mapping[str, Mapping[str, str]] = {
         "most_down": "max_failed_components",
         "most_states": "max_states",
     },
-    "scenarios_of": {"most": "max_added"},
+    "scenarios_of": {
+        "limit": "max_utilisation",
+        "most": "max_added",
+        "regular": "existing_capacity",
+    },
 }
 # Class of settings: old option -> new option; the option of a field "max_states" is --max-states.
 OPTIONS: Mapping[str, Mapping[str, str]] = {

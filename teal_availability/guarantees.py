@@ -31,7 +31,7 @@ import scipy.sparse as sp
 import torch
 
 from teal import InputError, Problem, project, solve
-from teal.deprecated import with_old_keywords
+from teal.deprecated import with_old_attributes, with_old_keywords
 from teal.network.path_links import path_links_of
 from teal.problem.bounds import gap_between
 from teal.runtime.arrays import BoolArray, FloatArray
@@ -71,6 +71,7 @@ _FLOW_GAP = 1e-3
 _LEXICOGRAPHIC_TOLERANCE = 1e-6
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class Guarantee:
     """Reserved rates with a certified value.
@@ -82,7 +83,7 @@ class Guarantee:
         prices: (E,) link prices, which prove the bound together with ``weights``.
         weights: (D, 2^K) dual weights of the survival states. For the CVaR of the largest loss they
             are sums over network states, while its bound uses the weight of each network state.
-        left_out: (D,) whether a demand is excluded from the common share: it has no path for
+        is_excluded: (D,) whether a demand is excluded from the common share: it has no path for
             1 - availability of the time or longer.
     """
 
@@ -91,7 +92,7 @@ class Guarantee:
     bound: float
     prices: FloatArray
     weights: FloatArray
-    left_out: BoolArray
+    is_excluded: BoolArray
 
     @property
     def gap(self) -> float:
@@ -290,7 +291,7 @@ def empty_promise(
     """
     share = 0.0 if excluded.any() else 1.0
     promise = _zero_promise(problem, survival_states)
-    return dataclasses.replace(promise, value=share, bound=share, left_out=excluded)
+    return dataclasses.replace(promise, value=share, bound=share, is_excluded=excluded)
 
 
 def _certified_promise(

@@ -437,7 +437,7 @@ def _promise_row(
         promise.gap,
         minutes_a_year(lost[0]),
         minutes_a_year(lost[1]),
-        int(promise.left_out.sum()),
+        int(promise.is_excluded.sum()),
         np.nan if quantile is None else quantile.value,
         np.nan if quantile is None else quantile.bound,
     )

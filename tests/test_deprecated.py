@@ -34,6 +34,7 @@ from teal.schemes.solve import solve
 from teal.solvers import pipeline
 from teal.testing import random_problem
 from teal_availability import (
+    Guarantee,
     common_quantile,
     guarantee_common_fraction,
     guarantee_common_fractions,
@@ -122,8 +123,10 @@ def test_an_old_attribute_warns_and_is_the_new_one() -> None:
     object.__setattr__(past, "traffic", SimpleNamespace(num_matrices=4, num_demands=6))
     cases: dict[str, Any] = {
         "Assessment": Assessment,
+        "Guarantee": Guarantee,
         "Hose": Hose,
         "MergedStates": MergedStates,
+        "Problem": teal.Problem,
         "Scenarios": Scenarios,
         "States": States,
         "SurveyReport": SurveyReport,

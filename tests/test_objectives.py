@@ -48,7 +48,9 @@ def calm_tasks(
     flow = dataclasses.replace(problem, objective=teal.Objective())
     largest = yield Solve(flow, gap / 2)
     rates = flow.flows(largest.splits.to(flow.demand)).sum(-1)
-    routed = yield Solve(flow.balanced(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap)
+    routed = yield Solve(
+        flow.as_min_max_program(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap
+    )
     share = torch.where(problem.demand > 0, rates / problem.demand.clamp(min=1e-30), 0)
     splits = (
         routed.splits.to(share)
@@ -145,7 +147,7 @@ def test_a_sequence_of_programs(seed: int) -> None:
             assert float(measured.gap[row]) <= 2e-3
             rates = one.flows(allocation.splits[row : row + 1]).sum(-1)
             calmest = teal.solve(
-                one.balanced(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap=1e-5
+                one.as_min_max_program(teal.ObjectiveName.MAX_LINK_UTILISATION, rates), gap=1e-5
             )
             assert (
                 float(measured.max_link_utilisation[row])

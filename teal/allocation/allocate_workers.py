@@ -16,7 +16,7 @@ from teal.allocation.allocate import AllocatedMatrix
 from teal.allocation.allocate_files import PartFiles
 from teal.allocation.settings import AllocateConfig
 from teal.app.instance import suits_gpu
-from teal.cluster.cluster import cause, connected, require_units, units
+from teal.cluster.cluster import connected, require_units, teal_error, units
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.runtime.parallel import limit_threads
@@ -112,6 +112,6 @@ def allocate(
         try:
             yield from pool.map_unordered(lambda worker, part: worker.allocate.remote(part), parts)
         except (ray.exceptions.RayError, InputError) as error:
-            raise cause(
+            raise teal_error(
                 error, f"allocating on Ray, after {_MAX_RETRIES} restarts of a process"
             ) from None

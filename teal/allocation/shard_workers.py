@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from teal.cluster.cluster import cause, connected, require_units, units
+from teal.cluster.cluster import connected, require_units, teal_error, units
 from teal.network.path_set import PathSet
 from teal.network.shards import PathSearch
 from teal.network.topology import Topology
@@ -277,7 +277,7 @@ class RayActors:
                 except self._ray.exceptions.RayActorError as error:
                     self._num_replacements[worker] += 1
                     if self._num_replacements[worker] > _MAX_REPLACEMENTS:
-                        raise cause(
+                        raise teal_error(
                             error, f"shard worker {worker} died {_MAX_REPLACEMENTS + 1} times"
                         ) from None
                     self._notify(
@@ -286,7 +286,7 @@ class RayActors:
                     )
                     pending[worker] = self._replace(worker, call)
                 except self._ray.exceptions.RayError as error:
-                    raise cause(error, f"shard worker {worker} failed") from None
+                    raise teal_error(error, f"shard worker {worker} failed") from None
             self.sent_bytes += _num_bytes(call) + _num_bytes(result)
             results.append(result)
             if is_change:

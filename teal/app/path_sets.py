@@ -138,7 +138,7 @@ def paths_by_column_generation(
     objective: Objective,
     weight: FloatArray | None,
     notify: Callable[[str], None],
-    end: Deadline | None = None,
+    deadline: Deadline | None = None,
 ) -> PathSet:
     """Add paths by column generation for some training matrices (``--num-paths auto``); results
     are cached on disk.
@@ -154,8 +154,8 @@ def paths_by_column_generation(
         objective: the objective.
         weight: (D,) value of one Gbit/s of each demand of ``traffic``; None for 1 each.
         notify: prints a message about the result, and about progress.
-        end: deadline of all computations for the network; column generation uses at most half of
-            the remaining time.  None for none.
+        deadline: deadline of all computations for the network; column generation uses at most half
+            of the remaining time.  None for none.
     """
     choice = config.choice
     if choice is None:
@@ -184,7 +184,7 @@ def paths_by_column_generation(
         weight=weight if traffic.classes is None else None,
         gap=choice.gap,
         max_paths=choice.max_paths,
-        deadline=_generation_seconds(end or Deadline()),
+        deadline=_generation_seconds(deadline or Deadline()),
         report=lambda row, column_round: progress(
             column_round, f"candidate paths, matrix {row + 1} of {len(demand)}, "
         ),
@@ -228,7 +228,7 @@ def _notify_of_choice(
         )
 
 
-def _generation_seconds(end: Deadline) -> float:
+def _generation_seconds(deadline: Deadline) -> float:
     """Return the time limit of column generation in seconds: 300, or at most half of the remaining
     time.
 
@@ -236,11 +236,11 @@ def _generation_seconds(end: Deadline) -> float:
     it cuts short, so that another run with a similar deadline finds them.
 
     Args:
-        end: deadline of all computations for the network.
+        deadline: deadline of all computations for the network.
     """
-    if end.remaining_s >= 2 * _MAX_CHOICE_S:
+    if deadline.remaining_s >= 2 * _MAX_CHOICE_S:
         return _MAX_CHOICE_S
-    return 2.0 ** (math.floor(math.log2(max(end.remaining_s, _MIN_CHOICE_S))) - 1)
+    return 2.0 ** (math.floor(math.log2(max(deadline.remaining_s, _MIN_CHOICE_S))) - 1)
 
 
 def _representative(traffic: TrafficMatrices, paths: PathSet) -> FloatArray:

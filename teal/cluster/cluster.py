@@ -118,7 +118,7 @@ def require_units(ray: Any, kind: str, count: int, option: str) -> None:
         )
 
 
-def cause(error: BaseException, text: str) -> TealError:
+def teal_error(error: BaseException, text: str) -> TealError:
     """Return the Teal error that caused an error of Ray.
 
     Without one in its chain of causes, return a SolverError with ``text`` and the message of the

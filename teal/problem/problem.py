@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from teal.deprecated import with_old_attributes
 from teal.errors import InputError
 from teal.network import AnyPaths, DemandClasses, ProblemPaths, Topology
 from teal.network.bandwidth_functions import BandwidthFunctions
@@ -225,6 +226,7 @@ class Extremes(NamedTuple):
 AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
 
+@with_old_attributes
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
     """Allocation problem: B traffic matrices on one network, the input of every scheme.
@@ -252,7 +254,7 @@ class Problem:
             rewrite the program.
         functions: bandwidth functions of the demands, from which ``steps`` are built; None for
             none.
-        largest_share: (B, D, K) largest share of its demand on each path, for engines; None for 1.
+        max_share: (B, D, K) largest share of its demand on each path, for engines; None for 1.
     """
 
     topology: Topology
@@ -267,7 +269,7 @@ class Problem:
     steps: ValueSteps | None = None
     conditions: tuple[Condition, ...] = ()
     functions: BandwidthFunctions | None = None
-    largest_share: Float[Tensor, "B D K"] | None = None
+    max_share: Float[Tensor, "B D K"] | None = None
 
     @classmethod
     def create(
@@ -494,7 +496,7 @@ class Problem:
 
         Storing the problem itself would make a reference cycle, which would keep tensors alive.
         """
-        if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
+        if self.price_set.on_simplex or self.max_share is not None or not self.ops.counts_once:
             return None
         # A utility is a function of the share of the full demand.
         if self.utility is not None:
@@ -606,7 +608,7 @@ class Problem:
         steps = None if self.functions is None else ValueSteps.of_functions(self.functions, demand)
         return self._changed(demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
-    def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
+    def as_min_max_program(self, name: ObjectiveName, demand: Tensor) -> Problem:
         """Return matrices (B, D) under max_link_utilisation or max_concurrent_flow.
 
         Under these objectives neither demands nor links have values.
@@ -759,7 +761,7 @@ class Problem:
             has_weight, demand_weight * weight_scale / torch.where(has_weight, demand, 1), 0
         )
         return Concave(
-            Curve(rules.alpha), value_per_rate, self.demand, self.demand_value, self.largest_share
+            Curve(rules.alpha), value_per_rate, self.demand, self.demand_value, self.max_share
         )
 
     @property
@@ -769,8 +771,8 @@ class Problem:
             return self.utility
         if self.objective.rules.carries_all:
             return ExactlyOne()
-        if self.largest_share is not None:
-            return Capped(self.largest_share)
+        if self.max_share is not None:
+            return Capped(self.max_share)
         return AtMostOne() if self.steps is None else Stepped(self.steps, self.demand_value)
 
     @property
@@ -820,7 +822,7 @@ class Problem:
             ops=program.columns,
             paths=program.columns.column_paths,
             capacity=program.limit,
-            largest_share=max_share,
+            max_share=max_share,
             conditions=(),
             link_cost=torch.cat(
                 [self.link_cost.to(torch.float64), program.limit.new_zeros(num_added_rows)]
@@ -874,14 +876,14 @@ class Problem:
                 "use row(0) for one matrix",
             )
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
-        max_share = None if self.largest_share is None else self.largest_share[rows]
+        max_share = None if self.max_share is None else self.max_share[rows]
         return dataclasses.replace(
             self,
             demand=demand,
             capacity=self.capacity[rows],
             conditions=conditions,
             steps=self.steps and self.steps.rows(rows),
-            largest_share=max_share,
+            max_share=max_share,
         )
 
     def first_demands(self, count: int) -> Problem:

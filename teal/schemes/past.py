@@ -107,7 +107,7 @@ class Past:
             window: number of matrices; fewer if fewer are known.
             count: largest number of matrices, evenly spread; 0 for all.
         """
-        return self._balanced(self._last(window, count))
+        return self._as_min_max_program(self._last(window, count))
 
     def scenarios(self, window: int, count: int = 0) -> Problem:
         """Return a problem of the last known matrices, oldest first: scenarios of one allocation.
@@ -144,9 +144,9 @@ class Past:
         is_flow = self.network.objective.name is ObjectiveName.TOTAL_FLOW
         if is_flow and len(demand) * self.network.paths.leaf.size <= _MAX_FLOW_WORK:
             return self.network.with_demand(torch.from_numpy(demand))
-        return self._balanced(demand)
+        return self._as_min_max_program(demand)
 
-    def _balanced(self, demand: FloatArray) -> Problem:
+    def _as_min_max_program(self, demand: FloatArray) -> Problem:
         """Return the problem that minimises the largest utilisation of demands (B, D), Gbit/s."""
         matrices = self.network.with_demand(torch.from_numpy(demand))
-        return matrices.balanced(ObjectiveName.MAX_LINK_UTILISATION, matrices.demand)
+        return matrices.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, matrices.demand)

@@ -33,7 +33,7 @@ def certified_result(
     gap: float,
     *,
     iterations: int = 0,
-    missed: tuple[Stop, ...] | Stop = Stop.ITERATIONS,
+    stop_reasons: tuple[Stop, ...] | Stop = Stop.ITERATIONS,
 ) -> SolveResult:
     """Return the result of splits that may be infeasible, and of dual prices.
 
@@ -46,7 +46,8 @@ def certified_result(
         prices: (B, E) dual prices, float64.
         gap: target gap.
         iterations: number of iterations that the search took.
-        missed: stopping criterion of the matrices above the target gap, or one of each matrix.
+        stop_reasons: stopping criterion of the matrices above the target gap, or one of each
+            matrix.
     """
     # Small problems have compiled kernels for projection and bound.
     if small.is_small(problem):
@@ -59,7 +60,9 @@ def certified_result(
         value = problem.value(feasible)
         bound = dual_bound(problem, prices)
     gaps = certified_gap(problem, value, bound)
-    missed_by_matrix = missed if isinstance(missed, tuple) else (missed,) * problem.batch
+    stop_reason_by_matrix = (
+        stop_reasons if isinstance(stop_reasons, tuple) else (stop_reasons,) * problem.batch
+    )
     return SolveResult(
         splits=feasible,
         prices=prices,
@@ -71,7 +74,7 @@ def certified_result(
         state=SolveState(feasible, prices),
         stopped_by=tuple(
             Stop.GAP if matrix_gap <= gap else stop
-            for matrix_gap, stop in zip(gaps.tolist(), missed_by_matrix, strict=True)
+            for matrix_gap, stop in zip(gaps.tolist(), stop_reason_by_matrix, strict=True)
         ),
     )
 
@@ -173,13 +176,15 @@ class Certified:
         result = yield from self._engine.solve(problem, start, limits)
         exact = problem.to(torch.float64)
         # A matrix that does not have the target gap by these sums has not reached it.
-        missed = tuple(Stop.ITERATIONS if stop is Stop.GAP else stop for stop in result.stopped_by)
+        stop_reasons = tuple(
+            Stop.ITERATIONS if stop is Stop.GAP else stop for stop in result.stopped_by
+        )
         certified = certified_result(
             exact,
             result.splits.to(torch.float64),
             usable_prices(exact, result.prices, max_ratio=1.0),
             limits.gap,
             iterations=result.iterations,
-            missed=missed,
+            stop_reasons=stop_reasons,
         )
         return certified.in_dtype(problem.demand.dtype)

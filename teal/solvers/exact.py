@@ -61,14 +61,14 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
 
 
 def exact_classes(
-    program: Program, classes: DemandClasses, end: Deadline
+    program: Program, classes: DemandClasses, deadline: Deadline
 ) -> tuple[Tensor, Tensor] | None:
     """Maximise the flow of each class in turn by HiGHS, with the flows of higher classes fixed.
 
     Args:
         program: B = 1, in float64, with D demands of J columns and R rows.
         classes: C classes of its demands.
-        end: deadline of all programs.
+        deadline: deadline of all programs.
 
     Returns:
         shares (1, D, J) of the columns, and prices (1, C, R) of the rows for each class; None after
@@ -78,7 +78,7 @@ def exact_classes(
     prices = np.zeros((len(classes), len(class_lps.limit)))
     flows = np.zeros(len(class_lps.column))
     for class_index in range(len(classes)):
-        solution = None if end.is_over else class_lps.solve(class_index, end.remaining_s)
+        solution = None if deadline.is_over else class_lps.solve(class_index, deadline.remaining_s)
         if solution is None:
             return None
         flows, prices[class_index] = solution

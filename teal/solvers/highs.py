@@ -63,5 +63,5 @@ class Highs:
             prices[row] = solution[1][0]
             is_cut_off[row] = False
         # HiGHS's optimum is feasible within its tolerance only.
-        missed = tuple(Stop.DEADLINE if is_late else Stop.STALLED for is_late in is_cut_off)
-        return certified_result(exact, shares, prices, limits.gap, missed=missed)
+        stop_reasons = tuple(Stop.DEADLINE if is_late else Stop.STALLED for is_late in is_cut_off)
+        return certified_result(exact, shares, prices, limits.gap, stop_reasons=stop_reasons)

@@ -180,7 +180,7 @@ def _problem_under(
     Raises:
         InputError: a side condition, or arrays of another shape, negative or not finite.
     """
-    if problem.conditions or problem.largest_share is not None:
+    if problem.conditions or problem.max_share is not None:
         names = [type(condition).__name__ for condition in problem.conditions] or [
             "a largest share"
         ]

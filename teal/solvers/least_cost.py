@@ -92,7 +92,7 @@ def max_concurrent_flow(
     """
     # The inverse of a largest utilisation is a common served fraction, and the inverse of its lower
     # bound an upper bound on the fraction.
-    balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
+    balanced = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     for gap in _SHARE_GAPS:
         result = yield from minimise_mlu(balanced, gap, deadline)
         utilisation = float(result.value[0])

@@ -110,7 +110,7 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, level_rate: Tensor) -
     best_bound = math.inf
     for target in _GROWTH_FACTORS:
         rates = torch.where(grows, torch.minimum(target * level_rate, problem.demand[0]), rate)
-        balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
+        balanced = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
         prices = pipeline.solve(
             balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS
         ).prices

@@ -637,8 +637,8 @@ def prepare(
     if engine == "auto" and Highs().accepts(program_problem) and not is_sequence:
         return
     # Compile the projection onto a box, which bounded columns need, by one call.
-    if program_problem.largest_share is not None:
-        sample_box = program_problem.largest_share[:1, :1]
+    if program_problem.max_share is not None:
+        sample_box = program_problem.max_share[:1, :1]
         project_box(torch.zeros_like(sample_box), sample_box, torch.ones_like(sample_box))
     if engine in ("interior", "simplex") or (
         engine == "auto" and may_use_interior_points(program_problem)

@@ -49,8 +49,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     check_shape(problem, splits)
     # Step 1: clamp.
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
-    if problem.largest_share is not None:
-        splits = torch.minimum(splits, problem.largest_share.to(splits))
+    if problem.max_share is not None:
+        splits = torch.minimum(splits, problem.max_share.to(splits))
     if problem.demand_set.carries_all:
         splits = scaled_to_one(problem, splits)
         if not problem.objective.may_shed:
@@ -116,9 +116,9 @@ def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
     """
     # Smallest unused capacity along the path.
     path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)
-    if problem.largest_share is not None:
+    if problem.max_share is not None:
         path_unused = torch.minimum(
-            path_unused, (problem.flows(problem.largest_share) - flow).clamp(min=0)
+            path_unused, (problem.flows(problem.max_share) - flow).clamp(min=0)
         )
     unserved = (problem.demand - flow.sum(-1)).clamp(min=0)[..., None]
     return path_unused * (unserved / path_unused.sum(-1, keepdim=True).clamp(min=1e-30)).clamp(

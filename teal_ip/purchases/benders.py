@@ -134,7 +134,7 @@ def expand_capacity(
         # Clip at the limits: a scenario that fits within the tolerance may need a little more.
         expansion = np.clip(scenarios.needed(tested.load), 0.0, scenarios.max_added)
         utilisation = scenarios.utilisation(tested.load, expansion)
-        if float(utilisation.max(initial=0.0)) <= scenarios.limit * (1 + FIT_TOLERANCE):
+        if float(utilisation.max(initial=0.0)) <= scenarios.max_utilisation * (1 + FIT_TOLERANCE):
             incumbent.update(expansion, float(scenarios.cost @ expansion), utilisation)
         # Add the violated cuts, and solve the master program.
         most_violated = tested.cuts.row[

@@ -127,7 +127,7 @@ def make_cuts(
         prices: (n, E) link prices, at least 0, 0 on failed links.
         needed: (n,) cost of all demands under the prices.
     """
-    limit = scenarios.limit
+    limit = scenarios.max_utilisation
     num_links = len(scenarios.cable)
     cable_of_link = sp.csr_array((np.ones(num_links), (np.arange(num_links), scenarios.cable)))
     # Coefficients (n, C): sums of the prices of each cable's links.
@@ -141,7 +141,8 @@ def make_cuts(
     cuts.prices = prices[has_price] * scale[:, None]
     cuts.needed = needed[has_price] * scale
     cuts.existing = limit * (
-        prices[has_price] * np.where(scenarios.live[rows[has_price]], scenarios.regular, 0.0)
+        prices[has_price]
+        * np.where(scenarios.live[rows[has_price]], scenarios.existing_capacity, 0.0)
     ).sum(1)
     cuts.existing *= scale
     cuts.row = rows[has_price]

@@ -576,7 +576,7 @@ def expand_for_hose(
             )
         # Worst matrices of the expanded network, from the prices of earlier cuts.
         network = _expanded_network(scenarios, live, upgrade.bought)
-        max_utilisation = scenarios.limit * (1 + target)
+        max_utilisation = scenarios.max_utilisation * (1 + target)
         earlier_prices = _last_prices(cuts, scenarios, live)
         limit = np.full(len(live), np.inf)
         worst, num_searches = _search_above(

@@ -259,7 +259,7 @@ class LeftOut:
                     .max(1)
                 )
                 max_utilisation[block] = np.maximum(max_utilisation[block], utilisation)
-                fits[block] &= utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
+                fits[block] &= utilisation <= scenarios.max_utilisation * (1 + FIT_TOLERANCE)
             num_replayed = min(num_replayed + block_size, len(self.rows))
             if num_replayed < len(self.rows):
                 task.notify(

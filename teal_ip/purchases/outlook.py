@@ -99,7 +99,7 @@ def _dropped(
         problem = dataclasses.replace(
             batch,
             objective=Objective("total_flow"),
-            capacity=scenarios.limit * batch.capacity,
+            capacity=scenarios.max_utilisation * batch.capacity,
             demand_value=torch.ones_like(batch.demand_value),
         )
         routable_total = problem.routable_demand.sum(1).clamp(min=1e-300)
@@ -158,7 +158,7 @@ def forecasts(task: UpgradeTask, scenarios: Scenarios, growth: Growth) -> list[L
     else:
         rows = np.arange(scenarios.num_scenarios)
         # A limit of 0 makes every scenario violated, so that each is solved to the finest gap.
-        tightened = dataclasses.replace(scenarios, limit=0.0)
+        tightened = dataclasses.replace(scenarios, max_utilisation=0.0)
         load = (
             Tester(tightened)
             .test(no_expansion, rows, task.deadline, min_gap=_FORECAST_GAP, stop_at_cut=False)
@@ -166,8 +166,10 @@ def forecasts(task: UpgradeTask, scenarios: Scenarios, growth: Growth) -> list[L
         )
         max_load = load.reshape(-1, len(names), topology.num_links).max(0)
     today = task.instance.traffic.timestamps[-1]
-    capacity = task.offer.regular
-    return link_forecasts(topology, capacity, max_load, names, scenarios.limit, growth, today)
+    capacity = task.offer.existing_capacity
+    return link_forecasts(
+        topology, capacity, max_load, names, scenarios.max_utilisation, growth, today
+    )
 
 
 def curve(task: UpgradeTask, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:

@@ -132,7 +132,7 @@ def _write_network(folder: Path, scenarios: Scenarios, links: Int64Array) -> Non
         return (
             names[topology.link_source[e]],
             names[topology.link_target[e]],
-            repr(float(scenarios.regular[e])),
+            repr(float(scenarios.existing_capacity[e])),
             int(cable),
             repr(float(scenarios.cost[cable])),
             "" if math.isinf(limit) else repr(float(limit)),
@@ -217,8 +217,10 @@ def _bound(proof: CutProof, prices: FloatArray) -> float:
         demand = scenarios.demand[row]
         has_demand = (demand > 0) & np.isfinite(shortest)
         total += float(demand[has_demand] @ shortest[has_demand])
-        total -= scenarios.limit * float((price * scenarios.regular)[live].sum())
-        np.add.at(cable_price, scenarios.cable[live], scenarios.limit * price[live])
+        total -= scenarios.max_utilisation * float(
+            (price * scenarios.existing_capacity)[live].sum()
+        )
+        np.add.at(cable_price, scenarios.cable[live], scenarios.max_utilisation * price[live])
     excess = np.maximum(0.0, cable_price - scenarios.cost)
     limited = np.isfinite(scenarios.max_added)
     return total - float(excess[limited] @ scenarios.max_added[limited])
@@ -261,7 +263,11 @@ def _write_proof(
     lines = ["teal-purchase 1"]
     for name, file in (("network", NETWORK), ("demands", DEMANDS), ("failures", FAILURES)):
         lines.append(f"{name} {hashlib.sha256((folder / file).read_bytes()).hexdigest()}")
-    lines += [f"limit {proof.scenarios.limit!r}", f"cost {proof.cost!r}", f"bound {bound}"]
+    lines += [
+        f"limit {proof.scenarios.max_utilisation!r}",
+        f"cost {proof.cost!r}",
+        f"bound {bound}",
+    ]
     for row, prices in zip(proof.row.tolist(), integer_prices, strict=True):
         live = proof.scenarios.live[row]
         fields = [f"{file_index[e]}:{y}" for e, y in enumerate(prices) if y and live[e]]

@@ -54,7 +54,7 @@ class Offer:
     Attributes:
         topology: network with candidate cables as links, whose capacity is the median of the
             others', for the path search.
-        regular: (E,) existing Gbit/s; 0 on candidate cables.
+        existing_capacity: (E,) existing Gbit/s; 0 on candidate cables.
         cost: (C,) cost of a Gbit/s on each pair of opposite links; a cable of parallel links has
             several such pairs.
         max_added: (C,) largest Gbit/s that can be added; infinite for no limit.
@@ -62,7 +62,7 @@ class Offer:
     """
 
     topology: Topology
-    regular: FloatArray
+    existing_capacity: FloatArray
     cost: FloatArray
     max_added: FloatArray
     candidates: tuple[int, ...]
@@ -80,7 +80,7 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
     """
     # The network with candidate cables, if there are any; their capacity is 0 before the expansion.
     num_existing = len(topology.link_pairs())
-    regular = topology.capacity
+    existing_capacity = topology.capacity
     extended_topology = topology
     candidate_cost = np.zeros(0)
     candidate_limit = np.zeros(0)
@@ -88,8 +88,8 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
         extended_topology, candidate_cost, candidate_limit = _with_candidates(
             str(config.candidates), topology
         )
-        regular = np.concatenate(
-            [regular, np.zeros(extended_topology.num_links - topology.num_links)]
+        existing_capacity = np.concatenate(
+            [existing_capacity, np.zeros(extended_topology.num_links - topology.num_links)]
         )
     # Costs of --cost; a cost in the row of a candidate cable replaces its cost.
     cost = _costs(config.cost, extended_topology)
@@ -106,7 +106,11 @@ def offer(config: UpgradeOptions, topology: Topology) -> Offer:
         )
     max_added = np.concatenate([np.full(num_existing, np.inf), candidate_limit])
     return Offer(
-        extended_topology, regular, cost, max_added, tuple(range(num_existing, len(max_added)))
+        extended_topology,
+        existing_capacity,
+        cost,
+        max_added,
+        tuple(range(num_existing, len(max_added))),
     )
 
 
@@ -331,7 +335,7 @@ class UpgradeTask:
             [failure.links for failure in failures],
             self.offer.cost,
             self.config.max_utilisation,
-            regular=self.offer.regular,
+            existing_capacity=self.offer.existing_capacity,
             max_added=self.offer.max_added,
             max_latency=self.instance.max_latency,
         )
@@ -537,7 +541,7 @@ def purchases(
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
-                capacity=float(task.offer.regular[forward_links].sum()),
+                capacity=float(task.offer.existing_capacity[forward_links].sum()),
                 bought=float(added_capacity[pairs].sum()),
                 cost=float(cost[pairs].sum()),
                 by=by,

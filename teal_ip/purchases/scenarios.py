@@ -36,8 +36,8 @@ class Scenarios:
         live: (S, E) whether a link is up; candidate links are up.
         cable: (E,) index of the cable of each link; parallel links are separate cables here.
         cost: (C,) cost of a Gbit/s on each cable, above 0.
-        limit: largest allowed utilisation, u.
-        regular: (E,) Gbit/s before the expansion; 0 on candidate cables.
+        max_utilisation: largest allowed utilisation, u.
+        existing_capacity: (E,) Gbit/s before the expansion; 0 on candidate cables.
         max_added: (C,) largest Gbit/s that can be added; infinite for no limit.
         intact: (S,) index of the scenario of the same matrix without failure, or its own.
     """
@@ -47,8 +47,8 @@ class Scenarios:
     live: BoolArray
     cable: Int64Array
     cost: FloatArray
-    limit: float
-    regular: FloatArray
+    max_utilisation: float
+    existing_capacity: FloatArray
     max_added: FloatArray
     intact: Int64Array
 
@@ -132,9 +132,13 @@ class Scenarios:
             added_capacity: (C,) Gbit/s added to each cable.
             rows: (n,) indices of the scenarios.
         """
-        expanded = self.regular + added_capacity[self.cable]
-        unbuilt_capacity = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
-        expanded = np.where(self.regular > 0, expanded, np.maximum(expanded, unbuilt_capacity))
+        expanded = self.existing_capacity + added_capacity[self.cable]
+        unbuilt_capacity = _UNBOUGHT_SHARE * float(
+            np.median(self.existing_capacity[self.existing_capacity > 0])
+        )
+        expanded = np.where(
+            self.existing_capacity > 0, expanded, np.maximum(expanded, unbuilt_capacity)
+        )
         return np.where(self.live[rows], expanded[None], 0.0)
 
     def needed(self, load: FloatArray) -> FloatArray:
@@ -146,7 +150,9 @@ class Scenarios:
         Args:
             load: (S, E) Gbit/s.
         """
-        shortfall = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
+        shortfall = np.where(
+            self.live, load / self.max_utilisation - self.existing_capacity, 0.0
+        ).max(0, initial=0.0)
         needed = np.zeros(self.num_cables)
         np.maximum.at(needed, self.cable, shortfall)
         return needed
@@ -159,7 +165,9 @@ class Scenarios:
             added_capacity: (C,) Gbit/s added to each cable; candidates that are not built have
                 none.
         """
-        capacity = np.where(self.live, (self.regular + added_capacity[self.cable])[None], 0.0)
+        capacity = np.where(
+            self.live, (self.existing_capacity + added_capacity[self.cable])[None], 0.0
+        )
         return np.asarray(load_over_capacity(load, capacity).max(1, initial=0.0))
 
 
@@ -176,10 +184,10 @@ def scenarios_of(
     matrices: FloatArray,
     failures: Sequence[Sequence[int]],
     cost: FloatArray,
-    limit: float,
+    max_utilisation: float,
     growth: float = 1.0,
     *,
-    regular: FloatArray | None = None,
+    existing_capacity: FloatArray | None = None,
     max_added: FloatArray | None = None,
     max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
@@ -195,10 +203,10 @@ def scenarios_of(
         failures: links of each failure.
         cost: (C,) cost of a Gbit/s on each link and its opposite, in the order of
             ``problem.topology.link_pairs()``.
-        limit: largest allowed utilisation, above 0.
+        max_utilisation: largest allowed utilisation, above 0.
         growth: factor of all demands.
-        regular: (E,) Gbit/s before the expansion, 0 on candidate cables; None for the capacities of
-            the topology.
+        existing_capacity: (E,) Gbit/s before the expansion, 0 on candidate cables; None for the
+            capacities of the topology.
         max_added: (C,) largest Gbit/s that can be added; None for no limit.
         max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
 
@@ -240,8 +248,8 @@ def scenarios_of(
         np.tile(live, (len(matrices), 1)),
         cable,
         cost,
-        limit,
-        topology.capacity if regular is None else regular,
+        max_utilisation,
+        topology.capacity if existing_capacity is None else existing_capacity,
         np.full(len(cost), np.inf) if max_added is None else max_added,
         np.repeat(np.arange(len(matrices)) * len(live), len(live)),
     )

@@ -721,11 +721,11 @@ def _assemble_plan(
         )
     }
     # Network after the expansion, without candidate cables that are not bought, and utilisations.
-    capacity = task.offer.regular + upgrade.bought[scenarios.cable]
+    capacity = task.offer.existing_capacity + upgrade.bought[scenarios.cable]
     loads = task.attempt("the loads of links", partial(_link_loads, task, scenarios, upgrade))
     utilisation_before, utilisation_after = loads or (None, None)
     return UpgradePlan(
-        topology=topology.with_capacity(task.offer.regular),
+        topology=topology.with_capacity(task.offer.existing_capacity),
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade,
         purchases=purchases(task, upgrade.bought, upgrade.modules),
@@ -809,7 +809,9 @@ def _link_loads(
             load = (
                 Tester(scenarios).test(added_capacity, rows, task.deadline, stop_at_cut=True).load
             )
-        return load_over_capacity(load.max(0), task.offer.regular + added_capacity[scenarios.cable])
+        return load_over_capacity(
+            load.max(0), task.offer.existing_capacity + added_capacity[scenarios.cable]
+        )
 
     return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)
 

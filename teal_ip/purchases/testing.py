@@ -101,7 +101,7 @@ class Tester:
         utilisation = _utilisation(load, scenarios.capacity(added_capacity, rows))
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         # Solve the others in batches, with smaller and smaller gaps.
-        pending = np.flatnonzero(utilisation > scenarios.limit * (1 + FIT_TOLERANCE))
+        pending = np.flatnonzero(utilisation > scenarios.max_utilisation * (1 + FIT_TOLERANCE))
         state = None
         for gap in GAPS:
             if gap < min_gap and gap != GAPS[0]:
@@ -125,7 +125,7 @@ class Tester:
                     )
                 )
             # Refine the undecided scenarios, from the splits and prices of this pass.
-            fits = utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
+            fits = utilisation <= scenarios.max_utilisation * (1 + FIT_TOLERANCE)
             is_undecided = ~(fits | violated)[pending]
             if not is_undecided.any() or deadline.is_over or (stop_at_cut and violated.any()):
                 break
@@ -137,7 +137,11 @@ class Tester:
             pending = pending[is_undecided]
         self._loads[rows] = load
         return Tested(
-            load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + FIT_TOLERANCE)
+            load,
+            utilisation,
+            cuts,
+            violated,
+            utilisation <= scenarios.max_utilisation * (1 + FIT_TOLERANCE),
         )
 
     def worst(
@@ -155,7 +159,9 @@ class Tester:
         self._load_from_intact(added_capacity, rows, deadline)
         utilisation = _utilisation(self._loads, self.scenarios.capacity(added_capacity, rows))
         order = np.argsort(-utilisation)[:max_scenarios]
-        return np.asarray(order[utilisation[order] > self.scenarios.limit * (1 + FIT_TOLERANCE)])
+        return np.asarray(
+            order[utilisation[order] > self.scenarios.max_utilisation * (1 + FIT_TOLERANCE)]
+        )
 
     def _load_from_intact(
         self, added_capacity: FloatArray, rows: Int64Array, deadline: Deadline

@@ -113,7 +113,7 @@ class FailureLoad:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Outlook:
+class CapacityForecast:
     """Forecast of the months in which links become full, with growing traffic and fixed routing.
 
     Attributes:
@@ -154,7 +154,7 @@ class Simulation:
             name of the failure, the worst first; NaN on failed links.
         plain_load: (E,) maximum over the matrices without failure, Gbit/s, if all demands followed
             the IGP's shortest paths; None if the installed routing is the IGP alone.
-        outlook: month in which each link is full; None without growth.
+        forecast: month in which each link is full; None without growth.
         without_path: demands of the worst matrix that have no path, or lose traffic on a policy.
     """
 
@@ -165,7 +165,7 @@ class Simulation:
     largest_load: FloatArray
     failure_loads: dict[str, FloatArray]
     plain_load: FloatArray | None = None
-    outlook: Outlook | None = None
+    forecast: CapacityForecast | None = None
     without_path: WithoutPath | None = None
 
     @property
@@ -189,7 +189,7 @@ class Simulation:
                 )
             ],
             **({} if self.without_path is None else {"without_path": self.without_path.to_json()}),
-            **({} if self.outlook is None else {"forecasts": self.outlook.links}),
+            **({} if self.forecast is None else {"forecasts": self.forecast.links}),
         }
         return dict(json_value(fields))
 
@@ -258,7 +258,7 @@ def simulate(
     )
     horizon = month_after(last_timestamp, options.horizon_years) if options.horizon else ""
     return dataclasses.replace(
-        result, outlook=Outlook(growth, options.max_utilisation, horizon, links)
+        result, forecast=CapacityForecast(growth, options.max_utilisation, horizon, links)
     )
 
 

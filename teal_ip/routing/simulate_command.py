@@ -29,8 +29,8 @@ from teal_ip.routing.growth import forecast_table, is_full_by, when
 from teal_ip.routing.igp import load_routed
 from teal_ip.routing.settings import SimulateConfig
 from teal_ip.routing.simulate import (
+    CapacityForecast,
     FailureLoad,
-    Outlook,
     Simulation,
     installed_routing,
     simulate,
@@ -59,20 +59,20 @@ def describe(simulation: Simulation) -> str:
             f"{worst.overload:.6g} Gbit/s of load above capacity over all links",
             f"latency: mean {worst.latency_mean:.4g} ms, 99th percentile over the volume "
             f"{worst.latency_99:.4g} ms, largest {worst.latency_worst:.4g} ms",
-            *([] if simulation.outlook is None else [summary(simulation.outlook)]),
+            *([] if simulation.forecast is None else [summary(simulation.forecast)]),
         ]
     )
 
 
-def summary(outlook: Outlook) -> str:
+def summary(forecast: CapacityForecast) -> str:
     """Return a sentence about the links whose load exceeds the utilisation limit by the horizon."""
     # Links that are full by the horizon, under failure and without, the first month first.
-    full_links = outlook.full
-    full_without_failure = [link for link in full_links if is_full_by(link.full, outlook.horizon)]
-    by_horizon = f" by {outlook.horizon}" if outlook.horizon else ""
+    full_links = forecast.full
+    full_without_failure = [link for link in full_links if is_full_by(link.full, forecast.horizon)]
+    by_horizon = f" by {forecast.horizon}" if forecast.horizon else ""
     if not full_links:
         return (
-            f"With {outlook.growth}, no link exceeds {percent(outlook.limit)}{by_horizon} under "
+            f"With {forecast.growth}, no link exceeds {percent(forecast.limit)}{by_horizon} under "
             "the current routing"
         )
     first_link = full_links[0]
@@ -81,9 +81,9 @@ def summary(outlook: Outlook) -> str:
         f"when {first_link.worst_failure} fails" if first_link.worst_failure else "without failure"
     )
     return (
-        f"With {outlook.growth}, {num_links:,} link{'' if num_links == 1 else 's'} "
+        f"With {forecast.growth}, {num_links:,} link{'' if num_links == 1 else 's'} "
         f"exceed{'s' if num_links == 1 else ''} "
-        f"{percent(outlook.limit)}{by_horizon} under the current routing, "
+        f"{percent(forecast.limit)}{by_horizon} under the current routing, "
         f"{len(full_without_failure):,} of them without failure; first "
         f"{first_link.link} {when(first_link.full_under_failure)}, {failure_text}"
     )
@@ -169,12 +169,12 @@ def _failure_column(
     )
 
 
-def _full_link_table(outlook: Outlook, shown: int) -> Table:
+def _full_link_table(forecast: CapacityForecast, shown: int) -> Table:
     """Return the table of links that become full by the horizon; ``shown`` rows in a terminal."""
-    by = f" by {outlook.horizon}" if outlook.horizon else ""
-    title = f"links that exceed {percent(outlook.limit)}{by} under the current routing"
+    by = f" by {forecast.horizon}" if forecast.horizon else ""
+    title = f"links that exceed {percent(forecast.limit)}{by} under the current routing"
     return forecast_table(
-        outlook.full, title, routing="as installed", fitted=outlook.growth.fitted, shown=shown
+        forecast.full, title, routing="as installed", fitted=forecast.growth.fitted, shown=shown
     )
 
 
@@ -186,8 +186,8 @@ def tables(simulation: Simulation, worst: int) -> Iterator[Table]:
         worst: number of links and of failures that a terminal shows.
     """
     yield link_table(simulation, worst)
-    if simulation.outlook is not None and simulation.outlook.full:
-        yield _full_link_table(simulation.outlook, worst)
+    if simulation.forecast is not None and simulation.forecast.full:
+        yield _full_link_table(simulation.forecast, worst)
     if simulation.failures:
         yield failure_table(simulation, worst + 1)
 
@@ -240,8 +240,8 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     )
     links = (
         _link_section(simulation)
-        if simulation.outlook is None
-        else _outlook_section(simulation.outlook)
+        if simulation.forecast is None
+        else _forecast_section(simulation.forecast)
     )
     write_page(path, f"Routing of {topology.name}", introduction, [section, links])
 
@@ -273,7 +273,7 @@ def _introduction(simulation: Simulation) -> str:
     """Return the introduction of the page: sentences about the most utilised link, the worst
     failure, and the forecast.
     """
-    growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
+    growth = [] if simulation.forecast is None else [f"{summary(simulation.forecast)}."]
     return " ".join([loads_sentence(simulation), *growth])
 
 
@@ -325,16 +325,16 @@ def _link_section(simulation: Simulation) -> Section:
     )
 
 
-def _outlook_section(outlook: Outlook) -> Section:
+def _forecast_section(forecast: CapacityForecast) -> Section:
     """Return the section with the forecast of all links."""
     return Section(
         title="When links are full",
-        facts=f"{len(outlook.full):,} of {len(outlook.links):,} links exceed "
-        + percent(outlook.limit)
-        + (f" by {outlook.horizon}" if outlook.horizon else ""),
-        traffic=str(outlook.growth),
+        facts=f"{len(forecast.full):,} of {len(forecast.links):,} links exceed "
+        + percent(forecast.limit)
+        + (f" by {forecast.horizon}" if forecast.horizon else ""),
+        traffic=str(forecast.growth),
         table=forecast_table(
-            outlook.links, "", routing="as installed", fitted=outlook.growth.fitted
+            forecast.links, "", routing="as installed", fitted=forecast.growth.fitted
         ),
         findings=[
             "A month is the first one in which the largest load exceeds the limit. Earliest and "
@@ -384,8 +384,8 @@ def simulation_files(result: Simulation) -> dict[str, Callable[[Path], None]]:
     }
     if result.failures:
         files[FAILURES] = partial(write_csv, rows=result.failures)
-    if result.outlook is not None:
-        files[FORECAST] = partial(write_csv, rows=result.outlook.links)
+    if result.forecast is not None:
+        files[FORECAST] = partial(write_csv, rows=result.forecast.links)
     return files
 
 

@@ -441,7 +441,7 @@ def _check(problem: Problem, dag: EcmpDag, segments: int) -> None:
 
 
 def _first_lists(
-    problem: Problem, lists: CandidateLists, segments: int, end: Deadline
+    problem: Problem, lists: CandidateLists, segments: int, deadline: Deadline
 ) -> CandidateLists:
     """Add the lists of a coarse two-segment solution of the first matrix to the shortest paths.
 
@@ -449,7 +449,7 @@ def _first_lists(
         problem: B matrices.
         lists: the shortest paths of each demand.
         segments: largest number of segments of a list.
-        end: time limit.
+        deadline: time limit.
     """
     minimises_utilisation = (
         problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
@@ -463,7 +463,7 @@ def _first_lists(
         # No routable demand.
         return lists
     # Two-segment solution; its program merges demands of equal pairs.
-    two_segment = solve_two_segments(program, _FIRST_GAP / 4, end)
+    two_segment = solve_two_segments(program, _FIRST_GAP / 4, deadline)
     row_by_pair = {
         (int(s), int(t)): i
         for i, (s, t) in enumerate(zip(program.source, program.target, strict=True))

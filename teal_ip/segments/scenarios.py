@@ -227,14 +227,14 @@ class Scenarios:
         )
 
     def cheapest(
-        self, prices: dict[tuple[int, int], FloatArray], end: Deadline
+        self, prices: dict[tuple[int, int], FloatArray], deadline: Deadline
     ) -> tuple[IntArray, FloatArray, FloatArray] | None:
         """Find the cheapest midpoint of each demand under link prices.
 
         Args:
             prices: link prices (E,) per Gbit/s by (failure, matrix); scenarios without prices cost
                 nothing.
-            end: time limit.
+            deadline: time limit.
 
         Returns:
             the cheapest midpoints (D,), the costs (D,) of the lists over them, and the costs (D,)
@@ -264,7 +264,7 @@ class Scenarios:
         # All scenarios, in blocks of demands.
         direct = np.zeros(len(self.source))
         for block, list_cost in self._costs(segment_prices):
-            if end.is_over:
+            if deadline.is_over:
                 return None
             row = np.arange(len(list_cost))
             cheapest_mid[block] = list_cost.argmin(1)

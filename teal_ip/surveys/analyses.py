@@ -284,9 +284,9 @@ class Analyses:
 
     def growth_of(self, simulation: Simulation) -> float:
         """Return the factor of the demands at the horizon, at least 1; 1 without growth in time."""
-        if simulation.outlook is None:
+        if simulation.forecast is None:
             return 1.0
-        return max(1.0, simulation.outlook.growth.factor(self.options.horizon_years))
+        return max(1.0, simulation.forecast.growth.factor(self.options.horizon_years))
 
 
 # Command, its settings class, and its output file, by name of the step.
@@ -362,7 +362,7 @@ def loads_step(simulation: Simulation, growth: float) -> Step:
         simulation: the loads.
         growth: factor of the demands at the horizon.
     """
-    findings = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
+    findings = [] if simulation.forecast is None else [f"{summary(simulation.forecast)}."]
     return Step(
         "Loads of today's routing, and the worst failures",
         answer=" ".join([loads_sentence(simulation), *findings]),

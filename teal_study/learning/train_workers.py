@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.app.run_files import TRAINER
-from teal.cluster.cluster import cause, connected, require_units, units
+from teal.cluster.cluster import connected, require_units, teal_error, units
 from teal.errors import TealError
 from teal.runtime.parallel import limit_threads
 from teal.runtime.progress import progress_bar
@@ -89,7 +89,7 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
             return _train_together(ray, config)
         except ray.exceptions.RayError as error:
             restarts += 1
-            failure = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
+            failure = teal_error(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
             if restarts > _MAX_RESTARTS or _is_input_error(error):
                 raise failure from None
 

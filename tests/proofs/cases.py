@@ -112,7 +112,7 @@ def problem_of(case: Case, seed: int) -> Problem:
 
 def _nearly_full(problem: Problem) -> Problem:
     """The problem with as much demand as nearly fills the fullest link at the best."""
-    balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
+    balanced = problem.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, problem.demand)
     fullest = float(solve(balanced, gap=1e-4).value[0])
     return problem.with_demand(problem.demand * (_NEARLY_FULL / fullest))
 

@@ -106,7 +106,7 @@ def test_a_common_share_is_kept_in_all_states_and_is_the_best_of_the_program(
     demand, tail = problem.demand[0].numpy(), 1 - availability
     patterns = survival_probabilities(problem, components)
     found = guarantee_common_fraction(problem, patterns, availability)
-    takes = (demand > 0) & ~found.left_out
+    takes = (demand > 0) & ~found.is_excluded
     if not takes.any():
         return
     _use, of_demand = explicit_paths(problem)
@@ -191,7 +191,7 @@ def test_each_class_has_the_largest_share_beside_those_of_the_upper_ones(
     takes = np.zeros(len(demand), dtype=bool)
     for number, promise in enumerate(found):
         own = classes.of_demand == number
-        own_takes = own & (demand > 0) & ~promise.left_out
+        own_takes = own & (demand > 0) & ~promise.is_excluded
         if not own_takes.any():
             continue
         takes |= own_takes
@@ -242,9 +242,9 @@ def _check_prices(seed: int, of_loss: Cases, of_share: Cases) -> None:
         assert bound >= loss.value - 1e-12
         trivial = expected_share_bound(problem, patterns, 0 * loss.prices, 0 * loss.weights)
         of_loss.add(trivial < loss.value + 1e-9 or bound < trivial - 1e-6)
-        of_demand = np.where((demand > 0) & ~share.left_out, rng.random(len(demand)), 0.0)
+        of_demand = np.where((demand > 0) & ~share.is_excluded, rng.random(len(demand)), 0.0)
         # The weight of a demand is at least that of its patterns.
-        near = np.where((demand > 0) & ~share.left_out, share.weights.sum(1), 0.0)
+        near = np.where((demand > 0) & ~share.is_excluded, share.weights.sum(1), 0.0)
         prices, weights = noisy(share.prices), noisy(share.weights)
         alone = np.eye(len(demand))[near > 0]
         bounds = [
@@ -268,7 +268,7 @@ def test_the_share_by_cvar_is_never_above_the_true_quantile(seed: int, availabil
     assert truth.value <= truth.bound + 1e-6
     assert share.value <= truth.bound + 1e-6
     demand = problem.demand[0].numpy()
-    takes = (demand > 0) & ~share.left_out
+    takes = (demand > 0) & ~share.is_excluded
     kept = quantile_shares(patterns, demand, share.rates, availability)[takes]
     tails = tail_mean_shares(patterns, demand, share.rates, availability)[takes]
     assert (kept >= tails - 1e-9).all()
@@ -291,7 +291,7 @@ def test_a_demand_over_two_cables_by_hand() -> None:
     loss = guarantee_min_loss(problem, patterns)
     assert loss.value == pytest.approx(0.99)
     assert guarantee_common_fraction(problem, patterns, 0.9).value == pytest.approx(0.9)
-    assert guarantee_common_fraction(problem, patterns, 0.995).left_out.sum() == 1
+    assert guarantee_common_fraction(problem, patterns, 0.995).is_excluded.sum() == 1
     assert expected_share(patterns, demand[0], np.zeros_like(loss.rates)) == 0
     with pytest.raises(InputError, match="a share of the time"):
         guarantee_common_fraction(problem, patterns, 1.0)
@@ -333,7 +333,7 @@ def test_share_and_quantile_leave_out_the_same_demands_also_at_a_tie() -> None:
     share = guarantee_common_fraction(problem, patterns, 0.999)
     quantile = common_quantile(problem, patterns, 0.999, share)
     assert quantile is not None
-    assert share.left_out.sum() == 1
+    assert share.is_excluded.sum() == 1
     assert share.value <= quantile.value + 1e-9
 
 
@@ -352,7 +352,7 @@ def test_the_quantile_counts_what_is_kept_for_exactly_that_time(availability: fl
 def test_a_demand_behind_a_dead_link_takes_no_share_from_others() -> None:
     alone = guarantee_common_fraction(*_star({(0, 1): 5.0}), 0.99)
     both = guarantee_common_fraction(*_star({(0, 1): 5.0, (0, 4): 1.0}), 0.99)
-    assert both.left_out.sum() == 1
+    assert both.is_excluded.sum() == 1
     assert both.value == pytest.approx(alone.value, abs=1e-9) != 0
 
 
@@ -400,7 +400,7 @@ def test_demands_are_left_out_by_their_own_time_without_a_path(missed: float) ->
         components = components_of(topology, cable_availability=1 - down)
         patterns = survival_probabilities(problem, components)
         promise = guarantee_common_fraction(problem, patterns, 1 - missed)
-        assert promise.left_out.tolist() == [expected]
+        assert promise.is_excluded.tolist() == [expected]
         if not expected:
             assert promise.value == pytest.approx(0.9, abs=2e-3)  # lost in a tenth of the tail
             assert promise.bound >= promise.value - 1e-12

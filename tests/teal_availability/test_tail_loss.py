@@ -226,7 +226,7 @@ def test_states_that_are_not_listed_count_as_lost_in_the_value_and_as_carried_in
     effects = merge_states(problem, components, states)
     assert effects.unlisted_probability == pytest.approx(states.unlisted_probability)
     found = guarantee_min_cvar(problem, patterns, effects, beta, gap=1e-9)
-    least = _least_cvar(problem, components, beta, found.left_out)
+    least = _least_cvar(problem, components, beta, found.is_excluded)
     assert 1 - found.bound - 1e-9 <= least <= 1 - found.value + 1e-9
 
 

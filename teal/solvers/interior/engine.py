@@ -240,14 +240,14 @@ def _solving(
         )
     # The stopping criterion of the matrices that neither reached the gap nor met the deadline.
     max_iterations_taken = int(iterations.max(initial=0))
-    missed = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
+    stop_reasons = Stop.ITERATIONS if max_iterations_taken >= max_iterations else Stop.STALLED
     result = certified_result(
         problem64,
         torch.from_numpy(solution),
         torch.from_numpy(prices),
         gap,
         iterations=max_iterations_taken,
-        missed=Stop.DEADLINE if stop[0] else missed,
+        stop_reasons=Stop.DEADLINE if stop[0] else stop_reasons,
     )
     selected, total = columns.sum(0).tolist()
     detail = f"{selected:,} of {total:,} columns" if selected < total else ""

@@ -107,7 +107,7 @@ def scaling(problem: Problem) -> Scaling:
     inverse_capacity_sum = problem.ops.path_sum(problem.inverse_capacity)
     # Columns with bounds differ by magnitudes (a budget is small beside capacities), so each keeps
     # its own step size.
-    if problem.largest_share is None:
+    if problem.max_share is None:
         inverse_capacity_sum = inverse_capacity_sum.amax(-1, keepdim=True)
     return Scaling(
         objective_scale=objective_scale,
@@ -148,8 +148,8 @@ def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
         dual = prices.to(dual) * problem.capacity
     # Project onto the demand sets, and prices of a balanced program onto the simplex.
     if not problem.price_set.on_simplex:
-        if problem.largest_share is not None:
-            splits = torch.minimum(splits, problem.largest_share.to(splits))
+        if problem.max_share is not None:
+            splits = torch.minimum(splits, problem.max_share.to(splits))
         return Point(
             splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale
         )

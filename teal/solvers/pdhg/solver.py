@@ -52,7 +52,7 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
     """
     # Samples are drawn in proportion to rates, so they represent demands of equal weight poorly.
     is_weighted_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
-    may_sample = engine == "auto" and problem.largest_share is None and is_weighted_by_demand
+    may_sample = engine == "auto" and problem.max_share is None and is_weighted_by_demand
     may_sample = may_sample and FusedEngine.accepts(problem)
     return may_sample and is_faster(problem.paths, gap)
 

@@ -250,7 +250,7 @@ class WaterFilling:
             result of the last program; None after the deadline.
         """
         rows = slice(None) if demands is None else torch.from_numpy(demands).to(rate.device)
-        program = part.balanced(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
+        program = part.as_min_max_program(ObjectiveName.MAX_LINK_UTILISATION, rate[rows][None])
         # Begin at half the overload of the last program; later programs start from the last result.
         program_gap = min(_FIRST_PROGRAM_GAP, self._overload / 2)
         prices = self.prices
@@ -457,7 +457,9 @@ def level_tasks(
     start = SolveState(
         flows / fair_rate[..., None].clamp(min=_MIN_DIVISOR), torch.zeros_like(problem.capacity)
     )
-    routed = yield Solve(plain.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate), gap, start)
+    routed = yield Solve(
+        plain.as_min_max_program(ObjectiveName.MAX_CONCURRENT_FLOW, fair_rate), gap, start
+    )
     demand = plain.demand[..., None]
     splits = torch.where(
         demand > 0, routed.splits * fair_rate[..., None] / demand.clamp(min=_MIN_DIVISOR), 0

@@ -129,7 +129,9 @@ class DualSimplex:
             torch.from_numpy(prices),
             limits.gap,
             iterations=int(pivots.max(initial=0)),
-            missed=tuple(_stop_reason(count >= max_pivots, stop) for count in pivots.tolist()),
+            stop_reasons=tuple(
+                _stop_reason(count >= max_pivots, stop) for count in pivots.tolist()
+            ),
         )
         if limits.report is not None:
             limits.report(result.iterations, float(result.gap.max()))

@@ -120,7 +120,7 @@ def optimise(
     for _ in range(_MAX_ATTEMPTS):
         # Dual feasible start: the best key column of each block (generalized upper bounding) at the
         # prices of the basis, then shifted costs.
-        _restore_costs(program, work)
+        _restore_values(program, work)
         _compute_prices(program, basis, work)
         _choose_keys(program, basis, work, dual_tolerance)
         is_shifted = _shift_costs(program, basis, work, dual_tolerance)
@@ -129,7 +129,7 @@ def optimise(
         count, status = _dual_simplex(program, basis, work, max_pivots - pivots, stop)
         pivots += count
         if status == _DONE and is_shifted:
-            _restore_costs(program, work)
+            _restore_values(program, work)
             _compute_prices(program, basis, work)
             count, status = _primal_simplex(
                 program, basis, work, max_pivots - pivots, dual_tolerance, stop
@@ -149,7 +149,7 @@ def optimise(
 
 
 @inner_kernel
-def _restore_costs(program: Program, work: Work) -> None:
+def _restore_values(program: Program, work: Work) -> None:
     """Take the costs of the program, unshifted."""
     for column in range(len(work.value)):
         work.value[column] = program.value[column]
@@ -169,7 +169,7 @@ def perturb_towards(program: Program, basis: Basis, work: Work, share: float) ->
         share: largest change of a value, over the value.
     """
     num_paths = len(program.link_ptr) - 1
-    _restore_costs(program, work)
+    _restore_values(program, work)
     _compute_prices(program, basis, work)
     for g in range(len(program.demand)):
         key = basis.key[g]
@@ -210,8 +210,8 @@ def _tolerance_of(program: Program, work: Work, column: int) -> float:
 
 @inner_kernel
 def _compute_prices(program: Program, basis: Basis, work: Work) -> None:
-    """Compute the prices y of the basis, y' W = values of its columns less those of their keys; count
-    the columns of W in each block.
+    """Compute the prices y of the basis, y' W = values of its columns less those of their keys;
+    count the columns of W in each block.
     """
     price = work.price
     price[:] = 0.0

@@ -313,11 +313,11 @@ def test_values_in_steps_by_hand() -> None:
 def test_limits_of_columns_count_where_no_link_binds() -> None:
     problem = _two_paths("total_flow", 0.5)
     largest = torch.tensor([[[0.3, 0.9]]], dtype=torch.float64)
-    limited = dataclasses.replace(problem, largest_share=largest)
+    limited = dataclasses.replace(problem, max_share=largest)
     result = _solve(limited, 1e-9)
     assert float(result.value) == pytest.approx(0.5)
     assert float(result.splits.max()) <= 0.9
-    narrow = dataclasses.replace(problem, largest_share=0.5 * largest)
+    narrow = dataclasses.replace(problem, max_share=0.5 * largest)
     assert float(_solve(narrow, 1e-9).value) == pytest.approx(0.5 * 0.6)
 
 

@@ -227,7 +227,7 @@ def test_other_values_take_primal_pivots_to_the_optimum(seed: int) -> None:
 
 @kernel
 def _primal_simplex(program: Program, basis: Basis, work: Work, stop: np.ndarray) -> bool:
-    method._restore_costs(program, work)
+    method._restore_values(program, work)
     method._set_tolerances(program, work)
     method._compute_prices(program, basis, work)
     method._compute_flows(program, basis, work)

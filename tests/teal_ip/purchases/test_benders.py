@@ -49,7 +49,7 @@ def _whole(
     paths, cables = problem.paths, scenarios.num_cables
     links = problem.topology.num_links
     incidence = problem.ops.incidence(links).toarray()
-    regular = problem.capacity[0].numpy()
+    existing_capacity = problem.capacity[0].numpy()
     blocks, right, sums, wanted = [], [], [], []
     for s, demand in enumerate(scenarios.demand):
         dead = incidence[~scenarios.live[s]].sum(0) > 0
@@ -58,10 +58,10 @@ def _whole(
         )
         rows = incidence[:, column]
         before = np.zeros((links, cables))
-        before[np.arange(links), scenarios.cable] = -scenarios.limit
+        before[np.arange(links), scenarios.cable] = -scenarios.max_utilisation
         live = scenarios.live[s]
         blocks.append((before[live], rows[live]))
-        right.append(scenarios.limit * regular[live])
+        right.append(scenarios.max_utilisation * existing_capacity[live])
         own = np.zeros((paths.num_demands, len(column)))
         own[column // paths.num_paths, np.arange(len(column))] = 1
         has = own.any(1)
@@ -100,14 +100,14 @@ def test_cost_and_bound_enclose_the_optimum_of_the_whole_program(seed: int) -> N
     assert found.bound <= optimum * (1 + 1e-7)
     assert found.cost >= optimum * (1 - 1e-7)
     assert found.gap <= 1e-3
-    assert float(found.utilisation.max()) <= scenarios.limit * (1 + 1e-9)
+    assert float(found.utilisation.max()) <= scenarios.max_utilisation * (1 + 1e-9)
     # replayed: every scenario solved anew fits
     rows = np.arange(len(scenarios.demand))
     problem = scenarios.problem.with_demand(scenarios.demand).with_capacity(
         scenarios.capacity(found.bought, rows)
     )
     replayed = teal.solve(problem, gap=1e-4).value
-    assert float(replayed.max()) <= scenarios.limit * (1 + 2e-4)
+    assert float(replayed.max()) <= scenarios.max_utilisation * (1 + 2e-4)
 
 
 @pytest.mark.parametrize("more", [1.0, 10.0])
@@ -342,7 +342,7 @@ def test_no_test_of_scenarios_outlasts_the_deadline(monkeypatch: pytest.MonkeyPa
     upgrade, cuts = expand_capacity(scenarios, deadline=end)
     whole = expand_in_modules(scenarios, cuts, [(10.0, 1.0)], deadline=end)
     assert upgrade.bound <= upgrade.cost < math.inf
-    assert float(upgrade.utilisation.max()) <= scenarios.limit * (1 + 1e-6)
-    assert float(whole.utilisation.max()) <= scenarios.limit * (1 + 1e-6)
+    assert float(upgrade.utilisation.max()) <= scenarios.max_utilisation * (1 + 1e-6)
+    assert float(whole.utilisation.max()) <= scenarios.max_utilisation * (1 + 1e-6)
     assert seconds
     assert max(seconds) <= 0

@@ -70,9 +70,9 @@ def _optimum(scenarios: Scenarios) -> float:
         for i in range(len(sources)):
             block[np.arange(links), s * width + i * links + np.arange(links)] = 1
         upper.append(block)
-        room.append(scenarios.limit * scenarios.regular)
+        room.append(scenarios.max_utilisation * scenarios.existing_capacity)
     bought = np.zeros((links, cables))
-    bought[np.arange(links), scenarios.cable] = -scenarios.limit
+    bought[np.arange(links), scenarios.cable] = -scenarios.max_utilisation
     solved = linprog(
         np.concatenate([scenarios.cost, np.zeros(scenarios.num_scenarios * width)]),
         A_ub=sp.csr_array(

@@ -97,9 +97,9 @@ def test_fixed_loads_need_what_passes_the_limit() -> None:
     load = np.zeros((scenarios.num_scenarios, len(scenarios.cable)))
     link = int(np.flatnonzero(scenarios.live[1])[0])
     cable = scenarios.cable[link]
-    load[1, link] = 2 * scenarios.regular[link]
+    load[1, link] = 2 * scenarios.existing_capacity[link]
     upgrade = expand_for_loads(scenarios, load)
-    missing = (2 / 0.9 - 1) * scenarios.regular[link]
+    missing = (2 / 0.9 - 1) * scenarios.existing_capacity[link]
     assert upgrade.bought[cable] == pytest.approx(missing)
     assert upgrade.cost == upgrade.bound == pytest.approx(missing * scenarios.cost[cable])
     modules = expand_for_loads(scenarios, load, [(missing / 2.5, 7.0)])

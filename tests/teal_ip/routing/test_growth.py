@@ -13,7 +13,7 @@ from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology
 from teal_ip.routing.growth import Growth, fitted_growth, link_forecasts, month_when_full, quarters
-from teal_ip.routing.simulate import Outlook
+from teal_ip.routing.simulate import CapacityForecast
 from teal_ip.routing.simulate_command import summary
 
 
@@ -143,9 +143,9 @@ def test_a_link_that_is_full_already_comes_first_and_before_every_horizon() -> N
     today = np.datetime64("2026-01-15T00:00:00", "s")
     growth = Growth.from_rate(0.3)
     forecasts = link_forecasts(topology, topology.capacity, load, ["", "x"], 1.0, growth, today)
-    outlook = Outlook(growth, 1.0, "2026-01", forecasts)
-    assert [one.link for one in outlook.full] == ["n0->n1"]
-    assert outlook.full[0].full_under_failure == "already"
-    everything = Outlook(growth, 1.0, "", forecasts)
+    forecast = CapacityForecast(growth, 1.0, "2026-01", forecasts)
+    assert [one.link for one in forecast.full] == ["n0->n1"]
+    assert forecast.full[0].full_under_failure == "already"
+    everything = CapacityForecast(growth, 1.0, "", forecasts)
     assert [one.link for one in everything.full] == ["n0->n1", "n1->n2"]
     assert "first n0->n1 already, when x fails" in summary(everything)

@@ -46,7 +46,7 @@ class CudaEngine:
             return False
         return (
             problem.ops.is_over_paths
-            and problem.largest_share is None
+            and problem.max_share is None
             and problem.ops.backend.name == "cuda"
         )
 

@@ -71,7 +71,7 @@ class FusedEngine:
         """
         # The CUDA backend may be simulated on the CPU.
         is_on_cpu = problem.ops.device.type == "cpu" and problem.ops.backend.name != "cuda"
-        has_capped_utility = problem.utility is not None and problem.largest_share is not None
+        has_capped_utility = problem.utility is not None and problem.max_share is not None
         return problem.ops.is_over_paths and is_on_cpu and not has_capped_utility
 
     def __init__(
@@ -138,7 +138,7 @@ class FusedEngine:
         """Return the values of the demands, with the largest share of each path where limited."""
         problem = self._problem
         value = demand_value_rows(problem, self._lane_rows)
-        largest = problem.largest_share
+        largest = problem.max_share
         if largest is None:
             return value
         # Existing paths, demand by demand, in the order of scans.
