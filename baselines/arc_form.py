@@ -8,7 +8,7 @@ Gbit/s) and c the capacities:
     sum over s of f[s, e] <= c[e],    0 <= x[s, t] <= demand[s, t],    f >= 0.
 
 Value maximisation: max sum v x - sum cost[e] f[s, e].  least_cost: min sum cost[e] f[s, e] with
-x = demand.  Balanced programs: min theta with x = demand and sum over s of f[s, e] <= theta c[e].
+x = demand.  Min-max programs: min theta with x = demand and sum over s of f[s, e] <= theta c[e].
 With N nodes and E links there are up to N E variables, so this is for small networks: a reference
 for tests and for bounds.
 """

@@ -26,7 +26,7 @@ paths through e:
   load[e] <= u c[e].  The cost of a link is its latency, its metric, or its cost attribute; u is the
   maximum utilisation.
 
-max_link_utilisation and max_concurrent_flow (the balanced programs) and least_cost include only
+max_link_utilisation and max_concurrent_flow (the min-max programs) and least_cost include only
 demands with a live path.  No allocation can serve the others: they are excluded from program, bound
 and validator alike, and count as unserved in the satisfied demand.
 """

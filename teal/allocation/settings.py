@@ -67,7 +67,7 @@ class SolveConfig(InstanceConfig):
     model: str = "auto"
     """Model whose prediction starts the search: a folder of teal train or teal pretrain, a model
     that comes with Teal (universal, flow), or none.  auto is universal where it is predicted to
-    save more time than loading it takes, else none.  With --engine auto, balanced programs and
+    save more time than loading it takes, else none.  With --engine auto, min-max programs and
     concave utilities use no model, since its prediction takes longer than it saves."""
     engine: str = "auto"
     """Solver.  interior: interior-point method, exact on small networks.  simplex: dual simplex

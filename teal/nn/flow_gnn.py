@@ -385,7 +385,7 @@ class TealModel(FlowModel):
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Return the means of the actions' normal distribution (B, D, K), and link prices (B, E).
 
-        Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common
+        Prices are in value per Gbit/s; for a min-max objective in 1/(Gbit/s), up to a common
         factor.
 
         Args:
@@ -397,7 +397,7 @@ class TealModel(FlowModel):
         means = self.policy(path)
         relative_prices = self.price_head(link, maximises_value=maximises_value)
         if not maximises_value:
-            # In a balanced program only the ratios of capacity * price between links matter.
+            # In a min-max program only the ratios of capacity * price between links matter.
             return means, relative_prices * problem.inverse_capacity
         typical_value = mean_value(problem)
         prices = relative_prices * typical_value * (problem.capacity > 0)

@@ -16,7 +16,7 @@ class FlowModel(nn.Module):
     """Network that maps a problem to an action per path and a price per link.
 
     ``model(problem)`` returns the means (B, D, K) of a normal distribution of the actions, and link
-    prices (B, E) in value per Gbit/s, for a balanced program up to a common factor.  Both are
+    prices (B, E) in value per Gbit/s, for a min-max program up to a common factor.  Both are
     differentiable.  The problem must be in the model's floating-point type.
 
     Attributes:

@@ -98,7 +98,7 @@ class PathPasses(Protocol):
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
@@ -119,7 +119,7 @@ class PathPasses(Protocol):
 
         Args:
             weights: weights A, B, C of the layer, and of the action.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths, a linear map of its state.
@@ -175,7 +175,7 @@ class TorchPasses:
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
@@ -212,7 +212,7 @@ class TorchPasses:
 
         Args:
             weights: weights A, B, C of the layer, and of the action.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths.

@@ -52,9 +52,9 @@ class Demands(NamedTuple):
 
     Attributes:
         rate: (B, D) Gbit/s.
-        value: (D,) value of a Gbit/s over the mean value; 0 in a balanced program.
-        cost: (E,) cost of a Gbit/s on each link over the mean value; 0 in a balanced program.
-        rejects: whether a demand may be rejected in part: not in a balanced program.
+        value: (D,) value of a Gbit/s over the mean value; 0 in a min-max program.
+        cost: (E,) cost of a Gbit/s on each link over the mean value; 0 in a min-max program.
+        rejects: whether a demand may be rejected in part: not in a min-max program.
     """
 
     rate: Float32Array
@@ -86,7 +86,7 @@ class LinkInputs(NamedTuple):
     """Inputs of the paths from their links in a pass.
 
     Attributes:
-        price: (B, E) relative price, over the mean value, in a balanced program over the mean path
+        price: (B, E) relative price, over the mean value, in a min-max program over the mean path
             price; ``FAILED_WEIGHT`` on a failed link.
         logarithm: (B, E) log(utilisation + 0.01).
         excess: (B, E) 1 - 1 / max(utilisation, 1), the share of the load that exceeds the capacity.
@@ -213,7 +213,7 @@ def _encode(
         num_hops[i + 1] = num_hops[parent] + np.float32(1)
     # Encode each path of each demand from its features.
     path = scan.path_ptr[source]
-    # Values are relative to the mean value, 1; a balanced program has none.
+    # Values are relative to the mean value, 1; a min-max program has none.
     value_offset = np.float32(1) if demands.rejects else np.float32(0)
     for d in range(scan.demand_ptr[source], scan.demand_ptr[source + 1]):
         for _ in range(scan.path_count[d]):
@@ -890,7 +890,7 @@ class CompiledPasses:
 
         Args:
             weights: weights of the encoder.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             utilisation: (B, E) utilisation of even splits.
@@ -933,7 +933,7 @@ class CompiledPasses:
 
         Args:
             weights: weights of the layer.
-            price: (B, E) link prices, over the mean value (over the mean path price in a balanced
+            price: (B, E) link prices, over the mean value (over the mean path price in a min-max
                 program).
             sharpness: () q, factor of the profit in an action.
             message: (B, E, F) message of each link to its paths.
@@ -967,7 +967,7 @@ class CompiledPasses:
             is_encoder: whether the pass is the encoder's, else that of a layer.
             layer: weights of the encoder or the layer.
             price: (B, E) prices of the links, over the mean value (over the mean path price in a
-                balanced program).
+                min-max program).
             message: (B, E F) messages of the links; (B, 0) for the encoder.
             utilisation: (B, E) utilisation of the links.
             width: F, numbers of a state.

@@ -81,7 +81,7 @@ def price_softplus(raw: Tensor, *, maximises_value: bool) -> Tensor:
 
     Args:
         raw: output of the last layer of a price head, any shape.
-        maximises_value: false for a balanced program, which uses the gradient of softplus: its
+        maximises_value: false for a min-max program, which uses the gradient of softplus: its
             bound is the same for any multiple of the prices, so that no gradient vanishes near 0.
     """
     price: Tensor = _Price.apply(raw) if maximises_value else nn.functional.softplus(raw)

@@ -16,7 +16,7 @@ a softmax give no tight bound.  Splits and prices together are a warm start of P
 The number of rounds can be chosen at each call: link inputs contain the progress of the pass and
 the number of rounds, temperatures are interpolated, and training draws random numbers of rounds.
 
-In balanced programs nothing is rejected, and only ratios of prices and of loads matter: path prices
+In min-max programs nothing is rejected, and only ratios of prices and of loads matter: path prices
 are divided by their mean over the cheapest paths, and loads by the largest utilisation.
 """
 
@@ -356,7 +356,7 @@ class _Update(nn.Module):
 class _View:
     """A problem in relative units, so that networks of all sizes have features of order 1.
 
-    Values and prices are over the mean demand value, loads over capacities; in a balanced program
+    Values and prices are over the mean demand value, loads over capacities; in a min-max program
     (which must carry all demand) loads are over the largest utilisation.
 
     Args:
@@ -365,7 +365,7 @@ class _View:
     Attributes:
         can_be_fused: whether the compiled kernels support the problem.
         inverse_capacity: (B, E) 1 / capacity, 0 for a failed link.
-        mean_value: unit of values and prices; 1 in a balanced program.
+        mean_value: unit of values and prices; 1 in a min-max program.
         static: (B, E, 4) link features that do not change from round to round: log relative
             capacity, log utilisation under even splits, whether the link is live, whether the
             program is balanced.
@@ -382,7 +382,7 @@ class _View:
         )
         self._live = problem.capacity > 0
         self.inverse_capacity = problem.inverse_capacity
-        # Unit of values and prices; the balanced programs have no values.
+        # Unit of values and prices; the min-max programs have no values.
         self.mean_value: Tensor | float = (
             1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
         )
@@ -403,7 +403,7 @@ class _View:
         self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)
 
     def _even_utilisation(self) -> Tensor:
-        """Return the utilisation of every link under even splits, (B, E); in a balanced program
+        """Return the utilisation of every link under even splits, (B, E); in a min-max program
         over the largest one.
         """
         problem = self._problem
@@ -458,7 +458,7 @@ class _View:
         """Compute the softmax response of all demands to link prices, and the link loads.
 
         With the temperature T, path k of demand d gets the share w[d, k] = exp(profit[d, k] / T) /
-        (1 + sum_j exp(profit[d, j] / T)).  The 1 is the reject option; balanced programs have none.
+        (1 + sum_j exp(profit[d, j] / T)).  The 1 is the reject option; min-max programs have none.
         The elasticity of a link is the sum of demand w (1 - w) / T over the paths through it.
 
         Args:
@@ -472,7 +472,7 @@ class _View:
         prices = self.prices(raw_price)
         temperature = log_temperature.exp()
         path_price = self._ops.path_sum(prices)
-        # In a balanced program (carries_all) prices are relative to the mean price of the cheapest
+        # In a min-max program (carries_all) prices are relative to the mean price of the cheapest
         # paths, weighted by demand.
         if self._carries_all:
             cheapest_price = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
@@ -484,7 +484,7 @@ class _View:
         profit = (
             -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
         )
-        # Softmax over the paths, and unless balanced a reject option with the logit 0.
+        # Softmax over the paths and, where demand may be rejected, a reject option (logit 0).
         logits = torch.where(problem.path_mask, profit / temperature, -torch.inf)
         if self._carries_all:
             # A softmax over no path would be NaN.
@@ -502,7 +502,7 @@ class _View:
         )
 
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
-        """Divide load and elasticity (B, E) by the capacities, in a balanced program also by the
+        """Divide load and elasticity (B, E) by the capacities, in a min-max program also by the
         largest utilisation.
         """
         utilisation = load * self.inverse_capacity

@@ -20,7 +20,7 @@ learned weights a_l, b_l, u_l, q_l, A_l, B_l, C_l, V_l and a perceptron MLP_l,
                      + mean of V_l h[e] along p + C_l x[p]),
 
 with features x[p] of the path: its worst utilisation and excess, its profit, and its split w.  The
-last z are the means of the policy.  In a balanced program nothing is rejected, and prices are
+last z are the means of the policy.  In a min-max program nothing is rejected, and prices are
 divided by the mean price of a path at the previous loads.
 
 Links are few: their layers are torch modules.  Paths are many: their passes are
@@ -122,7 +122,7 @@ class UniversalFlowGnn(FlowModel):
         sharpness = torch.linspace(
             math.log(_FIRST_SHARPNESS), math.log(_LAST_SHARPNESS), config.layers + 1
         )
-        # Sharpness q of each layer: in value maximisation, and in balanced programs.
+        # Sharpness q of each layer: in value maximisation, and in min-max programs.
         self.log_sharpness = nn.Parameter(sharpness[:, None].repeat(1, 2))
         # Prices for the dual bound, from a last update of the link states.
         self.bound_layer = _LinkUpdate(state, width)
@@ -203,14 +203,14 @@ class _Links:
         passes: passes over the paths of the problem.
 
     Attributes:
-        carries_all: whether all demand must be carried (balanced program).
+        carries_all: whether all demand must be carried (min-max program).
         live: (B, E) whether a link works.
         static: (B, E, 4) constant features: log relative capacity, log utilisation of even splits,
             whether the link is live, whether the program is balanced.
         utilisation: (B, E) utilisation of the last splits, before them of even splits; in a
-            balanced program over the largest one.
+            min-max program over the largest one.
         path_means: (B, E, F) mean state of the paths through each link, weighted by demand.
-        mean_value: () unit of values and prices; 1 in a balanced program, which has no values.
+        mean_value: () unit of values and prices; 1 in a min-max program, which has no values.
     """
 
     def __init__(self, problem: Problem, passes: PathPasses) -> None:
@@ -240,7 +240,7 @@ class _Links:
     def _relative(self, load: Tensor) -> tuple[Tensor, Tensor]:
         """Return the utilisation (B, E) of loads (B, E) in Gbit/s, and its divisor (B, 1).
 
-        The divisor is the largest utilisation in a balanced program, else 1.
+        The divisor is the largest utilisation in a min-max program, else 1.
         """
         utilisation = load * self._inverse
         if not self.carries_all:
@@ -249,7 +249,7 @@ class _Links:
         return utilisation / largest, largest
 
     def unit(self, price: Tensor) -> Tensor:
-        """Return the divisor of prices, (B, 1): 1, in a balanced program the mean path price.
+        """Return the divisor of prices, (B, 1): 1, in a min-max program the mean path price.
 
         The mean is weighted by the last flows.
 

@@ -55,7 +55,7 @@ class FlowGnnSchemeConfig:
 
     Attributes:
         repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project
-            only; or ``auto``: admm, under the balanced programs 64 iterations of PDHG.
+            only; or ``auto``: admm, under the min-max programs 64 iterations of PDHG.
         iterations: iterations of ADMM, -1 for the paper's (2 below 100 nodes, else 5); iteration
             limit of PDHG, -1 for 10,000.
         gap: certified gap at which PDHG stops.

@@ -88,7 +88,7 @@ class OfLastMatrix:
 
     def allocate(self, past: Past) -> Tensor:
         """Return the splits (D, K) of the scheme for the newest known matrix."""
-        # A balanced program as it is; otherwise the matrix under the network's objective.
+        # A min-max program as it is; otherwise the matrix under the network's objective.
         problem = past.last(1)
         if not past.network.demand_set.carries_all:
             problem = past.network.with_demand(problem.demand)

@@ -42,7 +42,7 @@ class PriceGnnSchemeConfig:
     Attributes:
         rounds: rounds of the pass that predicts splits; 0 for the number in the training.
         bound_rounds: rounds of the pass that predicts prices; 0 for the number in the training.
-        repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG),
+        repair: ``none`` to project the splits (under the min-max programs: 64 iterations of PDHG),
             or ``pdhg`` to continue from splits and prices.
         entries: entries of the split table to whose ratios splits are rounded; 0 for no tables.
         gap: certified gap at which PDHG stops.
@@ -174,7 +174,7 @@ class PriceGnnScheme:
         start = self.start(problem)
         problem = problem.to(torch.float64)
         # Without iterations PDHG only projects the splits, in float32, which needs no further
-        # kernels.  Balanced programs always get some iterations.
+        # kernels.  Min-max programs always get some iterations.
         max_iterations = 0
         gap = 0.0
         if config.repair == "pdhg":

@@ -12,7 +12,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
 
-# Balanced programs: the projection changes nothing, so PDHG repairs the splits.  With 64 iterations
+# Min-max programs: the projection changes nothing, so PDHG repairs the splits.  With 64 iterations
 # held-out networks reach 99.96% of the optimum on average and 99.6% at worst; without any, 98.1%
 # and 84%.
 BALANCING_ITERATIONS = 64

@@ -137,7 +137,7 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
 
     Args:
         problem: B matrices.
-        rho: penalty as a multiple of mean capacity * mean value (of 1 for the balanced programs).
+        rho: penalty as a multiple of mean capacity * mean value (of 1 for the min-max programs).
     """
     # h of live paths, and a harmless 1 for the others.
     inverse_capacity = problem.inverse_capacity
@@ -159,10 +159,10 @@ def penalty_of(problem: Problem, rho: float) -> Tensor:
     """Return (B, 1) the penalty of the augmented Lagrangian, value * Gbit/s.
 
     It is ``rho`` times the mean capacity times the mean value of a Gbit/s; ``rho`` alone in a
-    balanced program, which has no values.
+    min-max program, which has no values.
     """
     typical_value = mean_capacity(problem) * mean_value(problem)
-    # Balanced programs have zero values.
+    # Min-max programs have zero values.
     if problem.price_set.on_simplex:
         typical_value = torch.ones_like(problem.capacity[:, :1])
     return rho * typical_value.clamp(min=1e-30)
@@ -179,7 +179,7 @@ def start(
         problem: B matrices.
         scale: constants of the iteration.
         splits: (B, D, K) first splits.
-        prices: (B, E) first link prices, of which only the ratios count in a balanced program; None
+        prices: (B, E) first link prices, of which only the ratios count in a min-max program; None
             for zero prices.
     """
     dual = first_link_dual(problem, scale.penalty, prices)
@@ -191,7 +191,7 @@ def start(
 def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
     """Return (B, E) the first multipliers y = price c / rho of the capacity rows; 0 without prices.
 
-    In a balanced program they are scaled to the required sum.
+    In a min-max program they are scaled to the required sum.
 
     Args:
         problem: B matrices.
@@ -363,7 +363,7 @@ def next_link_dual(
 ) -> Tensor:
     """Return (B, E) the next multipliers y = max(0, y + (load(x) / c - 1) / (1 + m)).
 
-    In a balanced program y = max(0, y + (load(x) / c - theta) / (1 + m)), with the theta for which
+    In a min-max program y = max(0, y + (load(x) / c - theta) / (1 + m)), with the theta for which
     the y sum to 1 / rho.  Failed links have y = 0.
 
     Args:

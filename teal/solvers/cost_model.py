@@ -222,7 +222,7 @@ def saves_time_from_model(program: Features) -> bool:
 def may_benefit_from_model(problem: Problem) -> bool:
     """Whether a model's start can save time: in programs that maximise a linear value.
 
-    Balanced programs and concave utilities need fewer iterations from a model, but the model takes
+    Min-max programs and concave utilities need fewer iterations from a model, but the model takes
     longer than it saves: on networks of 50 to 158 nodes the total took 0.9 to 20 times as long, to
     1% and 0.1%.
     """

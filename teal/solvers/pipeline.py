@@ -162,7 +162,7 @@ def solve(
         starter: learned start, such as a PriceGNN.  On large networks, where the engine starts from
             sampled demands, it solves the sample (targets of 0.5% and above, value maximisation).
             On smaller networks it replaces a missing ``warm_start``; in value maximisation only
-            where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, balanced
+            where this saves iterations (:mod:`teal.solvers.pdhg.model_start`).  With auto, min-max
             programs and concave utilities ignore it.  Rejected under priority and max_min.
         engine: interior (interior-point method: programs over paths, on the CPU), simplex (dual
             simplex method from the basis of a similar matrix: linear values over paths, on the

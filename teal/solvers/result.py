@@ -30,7 +30,7 @@ class SolveState:
 
     Attributes:
         splits: (B, D, K) share of each demand on each path; may be infeasible.
-        prices: (B, E) dual price of each link, value per Gbit/s; 1/(Gbit/s) for a balanced program.
+        prices: (B, E) dual price of each link, value per Gbit/s; 1/(Gbit/s) for a min-max program.
         program_prices: prices of each program of a sequence; None for a single program.
         is_predicted: whether a model has predicted them.
     """

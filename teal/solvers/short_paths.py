@@ -57,7 +57,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     path_length = _latencies(problem)
     if length is not None:
         path_length = problem.ops.path_sum(length.to(torch.float64)[None])[0]
-    # (B, E) largest load after the moves: capacity, or in a balanced program capacity times the
+    # (B, E) largest load after the moves: capacity, or in a min-max program capacity times the
     # current largest utilisation.
     capacity = problem.capacity.to(torch.float64)
     limit = capacity

@@ -17,7 +17,7 @@ R depends on i only through its flows f_i.  Three ways to compute A_i:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
-- Balanced programs: R is minus the soft maximum of the utilisations u,
+- Min-max programs: R is minus the soft maximum of the utilisations u,
 
     R = -(u_max / s) log sum over e of exp(s u[e] / u_max).
 
@@ -59,7 +59,7 @@ _MAX_EXPONENTIALS = 50_000_000
 
 
 def is_affordable(problem: Problem) -> bool:
-    """Whether the reward change of a balanced program is computed exactly: on the CPU, with paths
+    """Whether the reward change of a min-max program is computed exactly: on the CPU, with paths
     as columns, and with few demands times links.
     """
     if problem.ops.device.type != "cpu" or not problem.ops.is_over_paths:
@@ -74,7 +74,7 @@ def change_of_reward(problem: Problem, splits: Tensor, drawn: Tensor) -> Tensor:
     the soft maximum of the utilisations.
 
     Args:
-        problem: B matrices of a balanced program, for which :func:`is_affordable` is true.
+        problem: B matrices of a min-max program, for which :func:`is_affordable` is true.
         splits: (B, D, K) splits of all demands.
         drawn: (B, D, K) other splits of all demands.
     """

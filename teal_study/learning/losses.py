@@ -19,7 +19,7 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
     """Return the reward shared by all agents, (B,), differentiable in ``splits``; larger is better.
 
     Value maximisation: the feasible-flow surrogate, sum of value * flow / max(1, largest
-    utilisation along the path), as a share of the value of all demand.  Balanced programs: minus a
+    utilisation along the path), as a share of the value of all demand.  Min-max programs: minus a
     soft maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least
     u_max, at most 1 + log(E) / s times it, and sensitive to every link close to the maximum.
 
@@ -50,7 +50,7 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
     """Return the dual bound at link prices, (B,), differentiable: the loss of the price head.
 
     Value maximisation: (sum_e c p + sum_d demand max(0, max_k(value - path price))) over the value
-    of all demand, with capacities c.  Balanced programs: -(sum_d demand * cheapest path price) /
+    of all demand, with capacities c.  Min-max programs: -(sum_d demand * cheapest path price) /
     sum_e c p, the negative of the lower bound of max_link_utilisation.
 
     Args:
@@ -80,7 +80,7 @@ def total_demand_value(problem: Problem) -> Tensor:
 
 
 def reward_scale(problem: Problem) -> Tensor | float:
-    """Return the divisor of rewards: in a balanced program the largest utilisation of even splits,
+    """Return the divisor of rewards: in a min-max program the largest utilisation of even splits,
     (B,), else 1.
     """
     if not problem.demand_set.carries_all:

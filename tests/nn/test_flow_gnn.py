@@ -184,7 +184,7 @@ def test_empty_columns_of_paths_do_not_count_in_the_normalisation() -> None:
 
 @pytest.mark.parametrize("maximises_value", [True, False])
 def test_prices_are_softplus_with_a_projected_gradient(maximises_value: bool) -> None:
-    """Where a price should rise, its slope is at least that of the first prices; under a balanced
+    """Where a price should rise, its slope is at least that of the first prices; under a min-max
     program, and where it should fall, the slope is that of softplus."""
     raw = torch.tensor([-40.0, -10.0, FIRST_RAW_PRICE, 0.0, 3.0], dtype=torch.float64)
     price = price_softplus(raw.requires_grad_(), maximises_value=maximises_value)

@@ -73,7 +73,7 @@ def test_it_is_loaded_once_by_several_threads(loads: list[int]) -> None:
 
 
 def test_programs_that_gain_nothing_do_not_load_it(loads: list[int]) -> None:
-    """Small networks, balanced programs, fair shares, sequences, warm starts, a named engine."""
+    """Small networks, min-max programs, fair shares, sequences, warm starts, a named engine."""
     small = _problem("b4")
     assert small.paths.scan_size < module.MIN_SCAN
     teal.solve(small, gap=1e-4)

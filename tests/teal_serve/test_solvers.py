@@ -117,7 +117,7 @@ def test_answers_say_which_solver_they_are_from(
                 ["warm start", "2 matrices"],
                 ["warm start", "2 matrices"],
             ]
-            # A model saves no time under a balanced program.
+            # A model saves no time under a min-max program.
             first, second = [
                 await client.allocate("b4", _RATES, objective="max_link_utilisation")
                 for _ in range(2)

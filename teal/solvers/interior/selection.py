@@ -10,7 +10,7 @@ carry traffic at the optimum.  For a program in which demand may be unserved, th
 4. lets columns join whose central share mu / z has become large, and goes on from the present
    interior point.
 
-Balanced programs, in which every demand is served, gain nothing from it (networks of 50 and 125
+Min-max programs, in which every demand is served, gain nothing from it (networks of 50 and 125
 nodes): most of their paths carry traffic until late.
 
 Sources: column generation (Dantzig and Wolfe 1960) within interior points (Gondzio,

@@ -13,7 +13,7 @@ Chambolle (2011), one per demand, for which the prox remains the Euclidean proje
     w' = Proj(w + tau (v / S - pathsum(y / c))),                tau = 1 / (omega h[d]);
     y' = max(0, y + omega (load(2 w' - w) / c - 1) / m[e]).
 
-Balanced programs (objectives that minimise the largest utilisation): y lies on the simplex, loads
+Min-max programs (objectives that minimise the largest utilisation): y lies on the simplex, loads
 are divided by S, and sum w = 1.
 
 The outer iteration is restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern
@@ -32,11 +32,11 @@ the ratio of the distances by which y and w moved.
 | w      | splits                             | share          | (B, D, K) | splits                |
 | y      | scaled duals of the capacity rows  | 1              | (B, E)    | dual                  |
 | p      | link prices, S y / c               | value/(Gbit/s) | (B, E)    | prices                |
-|        | (y / c for a balanced program)     | 1/(Gbit/s)     |           |                       |
+|        | (y / c for a min-max program)     | 1/(Gbit/s)     |           |                       |
 | v      | value of a Gbit/s on a path        | value/(Gbit/s) | (D, K)    | path_value            |
 | c      | capacity                           | Gbit/s         | (B, E)    | capacity              |
 | S      | value of all demand;               | value          | (B, 1)    | objective_scale       |
-|        | balanced: largest utilisation      | 1              |           |                       |
+|        | min-max: largest utilisation       | 1              |           |                       |
 |        | under even splits                  |                |           |                       |
 | demand | demand                             | Gbit/s         | (B, D)    | demand                |
 | v / S  | scaled value of a Gbit/s, minus    | 1/(Gbit/s)     | (B, D)    | scaled_value          |
@@ -44,7 +44,7 @@ the ratio of the distances by which y and w moved.
 | h      | largest sum of 1/c along a path of | 1/(Gbit/s)     | (B, D, 1) | inverse_capacity_sum  |
 |        | a demand                           |                |           |                       |
 | m      | utilisation if every path carried  | 1              | (B, E)    | full_path_utilisation |
-|        | all of its demand (balanced: / S)  |                |           |                       |
+|        | all of its demand (min-max: / S)   |                |           |                       |
 | omega  | primal weight: multiplies the step | 1              | (B,)      | primal_weight         |
 |        | of y, divides that of w            |                |           |                       |
 | tau    | step size of w                     | Gbit/s         | (B, D)    | primal_step           |

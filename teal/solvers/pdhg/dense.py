@@ -32,7 +32,7 @@ class Scaling:
     """Constants of the iteration for one program.
 
     Attributes:
-        objective_scale: (B, 1) S, value of all demand; in a balanced program the largest
+        objective_scale: (B, 1) S, value of all demand; in a min-max program the largest
             utilisation under even splits.
         inverse_capacity_sum: (B, D, 1) h, largest sum of 1 / c along a path of the demand; for step
             sizes per path (B, D, K), one value of each path.
@@ -85,7 +85,7 @@ def scaling(problem: Problem) -> Scaling:
 
     S is the value of all demand, or the largest utilisation under even splits; h[d] = largest sum
     of 1 / capacity along a path; m[e] = utilisation if every path carried all of its demand, over S
-    for a balanced program.
+    for a min-max program.
 
     Args:
         problem: B matrices.
@@ -128,7 +128,7 @@ def total_value(problem: Problem) -> Tensor:
 def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
     """Return the first iterate: ``state`` made feasible, or no flow and zero prices.
 
-    Without a state a balanced program starts from even splits, and from equal dual variables of
+    Without a state a min-max program starts from even splits, and from equal dual variables of
     all live links.
 
     Args:
@@ -146,7 +146,7 @@ def start(problem: Problem, scale: Scaling, state: SolveState | None) -> Point:
         if prices.shape[1] == problem.topology.num_links:
             prices = usable_prices(problem, prices, max_ratio=1.0)
         dual = prices.to(dual) * problem.capacity
-    # Project onto the demand sets, and prices of a balanced program onto the simplex.
+    # Project onto the demand sets, and prices of a min-max program onto the simplex.
     if not problem.price_set.on_simplex:
         if problem.max_share is not None:
             splits = torch.minimum(splits, problem.max_share.to(splits))
@@ -163,7 +163,7 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     """Return (B,) the first primal weight |y| / |w|, from a trial routing.
 
     |w| is the norm of splits that send each demand on one path, y the price guess for the links
-    that the trial routing overloads: first paths, or even splits for a balanced program.
+    that the trial routing overloads: first paths, or even splits for a min-max program.
 
     Args:
         problem: B matrices.

@@ -34,7 +34,7 @@ MAX_SHARE_CHANGE = 3.0
 # omega where the trial routing overloads no link, so that guess_dual is 0; such programs take few
 # iterations.
 _DEFAULT_PRIMAL_WEIGHT = 0.02
-# Sum of guess_dual's y in a balanced program.  The optimal y sum to 1, but on fewer links, each
+# Sum of guess_dual's y in a min-max program.  The optimal y sum to 1, but on fewer links, each
 # with a larger y; 4 compensates, as measured on B4, GEANT, UsCarrier and Kdl.
 _BALANCED_DUAL_SUM = 4.0
 
@@ -43,7 +43,7 @@ _BALANCED_DUAL_SUM = 4.0
 class PdhgEngine(Protocol):
     """Interface of an engine: PDHG iterations of B matrices, gap checks and the incumbent.
 
-    Balanced programs (max_link_utilisation, max_concurrent_flow) are solved as
+    Min-max programs (max_link_utilisation, max_concurrent_flow) are solved as
     max_link_utilisation: values and bounds are utilisations. Values and bounds (B,) are float64 on
     the host.
     """
@@ -58,7 +58,7 @@ class PdhgEngine(Protocol):
 
     def trivial_bound(self) -> Tensor:
         """Return (B,) the certified bound at zero prices: the value of all routable demand; 0 for a
-        balanced program.
+        min-max program.
         """
         ...
 
@@ -73,7 +73,7 @@ class PdhgEngine(Protocol):
 
         Args:
             refill: largest number of rounds that allocate unused capacity to unserved demand;
-                without effect in a balanced program.
+                without effect in a min-max program.
             sufficient_ratio: value over bound of all matrices at which the rounds end early.
         """
         ...
@@ -113,7 +113,7 @@ def initial_primal_weight(
         dual_guess: (B, E) y, from :func:`guess_dual`.
         squared_primal_distance: (B,) |w|^2 of the splits that send each demand on one path:
             sum_d demand[d] h[d], with h[d] the largest sum of 1 / capacity along a path (over the
-            scale of the objective for a balanced program).
+            scale of the objective for a min-max program).
     """
     squared_dual_distance = (full_path_utilisation * dual_guess.square()).sum(1)
     weight = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
@@ -123,16 +123,16 @@ def initial_primal_weight(
 def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor | None) -> Tensor:
     """Return (B, E) an estimate of the optimal scaled dual variables from one trial routing.
 
-    Every overloaded link gets the mean value of a demanded Gbit/s as its price. In a balanced
+    Every overloaded link gets the mean value of a demanded Gbit/s as its price. In a min-max
     program all links with at least half of the largest utilisation, which are candidates for tight
     links, get the same price.
 
     Args:
         capacity: (B, E) Gbit/s.
         trial_load: (B, E) load of the trial routing, Gbit/s: every demand on its first path, or in
-            a balanced program split evenly over its paths.
+            a min-max program split evenly over its paths.
         mean_scaled_value: (B, 1) mean value of a demanded Gbit/s over the scale of the objective,
-            1/(Gbit/s); None for a balanced program.
+            1/(Gbit/s); None for a min-max program.
     """
     live = capacity > 0
     utilisation = torch.where(live, trial_load / capacity.clamp(min=1e-300), 0)

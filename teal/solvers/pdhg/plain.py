@@ -32,7 +32,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
         y' = Proj(y + omega / m (load(2 w' - w) / c - 1)),
 
     with values v of a Gbit/s, capacities c, and Proj onto the demand sets and the price set; in a
-    balanced program loads are divided by S, and the 1 is missing.
+    min-max program loads are divided by S, and the 1 is missing.
 
     Args:
         problem: B matrices.
@@ -69,7 +69,7 @@ def distances(
     """Return (B,) squared primal and dual distances between two points, and twice their coupling.
 
     The squares are sum of demand h (w_a - w_b)^2 and sum of m (y_a - y_b)^2, the coupling is sum of
-    (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced program.
+    (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a min-max program.
 
     Args:
         problem: B matrices.

@@ -119,7 +119,7 @@ class Reduction:
         largest_value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
         self._unit = _power_of_two_unit(largest_capacity)[:, None]
         self._value_unit = _power_of_two_unit(largest_value)
-        # Units are powers of two per matrix.  A balanced program has a separate unit of demand,
+        # Units are powers of two per matrix.  A min-max program has a separate unit of demand,
         # since its utilisations may have any scale.
         demand_unit = self._unit
         if usable.price_set.on_simplex and usable.demand.shape[1]:
@@ -127,7 +127,7 @@ class Reduction:
         is_negligible = (usable.capacity > 0) & (
             usable.capacity < _CLOSED_CAPACITY_RATIO * largest_capacity[:, None]
         )
-        # Close links of negligible capacity.  Not in a balanced program, where such a link may be
+        # Close links of negligible capacity.  Not in a min-max program, where such a link may be
         # the only path of a demand and decide the optimum; nor under a utility, where every demand
         # with a path must have a share.
         self._closed = is_negligible & (

@@ -177,7 +177,7 @@ class Search:
             paths of ``problem``.
 
     Attributes:
-        value: (B,) incumbent value, float64; for a balanced program the largest utilisation.
+        value: (B,) incumbent value, float64; for a min-max program the largest utilisation.
         bound: (B,) incumbent bound, in the same unit.
     """
 
@@ -223,7 +223,7 @@ class Search:
 
     @property
     def value(self) -> Tensor:
-        """Incumbent values (B,), float64; for a balanced program the largest utilisation."""
+        """Incumbent values (B,), float64; for a min-max program the largest utilisation."""
         return torch.from_numpy(self._value)
 
     @property
@@ -531,7 +531,7 @@ class Search:
             refill: rounds that allocate unused capacity to unserved demand.
         """
         begin = time.perf_counter()
-        # A balanced program (sense -1) has no unserved demand.
+        # A min-max program (sense -1) has no unserved demand.
         self._is_refilled = refill == LAST_REFILL or self._sense < 0
         value, bound = (
             tensor.numpy() for tensor in self._engine.check(refill, 1 - self._target_gap)

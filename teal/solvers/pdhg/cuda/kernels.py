@@ -35,7 +35,7 @@ from teal.solvers.pdhg.fused.kernels import FAILED_PRICE
 #   CURRENT_DUAL, ANCHOR_DUAL, STEPPED_DUAL: y of the iterate z, the Halpern anchor z_0 and the
 #       step T(z);
 #   CURRENT_LOAD, ANCHOR_LOAD, STEPPED_LOAD: link loads of their splits, times LOAD_FACTOR;
-#   LOAD_FACTOR: 1 / c, divided by S in a balanced program;
+#   LOAD_FACTOR: 1 / c, divided by S in a min-max program;
 #   INVERSE_CAPACITY: 1 / c, 0 for a failed link;
 #   FULL_PATH_UTILISATION: m, utilisation of the link if every path carried all of its demand;
 #   COST: link cost over S.
@@ -432,7 +432,7 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
         batch: B.
         links: E.
         sources: number of sources.
-        on_simplex: whether y lies on the simplex (balanced program).
+        on_simplex: whether y lies on the simplex (min-max program).
         thread_sums: (_CLOSING_SUMS, LINK_THREADS) shared scratch for the threads' sums.
     """
     dual = arrays.dual
@@ -482,7 +482,7 @@ def _finish_iteration(arrays, b, batch, links, sources, on_simplex, thread_sums)
     thread_sums[5, thread] = dual_step_distance
     thread_sums[6, thread] = dual_anchor_distance
     add_up(thread_sums, _CLOSING_SUMS, LINK_THREADS)
-    # In a balanced program loads are divided by S, and so is the norm of the splits.
+    # In a min-max program loads are divided by S, and so is the norm of the splits.
     scale = inverse_scale if on_simplex else 1.0
     profit_sum = thread_sums[0, 0]
     step_distance = thread_sums[1, 0] * scale
@@ -567,7 +567,7 @@ def step_links(arrays, batch, sources, on_simplex, rows):
 
     y' = max(0, y + omega / m (2 load(w') - load(w) - 1)), with loads over capacity, w and w' the
     splits before and after the primal step, omega the primal weight and m the utilisation of the
-    link if every path carried all of its demand.  In a balanced program without the 1 and the max,
+    link if every path carried all of its demand.  In a min-max program without the 1 and the max,
     before the projection onto the simplex.
 
     Args:
@@ -575,7 +575,7 @@ def step_links(arrays, batch, sources, on_simplex, rows):
             (9, B); dual, control and prices are written.
         batch: B.
         sources: number of sources.
-        on_simplex: whether y lies on the simplex (balanced program).
+        on_simplex: whether y lies on the simplex (min-max program).
         rows: number of threads per link.
     """
     dual = arrays.dual

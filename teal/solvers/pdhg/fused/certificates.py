@@ -219,7 +219,7 @@ def certify(
     """Compute the demands' part of the dual bound for one block of sources, and flows and loads.
 
     Dual bound: sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])), without the max with 0
-    in a balanced program, which must carry all demand.  Under value steps, path caps or a utility
+    in a min-max program, which must carry all demand.  Under value steps, path caps or a utility
     the maximum is over all allocations of the demand (value_profit, capped_profit, curve_profit).
 
     Flows: demand times repaired split.  The repair sets splits of paths with a failed link to 0 and
@@ -274,7 +274,7 @@ def certify(
     zero = ones - ones
     live_profit = broadcast(_LIVE_PROFIT, lanes)
     tiny = broadcast(MIN_SPLIT_SUM, lanes)
-    # In a balanced program the floor is below every live profit, so that a demand without a live
+    # In a min-max program the floor is below every live profit, so that a demand without a live
     # path adds nothing; also under a utility, whose marginal value is unbounded at share 0.
     floor = broadcast(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
     if curve is not None:
@@ -330,7 +330,7 @@ def certify(
             profit_sum = profit_sum + where_above(
                 best_profit, live_profit, rate * best_profit, zero
             )
-            # Scale splits to a sum of at most 1; in a balanced program to 1, evenly if all are 0.
+            # Scale splits to a sum of at most 1; in a min-max program to 1, evenly if all are 0.
             scale = ones / maximum(split_sum, ones)
             even_share = zero
             if carries_all:

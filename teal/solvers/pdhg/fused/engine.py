@@ -57,7 +57,7 @@ class FusedEngine:
 
     Args:
         problem: at most as many matrices as ``lanes_of(dtype)`` has lanes.
-        state: warm start; None for w = 0 and y = 0 (in a balanced program equal y on all live
+        state: warm start; None for w = 0 and y = 0 (in a min-max program equal y on all live
             links).  w are the splits, y the dual variables.
         dtype: type of the splits in the iteration, float32 or float64; gap checks are in float64.
         passes: passes over other paths than those of ``problem``, which then has no demands and
@@ -167,7 +167,7 @@ class FusedEngine:
         """Return the scaled program, and the first primal weight of each matrix, (L,).
 
         The scale S makes the objective of order 1: the value of all routable demand (under a
-        utility times a factor), or in a balanced program the largest utilisation of the even
+        utility times a factor), or in a min-max program the largest utilisation of the even
         splits.  The first primal weight is omega = |y| / |w| for y estimated from a trial routing.
         """
         width = len(self._lanes)
@@ -202,7 +202,7 @@ class FusedEngine:
         link_scale = self._per_link(scale)
         load_factor = inverse_capacity
         mean_scaled_value: Tensor | None = None
-        # In a balanced program loads, and with them utilisations, are over S.
+        # In a min-max program loads, and with them utilisations, are over S.
         if self._on_simplex:
             full_utilisation = full_utilisation / link_scale
             squared_primal_distance = squared_primal_distance / scale
@@ -240,7 +240,7 @@ class FusedEngine:
 
         Its splits w and dual variables y take the place of the last step T(z).
 
-        In a balanced program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
+        In a min-max program y is scaled to the sum 1; a matrix whose y are all 0 gets equal y on
         all live links.
 
         Args:
@@ -264,7 +264,7 @@ class FusedEngine:
         if state is None and not self._on_simplex:
             self._has_advanced = self._is_certified = False
             return
-        # Scale the splits on live paths to sums of at most 1 (in a balanced program to 1, evenly
+        # Scale the splits on live paths to sums of at most 1 (in a min-max program to 1, evenly
         # where all are 0).
         self._init_iterates(is_repairing=True)
 
@@ -286,7 +286,7 @@ class FusedEngine:
         self._start(state)
 
     def _normalise_dual(self) -> None:
-        """Scale the last step's dual variables of each matrix to the sum 1 (balanced program)."""
+        """Scale the last step's dual variables of each matrix to the sum 1 (min-max program)."""
         rows = self._dual.stepped.reshape(-1, len(self._lanes))
         # The sum is 0 where all links have failed.
         rows /= np.maximum(rows.sum(0), 1e-300)
@@ -294,7 +294,7 @@ class FusedEngine:
     def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
         """Return (L,) sums over the links of price times capacity.
 
-        They are a term of the dual bound, and in a balanced program its divisor.
+        They are a term of the dual bound, and in a min-max program its divisor.
 
         Args:
             capacity_value: (E * L,) price times capacity of each link.
@@ -306,7 +306,7 @@ class FusedEngine:
 
         Args:
             is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
-                with a failed link, sums of at most 1, in a balanced program of exactly 1.
+                with a failed link, sums of at most 1, in a min-max program of exactly 1.
         """
         dual = self._dual
         self._certify_splits(is_repairing=is_repairing)
@@ -415,21 +415,21 @@ class FusedEngine:
 
         Args:
             is_repairing: whether to overwrite the splits with repaired ones: 0 on paths
-                with a failed link, sums of at most 1, in a balanced program of exactly 1.
+                with a failed link, sums of at most 1, in a min-max program of exactly 1.
         """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
         self._load, self._profit = self._passes.certify(prices, is_repairing=is_repairing)
 
     def trivial_bound(self) -> Tensor:
         """Return (B,) the dual bound at zero prices: the value of all routable demand; 0 for a
-        balanced program.
+        min-max program.
         """
         return self._as_value(self._per_matrix(self._routable_value))
 
     def certify(self) -> Tensor:
         """Return (B,) certified dual bounds at the prices of the last PDHG step.
 
-        A bound is sum_e price * capacity + sum_d demand max(0, best profit); in a balanced program
+        A bound is sum_e price * capacity + sum_d demand max(0, best profit); in a min-max program
         -(sum_d demand * best profit) / (sum_e price * capacity).
         """
         if not self._is_certified:
@@ -447,7 +447,7 @@ class FusedEngine:
     def check(self, refill: int = 0, sufficient_ratio: float = math.inf) -> tuple[Tensor, Tensor]:
         """Run a gap check; return (B,) values of the last step's splits, and (B,) dual bounds.
 
-        The flows are projected onto the capacities; in a balanced program the value is the largest
+        The flows are projected onto the capacities; in a min-max program the value is the largest
         utilisation.
 
         Args:

@@ -173,7 +173,7 @@ def dual_gradient_step(
     """Compute the dual step of T(z): y' <- max(0, y + omega (2 load' - load - 1) / m).
 
     Loads are utilisations: ``load`` of the splits before, ``load'`` of those after the primal step.
-    A balanced program has the gradient 2 load' - load without the 1, and its caller projects y'
+    A min-max program has the gradient 2 load' - load without the 1, and its caller projects y'
     onto the simplex instead of the max with 0.
 
     Args:
@@ -218,7 +218,7 @@ def average_and_restart(
     step T(z) from it, z_0 = (w_0, y_0) Halpern's anchor, omega the primal weight, and S the scale
     of the objective:
 
-    - dual bound: S (sum y + sum_d demand max(0, best profit)); in a balanced program
+    - dual bound: S (sum y + sum_d demand max(0, best profit)); in a min-max program
       -(sum_d demand best profit) / sum y;
     - fixed-point error ||T(z) - z|| in the norm of the step sizes, with the square
       omega |w' - w|^2 - 2 <y' - y, load' - load> + |y' - y|^2 / omega;
@@ -376,7 +376,7 @@ def step(
             ``block_load`` receives the (E, L) loads of w', Gbit/s, and that of ``block_sums`` (3,
             L) sums over the demands: demand times best profit, and squared distances |w' - w|^2 and
             |w' - w_0|^2.
-        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands
+        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a min-max program, whose demands
             have no value.
         carries_all: whether all demand must be carried.
         is_restarting: whether any matrix restarts in this iteration.
@@ -592,7 +592,7 @@ def step(
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
     """Return (L,) factors of demand values in the scaled program, in the type of the splits.
 
-    They are 1 / S, with S the scale of the objective, and 0 for a balanced program, whose demands
+    They are 1 / S, with S the scale of the objective, and 0 for a min-max program, whose demands
     have no value.
     """
     scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale

@@ -46,7 +46,7 @@ class ProgramSums(NamedTuple):
     Attributes:
         full_load: (E * L,) load if every live path carried all of its demand, Gbit/s.
         trial_load: (E * L,) load of a trial routing, Gbit/s: each demand on its first path if that
-            is live; in a balanced program, split evenly over its live paths.
+            is live; in a min-max program, split evenly over its live paths.
         demand_value_sum: (L,) value of all routable demand.
         total: (L,) sum of the demands with a live path, Gbit/s.
         squared_primal_distance: (L,) sum_d demand[d] h[d], the squared distance from 0 to splits
@@ -139,13 +139,13 @@ class Passes(Protocol):
         """Compute the demands' part of the dual bound, and flows and loads of T(z), the last step.
 
         The part is sum_d demand[d] max(0, best profit of a path), without the max with 0 in a
-        balanced program, which must carry all demand.
+        min-max program, which must carry all demand.
 
         Args:
             price_plus_cost: (E * L,) price plus cost of each link, value per Gbit/s;
                 ``FAILED_PRICE`` for a failed link.
             is_repairing: whether to repair the splits of T(z): 0 on paths with a failed link, then
-                scaled to sums of at most 1, in a balanced program to exactly 1.
+                scaled to sums of at most 1, in a min-max program to exactly 1.
 
         Returns:
             (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.
@@ -545,7 +545,7 @@ class PathPasses:
             halpern_weights: (4 * L,) weights of the step T(z), the iterate z and Halpern's anchor
                 z_0 in the next iterate, and 1 at a restart.
             inverse_primal_weight: (L,) 1 / primal weight.
-            inverse_scale: (L,) 1 / scale of the objective; 0 for a balanced program.
+            inverse_scale: (L,) 1 / scale of the objective; 0 for a min-max program.
             is_restarting: whether any matrix restarts in this iteration.
             is_storing: whether to store the splits of the step.
 
@@ -586,7 +586,7 @@ class PathPasses:
             price_plus_cost: (E * L,) price plus cost of each link, value per Gbit/s;
                 ``FAILED_PRICE`` for a failed link.
             is_repairing: whether to overwrite the splits with repaired ones: 0 on paths with a
-                failed link, sums of at most 1, in a balanced program of exactly 1.
+                failed link, sums of at most 1, in a min-max program of exactly 1.
 
         Returns:
             (E * L,) loads of the repaired splits, Gbit/s, and (L,) the demands' part of the bound.

@@ -31,13 +31,13 @@ class DemandRows(NamedTuple):
 class ScaledProgram(NamedTuple):
     """Link arrays and scalars of the scaled program of L matrices.
 
-    Its objective is divided by S: the value of all demand, or in a balanced program the largest
+    Its objective is divided by S: the value of all demand, or in a min-max program the largest
     utilisation under even splits.  y are its dual variables, omega the primal weight.
 
     Attributes:
         scaled_cost: (E, L) cost of a Gbit/s on each link over S, 1/(Gbit/s).
         inverse_capacity: (E, L) 1 / capacity, 1/(Gbit/s); 0 where the link has failed.
-        load_factor: (E, L) factor from load to utilisation, 1/(Gbit/s): 1 / capacity, in a balanced
+        load_factor: (E, L) factor from load to utilisation, 1/(Gbit/s): 1 / capacity, in a min-max
             program over S.
         live: (E, L) 1 where the link works, else 0.
         full_path_utilisation: (E, L) m, utilisation if every path carried all of its demand; the
@@ -45,7 +45,7 @@ class ScaledProgram(NamedTuple):
         inverse_scale: (L,) 1 / S.
         carries_all: whether all demand must be carried.
         on_simplex: whether the dual variables y of a matrix are non-negative with the sum 1, in a
-            balanced program, which minimises the largest utilisation.
+            min-max program, which minimises the largest utilisation.
         limits: (scenarios,) upper bound of the sum of y in each traffic scenario; (0,) without
             scenarios.
         scenario_width: number of scenarios side by side in one row of a link array.

@@ -12,7 +12,7 @@ sends the share
 
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
-over path k.  The 1 stands for rejected demand; a balanced program has none.  Piecewise constant
+over path k.  The 1 stands for rejected demand; a min-max program has none.  Piecewise constant
 marginal values: the sum over the steps of their part of the demand times this share.  Concave
 utility: the optimal share at the price of the cheapest path, divided in these proportions.  Demands
 with pi = 1 keep the splits of the sample's solution, since they are too large for an average.  By
@@ -86,7 +86,7 @@ class SampleAnswer:
     """Prices of a sample's solution, and the fixed splits, for all demands of a matrix.
 
     Attributes:
-        prices: (E,) value per Gbit/s; 1/(Gbit/s) for a balanced program.
+        prices: (E,) value per Gbit/s; 1/(Gbit/s) for a min-max program.
         sharpness: q, the inverse softmax temperature, 1/(value per Gbit/s).
         fixed_demands: (m,) indices of the demands with fixed splits, ascending.
         fixed_splits: (m, K) splits of these demands.
@@ -139,7 +139,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     problem = sample.problem
     sample_prices = prices[0].numpy()
     total_demand = float(problem.demand.sum())
-    # Value of all demand: total times the mean value of a demanded Gbit/s.  In a balanced program,
+    # Value of all demand: total times the mean value of a demanded Gbit/s.  In a min-max program,
     # where demand has no value, capacity times price, times the largest utilisation.
     if problem.price_set.on_simplex:
         optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(

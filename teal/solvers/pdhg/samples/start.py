@@ -165,7 +165,7 @@ class SampledStart:
         """Restart the engine at the response to the last prices after a Newton step.
 
         Returns:
-            Whether the engine restarted: False, without effect, in a balanced program.
+            Whether the engine restarted: False, without effect, in a min-max program.
         """
         if self._problem.demand_set.carries_all:
             return False
