@@ -75,7 +75,7 @@ def load_changes(path: Path, links: Sequence[str]) -> list[MetricChange]:
         with path.open(encoding="utf-8", newline="") as stream:
             entries = (
                 list(csv.DictReader(stream))
-                if path.suffix == ".csv"
+                if path.suffix.lower() == ".csv"
                 else json.load(stream)["changes"]
             )
         changes = [

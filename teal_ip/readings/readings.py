@@ -104,9 +104,10 @@ class Counters:
                     f"an array of {num_times} x {width} rates",
                     " x ".join(map(str, rates.shape)),
                 )
-            if np.isinf(rates).any() or (rates < 0).any():
+            is_invalid = np.isinf(rates) | (rates < 0)
+            if is_invalid.any():
                 raise InputError(
-                    "counters", name, "finite rates of at least 0", rates[~(rates >= 0)][0]
+                    "counters", name, "finite rates of at least 0", rates[is_invalid][0]
                 )
         # Times increase strictly.
         is_later = np.diff(self.timestamps) > np.timedelta64(0, "s")

@@ -21,7 +21,7 @@ from teal_ip.readings.files import interface_names
 CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]
 
 
-@pytest.mark.parametrize("suffix", [".json", ".csv"])
+@pytest.mark.parametrize("suffix", [".json", ".csv", ".CSV"])
 def test_changes_are_read_as_they_were_written(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"changes{suffix}"
     write_changes(path, CHANGES, {"changes": [dataclasses.asdict(one) for one in CHANGES]})

@@ -14,6 +14,7 @@ from teal.errors import InputError
 from teal.testing import make_topology
 from teal_ip.readings.files import counters_from_frame, load_counters, save_counters
 from teal_ip.readings.rates import _interval_means
+from teal_ip.readings.readings import Counters
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
 STEP = 300
@@ -374,3 +375,15 @@ def test_a_counter_that_may_be_of_32_bits_is_named() -> None:
         named = [note for note in counters.notes if "may have 32 bits" in note]
         assert bool(named) == may_be_narrow
         assert all("n1 of n0, out" in note for note in named)
+
+
+@pytest.mark.parametrize(
+    ("rates", "named"),
+    [([0.0, np.inf], "inf"), ([np.nan, -1.0], "-1"), ([-np.inf, np.nan], "-inf")],
+)
+def test_the_error_names_the_rate_that_is_invalid(rates: list[float], named: str) -> None:
+    """A missing rate (NaN) before it, or no negative rate beside it, makes no difference."""
+    missing = np.full((1, 2), np.nan)
+    times = np.array(["2026-01-01"], "datetime64[s]")
+    with pytest.raises(InputError, match=rf"rates of at least 0, found {named}\b"):
+        Counters(times, 300.0, np.array([rates]), missing, missing, missing)
