@@ -4,7 +4,7 @@
 
 Two files have the same code if their syntax trees are equal after three steps: docstrings,
 ``__all__`` and decorators for deprecated names are dropped, ``a, b = x, y`` becomes two assignments where the second does not read the first, and texts
-of several words (messages, help) are dropped.  Identifiers may differ by one-to-one renamings: of
+of several words (messages, help) and of exceptions are dropped.  Identifiers may differ by one-to-one renamings: of
 variables in their function or class, of the attributes of one expression and of keywords in a
 top-level definition, of other names in the file.  The project must define every new name, so that
 ``np.max`` does not become ``np.min``.  A text may differ where it repeats such a name, as in
@@ -194,7 +194,8 @@ def renamed_names(
 
 def _canonical(tree: ast.Module) -> ast.Module:
     """Normalise a tree in place, and return it: drop docstrings and decorators for deprecated
-    names, split parallel assignments, and replace messages by empty strings.
+    names, split parallel assignments, drop texts of exceptions, and replace messages by empty
+    strings.
     """
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):
@@ -205,9 +206,17 @@ def _canonical(tree: ast.Module) -> ast.Module:
             node.decorator_list = [
                 part for part in node.decorator_list if ast.unparse(part) not in _OLD_NAMES
             ]
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            node.exc.args = [part for part in node.exc.args if not _is_text(part)]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = "" if _PROSE.search(node.value) else node.value
     return tree
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Return whether an expression is a text, with or without formatted values."""
+    is_constant = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_constant or isinstance(node, ast.JoinedStr)
 
 
 def _plain_statements(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

@@ -43,6 +43,7 @@ def _renamed(new: str) -> frozenset[tuple[str, str]] | None:
         [("longest", "max_step"), ("wanted", "target"), ("room", "slack")],
         [('__all__ = ["longest"]', '__all__ = ["helper", "longest"]')],
         [("it is below", "expected at least 0, read")],
+        [('f"it is below {lower} " "and more"', '"a bound", f"{lower}"')],
         [
             (
                 "lower, upper = np.min(wanted), np.max(wanted)",
